@@ -1,0 +1,25 @@
+//! Everything has a limit, and the limit has a name.
+
+use crate::media::geometry::BLOCK_DATA_BYTES;
+
+/// Longest key, in bytes; the record header's key length is 16 bits.
+pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
+/// Longest key the NVMe KV command set can carry inline.
+pub const KV_KEY_BYTES_MAX: usize = 16;
+/// Longest value, in bytes. Longer than a block: such a record is chained over blocks.
+pub const VALUE_BYTES_MAX: usize = 16 << 20;
+/// Namespaces of a device.
+pub const NAMESPACES: usize = 16;
+/// Commands in flight in a device.
+pub const OPERATIONS_MAX: usize = 8_192;
+/// Writes in one all-or-nothing batch.
+pub const BATCH_WRITES_MAX: usize = 65_536;
+/// Bytes of one all-or-nothing batch, headers included.
+pub const BATCH_BYTES_MAX: usize = 32 << 20;
+/// Keys that one List returns.
+pub const LIST_KEYS_MAX: u32 = 4_096;
+/// Fewest blocks a device can live on: active, guard, reserve, checkpoint and something to collect.
+pub const BLOCKS_MIN: u32 = 16;
+
+const _: () = assert!(VALUE_BYTES_MAX > BLOCK_DATA_BYTES);
+const _: () = assert!(BATCH_BYTES_MAX >= VALUE_BYTES_MAX + KEY_BYTES_MAX);

@@ -1,0 +1,1 @@
+//! Flash in memory that keeps NAND's rules. (Filled in the next commit.)

@@ -1,0 +1,156 @@
+//! NAND's rules, kept by every medium of ours: a page is programmed once, in order, after an erase.
+//!
+//! In: the operations a medium is asked for. Out: `Ok`, or the [`NandRule`] they break. The state is one write pointer
+//! a block. Invariant: the write pointer only grows between erases.
+
+use super::geometry::{BlockId, Geometry, PAGES_PER_BLOCK, PageAddress};
+use std::fmt;
+
+/// A rule that flash cannot bend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NandRule {
+    /// The page was programmed since its block was last erased.
+    ProgrammedTwice,
+    /// The page is not the next one of its block.
+    OutOfOrder,
+    /// The page or block does not exist.
+    OutsideGeometry,
+    /// The block was never erased since the medium was opened with it in an unknown state.
+    NotErased,
+}
+
+impl fmt::Display for NandRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ProgrammedTwice => "page programmed twice without an erase",
+            Self::OutOfOrder => "page programmed out of order",
+            Self::OutsideGeometry => "address outside the medium",
+            Self::NotErased => "block programmed without an erase",
+        })
+    }
+}
+
+/// The write pointer of a block whose state is not known, until it is erased.
+const UNKNOWN: u8 = u8::MAX;
+
+/// One write pointer a block.
+#[derive(Clone, Debug)]
+pub struct NandRules {
+    geometry: Geometry,
+    next_page: Vec<u8>,
+}
+
+impl NandRules {
+    /// All blocks erased.
+    #[must_use]
+    pub fn erased(geometry: Geometry) -> Self {
+        Self {
+            geometry,
+            next_page: vec![0; geometry.blocks as usize],
+        }
+    }
+
+    /// No block may be programmed before it is erased: the state after opening a medium that was used before.
+    #[must_use]
+    pub fn unknown(geometry: Geometry) -> Self {
+        Self {
+            geometry,
+            next_page: vec![UNKNOWN; geometry.blocks as usize],
+        }
+    }
+
+    /// Checks a read.
+    ///
+    /// # Errors
+    /// The page lies outside the medium.
+    pub fn read(&self, page: PageAddress) -> Result<(), NandRule> {
+        if self.geometry.contains(page) {
+            Ok(())
+        } else {
+            Err(NandRule::OutsideGeometry)
+        }
+    }
+
+    /// Checks a program and moves the write pointer.
+    ///
+    /// # Errors
+    /// The rule that the program breaks; the pointer stays.
+    pub fn program(&mut self, page: PageAddress) -> Result<(), NandRule> {
+        self.read(page)?;
+        let next = &mut self.next_page[page.block.index()];
+        if *next == UNKNOWN {
+            return Err(NandRule::NotErased);
+        }
+        if page.page < *next {
+            return Err(NandRule::ProgrammedTwice);
+        }
+        if page.page > *next {
+            return Err(NandRule::OutOfOrder);
+        }
+        *next += 1;
+        Ok(())
+    }
+
+    /// Checks an erase and resets the write pointer.
+    ///
+    /// # Errors
+    /// The block lies outside the medium.
+    pub fn erase(&mut self, block: BlockId) -> Result<(), NandRule> {
+        self.read(PageAddress::new(block, 0))?;
+        self.next_page[block.index()] = 0;
+        Ok(())
+    }
+
+    /// Pages programmed in a block since its erase, as far as they were seen here.
+    #[must_use]
+    pub fn programmed(&self, block: BlockId) -> usize {
+        match self.next_page.get(block.index()) {
+            Some(&next) if next != UNKNOWN => usize::from(next).min(PAGES_PER_BLOCK),
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(block: u32, page: u8) -> PageAddress {
+        PageAddress::new(BlockId(block), page)
+    }
+
+    #[test]
+    fn a_page_is_programmed_once() {
+        let mut rules = NandRules::erased(Geometry::with_blocks(2));
+        rules.program(page(0, 0)).unwrap();
+        assert_eq!(rules.program(page(0, 0)), Err(NandRule::ProgrammedTwice));
+        rules.erase(BlockId(0)).unwrap();
+        rules.program(page(0, 0)).unwrap();
+    }
+
+    #[test]
+    fn pages_are_programmed_in_order() {
+        let mut rules = NandRules::erased(Geometry::with_blocks(2));
+        assert_eq!(rules.program(page(1, 1)), Err(NandRule::OutOfOrder));
+        rules.program(page(1, 0)).unwrap();
+        rules.program(page(1, 1)).unwrap();
+        assert_eq!(rules.programmed(BlockId(1)), 2);
+    }
+
+    #[test]
+    fn addresses_outside_are_refused() {
+        let mut rules = NandRules::erased(Geometry::with_blocks(2));
+        assert_eq!(rules.program(page(2, 0)), Err(NandRule::OutsideGeometry));
+        assert_eq!(rules.program(page(0, 64)), Err(NandRule::OutsideGeometry));
+        assert_eq!(rules.erase(BlockId(9)), Err(NandRule::OutsideGeometry));
+        assert_eq!(rules.read(page(2, 0)), Err(NandRule::OutsideGeometry));
+    }
+
+    #[test]
+    fn a_used_medium_must_be_erased_before_it_is_programmed() {
+        let mut rules = NandRules::unknown(Geometry::with_blocks(1));
+        assert_eq!(rules.program(page(0, 0)), Err(NandRule::NotErased));
+        rules.erase(BlockId(0)).unwrap();
+        rules.program(page(0, 0)).unwrap();
+    }
+}

@@ -1,0 +1,16 @@
+//! What the kernel and the hardware give us, made safe.
+//!
+//! In: system calls, instructions, mapped memory. Out: types that cannot be misused from safe code. This is the only
+//! crate of the stack that may write `unsafe`; every other room says `#![forbid(unsafe_code)]`.
+//!
+//! # What this does not do
+//! It decides nothing: no policy, no protocol, no retry. Those live above.
+#![expect(
+    unsafe_code,
+    reason = "this is the room for unsafe; each block argues its own safety"
+)]
+
+pub mod calibration;
+pub mod clock;
+pub mod copy;
+pub mod region;

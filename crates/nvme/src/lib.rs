@@ -1,0 +1,6 @@
+//! One protocol, both ends: the tables of NVMe, its rings, and the controller's queues.
+//!
+//! In: entries in ring memory. Out: decoded commands and posted completions.
+#![forbid(unsafe_code)]
+
+pub mod spec;

@@ -1,0 +1,3 @@
+//! What travels on the wire, and nothing but that: tables, layouts and their names. No state, no I/O.
+
+pub mod status;

@@ -1,0 +1,101 @@
+//! Status codes (NVMe Base 2.0 section 4.5.1 "Status Field"; KV Command Set 1.0d section 3.1 for 81h to 89h).
+
+use std::fmt;
+
+/// What became of a command: status code type, status code, and whether retrying the same command can help.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Status {
+    /// Status Code Type, 3 bits.
+    pub code_type: u8,
+    /// Status Code, 8 bits.
+    pub code: u8,
+    /// Do Not Retry: the same command will fail again.
+    pub do_not_retry: bool,
+}
+
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $name:ident = ($sct:literal, $sc:literal, $dnr:literal, $text:literal);)*) => {
+        impl Status {
+            $($(#[$doc])* pub const $name: Self = Self { code_type: $sct, code: $sc, do_not_retry: $dnr };)*
+
+            /// What the status means, in words.
+            #[must_use]
+            pub const fn text(self) -> &'static str {
+                match (self.code_type, self.code) {
+                    $(($sct, $sc) => $text,)*
+                    _ => "unknown status",
+                }
+            }
+        }
+    };
+}
+
+statuses! {
+    /// Success.
+    SUCCESS = (0, 0x00, false, "success");
+    /// The opcode is not supported on this queue.
+    INVALID_OPCODE = (0, 0x01, true, "invalid command opcode");
+    /// A field of the command has a value that is not allowed.
+    INVALID_FIELD = (0, 0x02, true, "invalid field in command");
+    /// The command identifier is in use by a live command of the same queue.
+    COMMAND_ID_CONFLICT = (0, 0x03, true, "command id conflict");
+    /// Moving the data failed: an address outside the client's memory.
+    DATA_TRANSFER_ERROR = (0, 0x04, true, "data transfer error");
+    /// Something inside the device failed; another try may succeed.
+    INTERNAL_ERROR = (0, 0x06, false, "internal error");
+    /// The command was aborted because its queue was deleted.
+    ABORTED_SQ_DELETION = (0, 0x08, false, "command aborted due to SQ deletion");
+    /// The namespace does not exist or its format does not allow this.
+    INVALID_NAMESPACE = (0, 0x0B, true, "invalid namespace or format");
+    /// The commands of a batch cannot be carried out in their order.
+    COMMAND_SEQUENCE_ERROR = (0, 0x0C, true, "command sequence error");
+    /// No free space is left; deleting keys or waiting for collection helps.
+    CAPACITY_EXCEEDED = (0, 0x81, false, "capacity exceeded");
+    /// The namespace is not ready.
+    NAMESPACE_NOT_READY = (0, 0x82, false, "namespace not ready");
+    /// The value is larger than the format allows.
+    INVALID_VALUE_SIZE = (0, 0x85, true, "invalid value size");
+    /// The key is larger or smaller than the format allows.
+    INVALID_KEY_SIZE = (0, 0x86, true, "invalid key size");
+    /// No such key.
+    KEY_DOES_NOT_EXIST = (0, 0x87, true, "KV key does not exist");
+    /// The record is damaged; its data is lost.
+    UNRECOVERED_ERROR = (0, 0x88, true, "unrecovered error");
+    /// The key is there already.
+    KEY_EXISTS = (0, 0x89, true, "key exists");
+    /// The completion queue of a new submission queue does not exist.
+    COMPLETION_QUEUE_INVALID = (1, 0x00, true, "completion queue invalid");
+    /// The queue identifier is out of range or taken.
+    INVALID_QUEUE_ID = (1, 0x01, true, "invalid queue identifier");
+    /// The queue size is zero or above the limit.
+    INVALID_QUEUE_SIZE = (1, 0x02, true, "invalid queue size");
+    /// The stored record is not the one the command named (vendor specific; store with a sequence condition).
+    SEQUENCE_MISMATCH = (7, 0xC0, true, "the key changed since it was read");
+}
+
+impl Status {
+    /// Whether the command did what it was asked.
+    #[must_use]
+    #[inline]
+    pub const fn is_success(self) -> bool {
+        self.code_type == 0 && self.code == 0
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{:02x}h ({})", self.code_type, self.code, self.text())
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} (type {}, code {:02x}h)",
+            self.text(),
+            self.code_type,
+            self.code
+        )
+    }
+}
