@@ -15,4 +15,5 @@ pub mod clock;
 pub mod copy;
 pub mod file;
 pub mod region;
+pub mod topology;
 pub mod uring;

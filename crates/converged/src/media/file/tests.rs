@@ -258,18 +258,3 @@ fn a_second_opening_is_refused_while_the_first_lives() {
     drop(media);
     FileMedia::open(directory.path(), FileOptions::default()).unwrap();
 }
-
-#[test]
-fn the_wake_descriptor_is_readable_when_an_answer_has_come() {
-    for way in ways() {
-        let directory = TempDir::new().unwrap();
-        let mut media = create(&directory, 2, way);
-        submit(&mut media, 1, program(page(0, 0), 1));
-        let mut done = Vec::new();
-        while done.is_empty() {
-            media.poll(Nanos::ZERO, &mut done);
-            assert!(media.wake_descriptor().is_some());
-        }
-        assert_eq!(done[0].token, MediaToken(1));
-    }
-}
