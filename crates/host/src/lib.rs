@@ -13,5 +13,7 @@
 pub mod calibration;
 pub mod clock;
 pub mod copy;
+pub mod file;
 pub mod region;
+pub mod topology;
 pub mod uring;
