@@ -14,3 +14,5 @@ pub mod calibration;
 pub mod clock;
 pub mod copy;
 pub mod region;
+pub mod ring_memory;
+pub mod sync;
