@@ -11,4 +11,4 @@ pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub use loom::sync::{Condvar, Mutex};
 #[cfg(loom)]
-pub use loom::{model, thread};
+pub use loom::{model::Builder as ModelBuilder, thread};

@@ -3,4 +3,5 @@
 //! In: entries in ring memory. Out: decoded commands and posted completions.
 #![forbid(unsafe_code)]
 
+pub mod ring;
 pub mod spec;
