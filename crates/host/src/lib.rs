@@ -13,6 +13,8 @@
 pub mod calibration;
 pub mod clock;
 pub mod copy;
+pub mod foreign;
 pub mod region;
 pub mod ring_memory;
 pub mod sync;
+pub mod wake;

@@ -98,7 +98,8 @@ impl fmt::Debug for SharedWords {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 

@@ -26,7 +26,8 @@ pub mod doorbell;
 pub mod layout;
 pub mod submission;
 
-#[cfg(all(test, loom))]
+#[cfg(test)]
+#[cfg(loom)]
 mod models;
 
 pub use completion::{CompletionConsumer, CompletionFull, CompletionProducer};

@@ -220,7 +220,8 @@ impl<M: RingMemory> CompletionConsumer<M> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::ring::layout::QueueSlots;

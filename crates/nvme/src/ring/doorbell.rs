@@ -83,7 +83,8 @@ pub(crate) fn disarm(memory: &impl RingMemory, event_word: usize) {
     memory.store_relaxed(event_word, AWAKE);
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use headwater_host::ring_memory::SharedWords;

@@ -80,15 +80,15 @@ pub struct RingLayout {
 
 impl RingLayout {
     /// Written by the host: one past the last command.
-    pub(crate) const SUBMISSION_TAIL: usize = 0;
+    pub const SUBMISSION_TAIL: usize = 0;
     /// Written by the controller: wake me when the submission tail leaves this position.
-    pub(crate) const SUBMISSION_TAIL_EVENT: usize = LINE_WORDS;
+    pub const SUBMISSION_TAIL_EVENT: usize = LINE_WORDS;
     /// Written by the host: the next completion it will read.
-    pub(crate) const COMPLETION_HEAD: usize = 2 * LINE_WORDS;
+    pub const COMPLETION_HEAD: usize = 2 * LINE_WORDS;
     /// Written by the controller: wake me when the completion head leaves this position.
-    pub(crate) const COMPLETION_HEAD_EVENT: usize = 3 * LINE_WORDS;
+    pub const COMPLETION_HEAD_EVENT: usize = 3 * LINE_WORDS;
     /// Written by the host: wake me when the completion tail leaves this position.
-    pub(crate) const COMPLETION_TAIL_EVENT: usize = 4 * LINE_WORDS;
+    pub const COMPLETION_TAIL_EVENT: usize = 4 * LINE_WORDS;
 
     const ENTRIES: usize = 5 * LINE_WORDS;
 
@@ -101,14 +101,14 @@ impl RingLayout {
     /// First word of a submission entry.
     #[must_use]
     #[inline]
-    pub(crate) const fn submission_word(self, position: u32) -> usize {
+    pub const fn submission_word(self, position: u32) -> usize {
         Self::ENTRIES + position as usize * SUBMISSION_WORDS
     }
 
     /// First word of a completion entry.
     #[must_use]
     #[inline]
-    pub(crate) const fn completion_word(self, position: u32) -> usize {
+    pub const fn completion_word(self, position: u32) -> usize {
         self.submission_word(self.submission_slots.get()) + position as usize * COMPLETION_WORDS
     }
 }

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use zerocopy::little_endian::{U16, U32, U64};
 
 /// Commands that cross in the transfer model: more than one pass over rings of two slots.
-const COMMANDS: u16 = 3;
+const COMMANDS: u16 = 5;
 
 /// Context switches that loom may force at arbitrary points, beside those at which a thread waits.
-const PREEMPTIONS: usize = 2;
+const PREEMPTIONS: usize = 3;
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = ModelBuilder::new();

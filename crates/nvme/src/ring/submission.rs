@@ -222,7 +222,8 @@ impl<M: RingMemory> SubmissionConsumer<M> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::ring::layout::QueueSlots;

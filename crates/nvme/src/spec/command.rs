@@ -216,8 +216,10 @@ mod tests {
 
     #[test]
     fn debug_never_shows_the_key() {
-        let mut entry = SubmissionEntry::default();
-        entry.cdw2 = U32::new(u32::from_le_bytes(*b"sEcR"));
+        let entry = SubmissionEntry {
+            cdw2: U32::new(u32::from_le_bytes(*b"sEcR")),
+            ..SubmissionEntry::default()
+        };
         let shown = format!("{entry:?}");
         assert!(!shown.contains(&entry.cdw2.get().to_string()));
         assert!(!shown.contains("sEcR"));
