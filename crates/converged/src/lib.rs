@@ -6,5 +6,6 @@
 
 pub mod command;
 pub mod device;
+pub mod interpreter;
 pub mod limits;
 pub mod media;
