@@ -189,8 +189,9 @@ impl<M: RingMemory> QueuePair<M> {
     /// whether it must be woken.
     #[inline]
     pub fn ring(&mut self) -> Wake {
-        let submitted = self.submissions.publish();
+        // Slots first: a controller that sees the new commands also sees the room for their answers.
         let reaped = self.completions.publish();
+        let submitted = self.submissions.publish();
         if submitted || reaped {
             self.memory.fence();
         }

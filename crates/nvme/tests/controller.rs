@@ -63,13 +63,13 @@ impl RawHost {
 }
 
 fn raw_queue(id: u16, depth: u32) -> (RawHost, IoQueue<SharedWords>) {
-    let slots = QueueSlots::new(depth + 1).unwrap();
+    let slots = QueueSlots::new(depth + 1).expect("a possible depth");
     let layout = RingLayout {
         submission_slots: slots,
         completion_slots: slots,
     };
     let memory = SharedWords::zeroed(layout.words());
-    let (_, end) = QueuePair::over(memory.clone(), depth).unwrap();
+    let (_, end) = QueuePair::over(memory.clone(), depth).expect("memory for the depth");
     let host = RawHost {
         memory,
         layout,
@@ -81,7 +81,7 @@ fn raw_queue(id: u16, depth: u32) -> (RawHost, IoQueue<SharedWords>) {
 }
 
 fn arbiter(burst: u16) -> Arbiter<SharedWords> {
-    Arbiter::new(NonZeroU16::new(burst).unwrap())
+    Arbiter::new(NonZeroU16::new(burst).expect("a burst above zero"))
 }
 
 /// Fetches everything there is and answers it with success.

@@ -23,14 +23,14 @@ struct Bell {
 
 impl Bell {
     fn ring(&self) {
-        *self.rung.lock().unwrap() = true;
+        *self.rung.lock().expect("no thread panicked") = true;
         self.changed.notify_one();
     }
 
     fn wait(&self) {
-        let mut rung = self.rung.lock().unwrap();
+        let mut rung = self.rung.lock().expect("no thread panicked");
         while !*rung {
-            rung = self.changed.wait(rung).unwrap();
+            rung = self.changed.wait(rung).expect("no thread panicked");
         }
         *rung = false;
     }

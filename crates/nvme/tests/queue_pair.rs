@@ -13,7 +13,7 @@ use std::num::NonZeroU16;
 use zerocopy::little_endian::{U16, U32};
 
 fn layout(depth: u32) -> RingLayout {
-    let slots = QueueSlots::new(depth + 1).unwrap();
+    let slots = QueueSlots::new(depth + 1).expect("a possible depth");
     RingLayout {
         submission_slots: slots,
         completion_slots: slots,
@@ -145,9 +145,9 @@ fn controller(mut arbiter: Arbiter<SharedWords>, bell: &WakeDescriptor, host_bel
             arbiter.complete(fetched.token, result, Status::SUCCESS);
             served += 1;
         }
-        arbiter.ring(|_| host_bell.wake().unwrap());
+        arbiter.ring(|_| host_bell.wake().expect("an eventfd can be written"));
         if served == before && arbiter.prepare_sleep() == Sleep::Until {
-            bell.wait(None).unwrap();
+            bell.wait(None).expect("an eventfd can be waited for");
             arbiter.awake();
         }
     }
