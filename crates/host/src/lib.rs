@@ -17,4 +17,5 @@ pub mod foreign;
 pub mod region;
 pub mod ring_memory;
 pub mod sync;
+pub mod uring;
 pub mod wake;
