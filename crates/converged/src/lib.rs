@@ -14,6 +14,7 @@ pub mod dram;
 mod execute;
 pub mod expiry;
 pub mod index;
+pub mod interpreter;
 pub mod limits;
 pub mod log;
 pub mod media;
