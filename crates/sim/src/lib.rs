@@ -7,7 +7,7 @@
 //! completion, on every machine.
 #![forbid(unsafe_code)]
 
-// pub mod checker;
+pub mod checker;
 // pub mod engine;
 pub mod events;
 pub mod faults;
@@ -15,5 +15,5 @@ pub mod flash;
 pub mod media;
 pub mod presets;
 pub mod timeline;
-// pub mod workload;
+pub mod workload;
 // pub mod world;

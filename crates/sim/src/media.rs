@@ -408,6 +408,7 @@ impl Media for SimMedia {
         MediaTraits {
             volatile_cache: self.config.cache() == CacheKind::Volatile,
             guard_pages: self.config.guard_pages,
+            addressable: self.config.addressing == Addressing::InPlace,
             queue_max: self.config.queue_max,
         }
     }
