@@ -73,6 +73,7 @@ struct Pending {
 pub struct Flash {
     geometry: Geometry,
     volatile: bool,
+    addressing: Addressing,
     now: Vec<Slot>,
     durable: Vec<Slot>,
     pending: BTreeMap<u64, Pending>,
@@ -81,11 +82,12 @@ pub struct Flash {
 impl Flash {
     /// All pages blank. `volatile` media keep finished work in a cache until a flush.
     #[must_use]
-    pub fn blank(geometry: Geometry, cache: CacheKind) -> Self {
+    pub fn blank(geometry: Geometry, cache: CacheKind, addressing: Addressing) -> Self {
         let pages = geometry.blocks as usize * PAGES_PER_BLOCK;
         Self {
             geometry,
             volatile: cache == CacheKind::Volatile,
+            addressing,
             now: vec![None; pages],
             durable: vec![None; pages],
             pending: BTreeMap::new(),
@@ -116,6 +118,9 @@ impl Flash {
     }
 
     fn begin(&mut self, id: u64, change: Change) {
+        if self.addressing == Addressing::InPlace {
+            apply(&mut self.now, &change);
+        }
         let answered = false;
         self.pending.insert(id, Pending { change, answered });
     }
@@ -138,7 +143,9 @@ impl Flash {
         let Some(pending) = self.pending.get(&id) else {
             return;
         };
-        apply(&mut self.now, &pending.change);
+        if self.addressing == Addressing::ByRead {
+            apply(&mut self.now, &pending.change);
+        }
         if !self.volatile {
             apply(&mut self.durable, &pending.change);
             self.pending.remove(&id);
@@ -267,6 +274,15 @@ impl Flash {
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
+}
+
+/// Whether the CPU can look at pages in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressing {
+    /// Pages are seen where they lie, from the moment their program is accepted.
+    InPlace,
+    /// Pages must be read, and are seen when their program is finished.
+    ByRead,
 }
 
 /// Whether finished work may still be lost.

@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checker;
-// pub mod engine;
+pub mod engine;
 pub mod events;
 pub mod faults;
 pub mod flash;
@@ -16,4 +16,4 @@ pub mod media;
 pub mod presets;
 pub mod timeline;
 pub mod workload;
-// pub mod world;
+pub mod world;

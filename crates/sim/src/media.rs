@@ -7,7 +7,7 @@
 //! power or not; a broken rule of NAND is remembered even if the device hides the refusal.
 
 use crate::faults::{Cut, DamagePlan};
-use crate::flash::{CacheKind, Flash, PageImage, SLOT_BYTES};
+use crate::flash::{Addressing, CacheKind, Flash, PageImage, SLOT_BYTES};
 use crate::presets::TimingPreset;
 use crate::timeline::{SlowDie, Timeline, Work};
 use headwater_converged::media::{
@@ -21,15 +21,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The kernel's number for an input/output error: what a medium without power answers.
 const EIO: i32 = 5;
-
-/// Whether the CPU can look at pages in place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Addressing {
-    /// [`Media::view`] shows pages where they lie.
-    InPlace,
-    /// Pages must be read.
-    ByRead,
-}
 
 /// How a simulated medium is built.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +81,8 @@ pub enum Misuse {
 struct Remains {
     dead: bool,
     points: u64,
+    now: Nanos,
+    cut: Option<Cut>,
     misuse: Option<Misuse>,
     flash: Option<Flash>,
 }
@@ -112,6 +105,17 @@ impl Wreck {
     #[must_use]
     pub fn points(&self) -> u64 {
         self.lock().points
+    }
+
+    /// Time of the last operation that was asked or finished.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.lock().now
+    }
+
+    /// Sets when the power goes, counted from the next operation that is asked.
+    pub fn arm(&self, cut: Cut) {
+        self.lock().cut = Some(cut);
     }
 
     /// The first thing that was asked and flash cannot do.
@@ -185,7 +189,7 @@ impl SimMedia {
     /// A new medium, every block erased.
     #[must_use]
     pub fn new(config: SimMediaConfig) -> Self {
-        let flash = Flash::blank(config.geometry, config.cache());
+        let flash = Flash::blank(config.geometry, config.cache(), config.addressing);
         Self::with_flash(config, flash, NandRules::erased(config.geometry))
     }
 
@@ -264,6 +268,7 @@ impl SimMedia {
         self.points += 1;
         let mut remains = self.wreck.lock();
         remains.points = self.points;
+        remains.now = self.last_event;
         drop(remains);
         if self.cut_point == Some(self.points) {
             self.die();
@@ -415,6 +420,11 @@ impl Media for SimMedia {
 
     fn submit(&mut self, token: MediaToken, op: MediaOp, now: Nanos) -> Result<(), Refused> {
         self.advance(now);
+        self.last_event = self.last_event.max(now);
+        let armed = self.wreck.lock().cut.take();
+        if let Some(cut) = armed {
+            self.arm(cut);
+        }
         if let Err(reason) = self.check(&op) {
             return Err(Refused { op, reason });
         }
