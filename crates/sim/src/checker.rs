@@ -7,8 +7,10 @@
 //! no value that was never written, no state older than the last durable one; conditions judged on a state that was
 //! possible; sequences grow; listings name what is there.
 
+mod judge;
 mod keys;
 mod listing;
+mod settle;
 mod violation;
 
 pub use keys::Fingerprint;
@@ -21,8 +23,7 @@ use headwater_converged::command::{
 use headwater_converged::device::Durability;
 use headwater_converged::limits::{NAMESPACES, OPERATIONS_MAX};
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_nvme::spec::status::Status;
-use keys::{Effect, Group, Groups, Interval, KeyHistory, Lifetime, Seen, Write, surely_after};
+use keys::{Effect, Group, Groups, Interval, KeyHistory, Lifetime, Write};
 use std::collections::BTreeMap;
 
 /// How much later than its interval an acknowledged write may become durable: the media's own time.
@@ -316,6 +317,16 @@ impl Checker {
         Ok(())
     }
 
+    /// A command failed because the medium has no power: it is answered, and what it wrote may be there or not.
+    ///
+    /// # Errors
+    /// The command is not in flight.
+    pub fn failed(&mut self, token: u64) -> Result<(), Violation> {
+        self.tick += 1;
+        let asked = self.open.remove(&token);
+        asked.map(drop).ok_or(Violation::UnaskedCompletion { token })
+    }
+
     /// Commands accepted and not completed.
     #[must_use]
     pub fn in_flight(&self) -> usize {
@@ -333,6 +344,13 @@ impl Checker {
                 count: self.open.len(),
                 first,
             }),
+        }
+    }
+
+    /// The device was shut down in good order: everything acknowledged is durable in every mode.
+    pub fn shut_down(&mut self) {
+        for group in self.groups.values_mut() {
+            group.kept |= group.certain;
         }
     }
 
@@ -465,306 +483,6 @@ impl Checker {
                 group.kept |= group.certain;
             }
         }
-    }
-
-    fn write_completed(
-        &mut self,
-        (asked, group, keys): (&Asked, u64, &[KeyAsked]),
-        completion: &Completion,
-        now: Nanos,
-        when: Interval,
-    ) -> Result<(), Violation> {
-        let (status, namespace) = (completion.status, asked.namespace);
-        if status.is_success() {
-            for one in keys {
-                self.check_condition(namespace, one, (group, status), when)?;
-            }
-            let before = asked.highest_acked;
-            let sequence = completion.sequence.0;
-            if sequence != 0 && sequence <= before {
-                let token = completion.token;
-                return Err(Violation::SequenceWentBack {
-                    token,
-                    sequence,
-                    before,
-                });
-            }
-            self.highest_acked = self.highest_acked.max(sequence);
-            let kept = self.spaces[namespace.index()].durability == Durability::Always;
-            if let Some(group) = self.groups.get_mut(&group) {
-                group.done = group.done.or(Some(self.tick));
-                group.acked_at = Some(now);
-                group.certain = true;
-                group.kept |= kept;
-            }
-        } else if let Some(seen) = refusal(status) {
-            self.take_back(namespace, group, keys);
-            let failed = usize::try_from(completion.position)
-                .ok()
-                .filter(|_| keys.len() > 1);
-            if let (Some(one), Some(seen)) = (keys.get(failed.unwrap_or(0)), seen) {
-                self.judge_refusal(namespace, one, (status, seen), when)?;
-            }
-        } else if status != Status::INTERNAL_ERROR {
-            return Err(unexpected(completion));
-        }
-        let oldest_open = self
-            .open
-            .first_key_value()
-            .map_or(self.tick, |(_, asked)| asked.tick);
-        for one in keys {
-            let history = self.spaces[namespace.index()].keys.get_mut(&one.key);
-            if let Some(history) = history {
-                history.forget(&self.groups, oldest_open);
-            }
-        }
-        Ok(())
-    }
-
-    fn take_back(&mut self, namespace: NamespaceId, group: u64, keys: &[KeyAsked]) {
-        for one in keys {
-            self.key(namespace, &one.key)
-                .writes
-                .retain(|write| write.group != group);
-        }
-        self.groups.remove(&group);
-    }
-
-    fn check_condition(
-        &mut self,
-        namespace: NamespaceId,
-        one: &KeyAsked,
-        (group, status): (u64, Status),
-        when: Interval,
-    ) -> Result<(), Violation> {
-        let history = self.key(namespace, &one.key).clone();
-        let mut before = history.clone();
-        before.writes.retain(|write| write.group != group);
-        let possible = match one.condition {
-            Condition::Always => true,
-            Condition::IfExists => !before
-                .explanations(&self.groups, Seen::Something, when)
-                .is_empty(),
-            Condition::IfAbsent => !before.explanations(&self.groups, Seen::Absent, when).is_empty(),
-            Condition::IfSequence(Sequence(wanted)) => {
-                let places = before.explanations(&self.groups, Seen::Something, when);
-                let known = |place: &usize| before.writes[*place].sequence;
-                places
-                    .iter()
-                    .any(|place| known(place).is_none_or(|sequence| sequence == wanted))
-            }
-        };
-        if possible {
-            return Ok(());
-        }
-        Err(Violation::ConditionMisjudged {
-            namespace,
-            key: history.number,
-            status,
-            expected: before.expected(&self.groups, when),
-        })
-    }
-
-    fn judge_refusal(
-        &mut self,
-        namespace: NamespaceId,
-        one: &KeyAsked,
-        (status, seen): (Status, Seen),
-        when: Interval,
-    ) -> Result<(), Violation> {
-        let history = self.key(namespace, &one.key).clone();
-        let places = history.explanations(&self.groups, seen, when);
-        if places.is_empty() {
-            return Err(Violation::ConditionMisjudged {
-                namespace,
-                key: history.number,
-                status,
-                expected: history.expected(&self.groups, when),
-            });
-        }
-        self.promote(namespace, &history, &places, Release::WhenDurable);
-        Ok(())
-    }
-
-    fn read_completed(
-        &mut self,
-        (namespace, key, release): (NamespaceId, &Bytes, Release),
-        completion: &Completion,
-        hash: Option<u64>,
-        when: Interval,
-    ) -> Result<(), Violation> {
-        let seen = match completion.status {
-            Status::KEY_DOES_NOT_EXIST => Seen::Absent,
-            Status::SUCCESS => Seen::Present {
-                bytes: completion.value_bytes,
-                hash,
-                sequence: completion.sequence.0,
-                expiry_ms: completion.expiry_ms,
-            },
-            _ => return Err(unexpected(completion)),
-        };
-        let history = self.key(namespace, key).clone();
-        let places = history.explanations(&self.groups, seen, when);
-        if places.is_empty() {
-            return Err(self.accuse(namespace, &history, seen, when));
-        }
-        if let (Seen::Present { sequence, .. }, [only]) = (seen, &places[..]) {
-            let group = history.writes[*only].group;
-            self.learn_sequence(namespace, key, group, Sequence(sequence));
-        }
-        self.promote(namespace, &history, &places, release);
-        Ok(())
-    }
-
-    /// What was seen has happened; and if the answer was held back until it was durable, it must stay.
-    fn promote(&mut self, namespace: NamespaceId, history: &KeyHistory, places: &[usize], release: Release) {
-        let [only] = places else { return };
-        let lasting = release == Release::WhenDurable
-            && self.spaces[namespace.index()].durability == Durability::Always;
-        if let Some(group) = self.groups.get_mut(&history.writes[*only].group) {
-            group.done = group.done.or(Some(self.tick));
-            group.certain = true;
-            group.kept |= lasting;
-        }
-    }
-
-    fn accuse(&self, namespace: NamespaceId, history: &KeyHistory, seen: Seen, when: Interval) -> Violation {
-        let (key, expected) = (history.number, history.expected(&self.groups, when));
-        let saw = match seen {
-            Seen::Absent => "nothing is there".to_owned(),
-            Seen::Something => "something is there".to_owned(),
-            Seen::Present {
-                bytes,
-                sequence,
-                expiry_ms,
-                ..
-            } => {
-                format!("found {bytes} bytes (sequence {sequence}, expiry {expiry_ms})")
-            }
-        };
-        match seen {
-            Seen::Absent => Violation::Lost {
-                namespace,
-                key,
-                saw,
-                expected,
-            },
-            _ if history.ever_written(seen, when) => Violation::CameBack {
-                namespace,
-                key,
-                saw,
-                expected,
-            },
-            _ => Violation::NeverWritten {
-                namespace,
-                key,
-                saw,
-                expected,
-            },
-        }
-    }
-
-    /// After a recovery, with nothing else in flight: what a Retrieve of the whole value said. The key's past is
-    /// settled by it. Call for every one of [`Self::keys`], then [`Self::settled`].
-    ///
-    /// # Errors
-    /// The promise that what was seen breaks.
-    pub fn settle(
-        &mut self,
-        namespace: NamespaceId,
-        key: &Bytes,
-        completion: &Completion,
-        wall: WallSpan,
-    ) -> Result<(), Violation> {
-        self.tick += 1;
-        let when = Interval {
-            asked: self.tick,
-            wall_asked: wall.asked,
-            wall_answered: wall.answered,
-        };
-        let before = self.key(namespace, key).clone();
-        let hash = Some(Fingerprint::of(&completion.sink).hash);
-        self.read_completed((namespace, key, Release::WhenDurable), completion, hash, when)?;
-        let history = self.key(namespace, key).clone();
-        let (sequence, effect, seen) = match completion.status {
-            Status::SUCCESS => {
-                let (hash, bytes) = (hash.unwrap_or(0), completion.value_bytes);
-                let (sequence, expiry_ms) = (completion.sequence.0, completion.expiry_ms);
-                let seen = Seen::Present {
-                    bytes,
-                    hash: Some(hash),
-                    sequence,
-                    expiry_ms,
-                };
-                let effect = Effect::Store(Fingerprint { bytes, hash }, Lifetime::Until(expiry_ms));
-                (Some(sequence), effect, seen)
-            }
-            _ => (None, Effect::Delete, Seen::Absent),
-        };
-        self.note_batches(namespace, &before, seen, when)?;
-        let group = self.certain_group(namespace);
-        self.highest_acked = self.highest_acked.max(sequence.unwrap_or(0));
-        debug_assert_eq!(history.number, before.number, "one key, one number");
-        self.key(namespace, key).writes = vec![Write {
-            group,
-            effect,
-            sequence,
-        }];
-        Ok(())
-    }
-
-    /// Which unfinished batches a key shows or lacks, by what was seen of it.
-    fn note_batches(
-        &mut self,
-        namespace: NamespaceId,
-        history: &KeyHistory,
-        seen: Seen,
-        when: Interval,
-    ) -> Result<(), Violation> {
-        let places = history.explanations(&self.groups, seen, when);
-        for write in &history.writes {
-            let batch = write.group;
-            if self.groups.get(&batch).is_none_or(|group| group.writes < 2) {
-                continue;
-            }
-            let explained_by = || places.iter().map(|&place| &history.writes[place]);
-            if places.len() == 1 && explained_by().all(|other| other.group == batch) {
-                self.shown.entry(batch).or_insert(history.number);
-            } else if explained_by().all(|other| surely_after(&self.groups, write, other)) {
-                self.lacked.entry(batch).or_insert(history.number);
-            }
-            if let (Some(&present), Some(&missing)) = (self.shown.get(&batch), self.lacked.get(&batch)) {
-                return Err(Violation::TornBatch {
-                    namespace,
-                    batch,
-                    present,
-                    missing,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Every key was settled: the past is closed.
-    pub fn settled(&mut self) {
-        self.shown.clear();
-        self.lacked.clear();
-        let used = self.spaces.iter().flat_map(|space| space.keys.values());
-        let used: std::collections::BTreeSet<u64> = used
-            .flat_map(|history| history.writes.iter().map(|write| write.group))
-            .collect();
-        self.groups.retain(|id, _| *id == GENESIS || used.contains(id));
-    }
-}
-
-/// What a status says about the key, if it says that nothing was written: the inner value is what the device must have
-/// seen.
-fn refusal(status: Status) -> Option<Option<Seen>> {
-    match status {
-        Status::KEY_DOES_NOT_EXIST => Some(Some(Seen::Absent)),
-        Status::KEY_EXISTS => Some(Some(Seen::Something)),
-        Status::SEQUENCE_MISMATCH | Status::CAPACITY_EXCEEDED => Some(None),
-        _ => None,
     }
 }
 

@@ -37,6 +37,16 @@ pub trait Engine: Sized {
     /// Takes the next completion.
     fn next_completion(&mut self) -> Option<Completion>;
 
+    /// Asks for what only an operator asks for: a checkpoint, say. Nothing by default.
+    fn nudge(&mut self) {}
+
+    /// Makes everything durable and writes what makes the next boot fast, in virtual time; returns the time then, or
+    /// `None` when it cannot or the power went meanwhile.
+    fn shut_down(&mut self, at: BootTime) -> Option<Nanos> {
+        let _ = at;
+        None
+    }
+
     /// When it next has work; `None` when only a command can wake it.
     fn next_deadline(&self) -> Option<Nanos>;
 }

@@ -6,18 +6,22 @@
 //! [`Wreck::next_boot`] gives the medium as the next boot finds it. Invariant: one answer for each accepted operation,
 //! power or not; a broken rule of NAND is remembered even if the device hides the refusal.
 
+mod wreck;
+
+pub use wreck::{Misuse, Wreck};
+
 use crate::faults::{Cut, DamagePlan};
 use crate::flash::{Addressing, CacheKind, Flash, PageImage, SLOT_BYTES};
 use crate::presets::TimingPreset;
 use crate::timeline::{SlowDie, Timeline, Work};
 use headwater_converged::media::{
-    BlockId, Geometry, Media, MediaDone, MediaError, MediaOp, MediaToken, MediaTraits, NandRule, NandRules,
+    BlockId, Geometry, Media, MediaDone, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
     PageAddress, PageState, Refused, RefusedReason,
 };
 use headwater_dma::frame::Frame;
 use headwater_host::clock::Nanos;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The kernel's number for an input/output error: what a medium without power answers.
 const EIO: i32 = 5;
@@ -55,90 +59,6 @@ impl SimMediaConfig {
             Some(_) => CacheKind::Volatile,
             None => CacheKind::WriteThrough,
         }
-    }
-}
-
-/// What the device asked of flash that flash cannot do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misuse {
-    /// A rule of NAND was broken.
-    #[error("{rule} at {page}: fix the translation layer")]
-    Rule {
-        /// Which rule.
-        rule: NandRule,
-        /// Where.
-        page: PageAddress,
-    },
-    /// A block was erased while programs of it were in flight: their order is undefined.
-    #[error("{block} erased while a program of it was in flight: fix the translation layer")]
-    EraseRacesProgram {
-        /// Which block.
-        block: BlockId,
-    },
-}
-
-#[derive(Debug, Default)]
-struct Remains {
-    dead: bool,
-    points: u64,
-    now: Nanos,
-    cut: Option<Cut>,
-    misuse: Option<Misuse>,
-    flash: Option<Flash>,
-}
-
-/// What is left of a medium when its device is gone; also the way to look at the medium while the device owns it.
-#[derive(Clone, Debug)]
-pub struct Wreck {
-    config: SimMediaConfig,
-    remains: Arc<Mutex<Remains>>,
-}
-
-impl Wreck {
-    /// Whether the power is gone.
-    #[must_use]
-    pub fn is_dead(&self) -> bool {
-        self.lock().dead
-    }
-
-    /// Points passed at which the power could have been cut (see [`Cut::Point`]).
-    #[must_use]
-    pub fn points(&self) -> u64 {
-        self.lock().points
-    }
-
-    /// Time of the last operation that was asked or finished.
-    #[must_use]
-    pub fn now(&self) -> Nanos {
-        self.lock().now
-    }
-
-    /// Sets when the power goes, counted from the next operation that is asked.
-    pub fn arm(&self, cut: Cut) {
-        self.lock().cut = Some(cut);
-    }
-
-    /// The first thing that was asked and flash cannot do.
-    #[must_use]
-    pub fn misuse(&self) -> Option<Misuse> {
-        self.lock().misuse
-    }
-
-    /// The medium as the next boot finds it after a power cut; `None` while a device still owns the medium, and after
-    /// the first call.
-    #[must_use]
-    pub fn next_boot(&self, rng: &mut fastrand::Rng, damage: &DamagePlan) -> Option<SimMedia> {
-        let mut flash = self.lock().flash.take()?;
-        flash.cut(rng, damage, self.config.guard_pages);
-        Some(SimMedia::with_flash(
-            self.config,
-            flash,
-            NandRules::unknown(self.config.geometry),
-        ))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Remains> {
-        self.remains.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -46,12 +46,13 @@ struct Job {
     channel: usize,
 }
 
+/// What ends at its time.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    DieDone(u64),
-    TransferDone(u64),
-    CacheDone(u64),
-    FlushDone(u64),
+    Die(u64),
+    Transfer(u64),
+    Cache(u64),
+    Flush(u64),
 }
 
 #[derive(Debug, Default)]
@@ -108,7 +109,7 @@ impl Timeline {
             Work::Erase => {
                 if let Some(cached) = self.preset.cached {
                     self.behind.insert(id);
-                    self.steps.push(now.after(cached), Step::CacheDone(id));
+                    self.steps.push(now.after(cached), Step::Cache(id));
                 }
                 self.want_die(id, now);
             }
@@ -131,9 +132,9 @@ impl Timeline {
     pub fn step(&mut self, now: Nanos) -> Option<(Nanos, Option<u64>)> {
         let (at, step) = self.steps.pop_due(now)?;
         let finished = match step {
-            Step::DieDone(id) => self.die_done(id, at),
-            Step::TransferDone(id) => self.transfer_done(id, at),
-            Step::CacheDone(id) | Step::FlushDone(id) => Some(id),
+            Step::Die(id) => self.die_done(id, at),
+            Step::Transfer(id) => self.transfer_done(id, at),
+            Step::Cache(id) | Step::Flush(id) => Some(id),
         };
         Some((at, finished))
     }
@@ -173,7 +174,7 @@ impl Timeline {
         }
         if let Some(cached) = self.preset.cached {
             self.behind.insert(id);
-            self.steps.push(at.after(cached), Step::CacheDone(id));
+            self.steps.push(at.after(cached), Step::Cache(id));
         }
         self.want_die(id, at);
         None
@@ -199,7 +200,7 @@ impl Timeline {
             _ => 1,
         };
         let span = Nanos(span.0.saturating_mul(factor));
-        self.steps.push(now.after(span), Step::DieDone(id));
+        self.steps.push(now.after(span), Step::Die(id));
     }
 
     fn want_channel(&mut self, id: u64, now: Nanos) {
@@ -213,7 +214,7 @@ impl Timeline {
         }
         channel.busy = true;
         let span = self.preset.transfer(PAGE_DATA_BYTES as u64);
-        self.steps.push(now.after(span), Step::TransferDone(id));
+        self.steps.push(now.after(span), Step::Transfer(id));
     }
 
     fn release_flushes(&mut self, at: Nanos) {
@@ -222,7 +223,7 @@ impl Timeline {
         self.flushes.retain(|&(id, waits_for)| {
             let waits = matches!((waits_for, oldest_behind), (Some(last), Some(oldest)) if oldest <= last);
             if !waits {
-                steps.push(at.after(flush), Step::FlushDone(id));
+                steps.push(at.after(flush), Step::Flush(id));
             }
             waits
         });

@@ -19,12 +19,20 @@ use bytes::Bytes;
 use headwater_converged::command::{Command, Completion, ListPosition, NamespaceId, Release, SubmitError};
 use headwater_converged::limits::LIST_KEYS_MAX;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_nvme::spec::status::Status;
 use std::marker::PhantomData;
 
 /// Wall time at the start of every world.
 const WALL_START: u64 = 1_700_000_000_000;
 /// Polls without progress after which the device counts as stuck.
 const IDLE_POLLS_MAX: u32 = 100_000;
+
+/// What a device may answer when its medium has lost power; with the power on nothing explains them.
+const FAILURES: &[Status] = &[
+    Status::INTERNAL_ERROR,
+    Status::UNRECOVERED_ERROR,
+    Status::DATA_TRANSFER_ERROR,
+];
 
 /// Takes the lines of a verbose run.
 pub type Sink<'a> = &'a mut dyn FnMut(&str);
@@ -53,6 +61,7 @@ pub struct World<'a, E> {
     checker: Checker,
     workload: Workload,
     sink: Option<Sink<'a>>,
+    first_cut: Option<Cut>,
     now: Nanos,
     wall_offset: u64,
     next_token: u64,
@@ -85,6 +94,7 @@ impl<'a, E: Engine> World<'a, E> {
             config,
             rng,
             sink: None,
+            first_cut: None,
             now: Nanos::ZERO,
             wall_offset: WALL_START,
             next_token: 0,
@@ -97,11 +107,20 @@ impl<'a, E: Engine> World<'a, E> {
                 completions: 0,
                 cuts: 0,
                 cuts_in_recovery: 0,
+                first_boot_points: 0,
                 virtual_time: Nanos::ZERO,
                 digest: seed,
             },
             engine: PhantomData,
         }
+    }
+
+    /// Cuts the power of the first boot there and nowhere else, counted from its very start: how a test walks through
+    /// every point of one run.
+    #[must_use]
+    pub fn cut_at(mut self, cut: Cut) -> Self {
+        self.first_cut = Some(cut);
+        self
     }
 
     /// Tells every command, completion and cut to `sink`, one line each.
@@ -145,22 +164,22 @@ impl<'a, E: Engine> World<'a, E> {
     fn one_boot(&mut self, mut media: SimMedia, plan: FaultPlan) -> Result<SimMedia, Cause> {
         media.slow_down(plan.slow_die);
         // One boot in four may lose its power while it recovers; the others while they serve.
-        let early = self.rng.u8(0..4) == 0;
-        media.arm(if early { plan.cut } else { Cut::Never });
+        let (mut early, mut cut) = (self.rng.u8(0..4) == 0, plan.cut);
+        if let (Some(first), 0) = (self.first_cut, self.boot) {
+            (early, cut) = (true, first);
+        }
+        media.arm(if early { cut } else { Cut::Never });
         let wreck = media.wreck();
         let (boot, now) = (self.boot, self.now);
         self.tell(|| format!("boot {boot} at {now}, faults {plan:?}"));
-        let at = BootTime {
-            now: self.now,
-            wall: self.wall(),
-        };
+        let at = self.boot_time();
         match E::open(media, &self.config.device, at) {
             Err(why) if !wreck.is_dead() => return Err(wreck.misuse().map_or(Cause::Open(why), Cause::from)),
             Err(_) => self.report.cuts_in_recovery += 1,
             Ok(mut engine) => {
                 self.now = self.now.max(wreck.now());
                 if !early {
-                    wreck.arm(plan.cut);
+                    wreck.arm(cut);
                 }
                 self.live(&mut engine, &wreck)?;
             }
@@ -169,6 +188,9 @@ impl<'a, E: Engine> World<'a, E> {
             return Err(misuse.into());
         }
         self.now = self.now.max(wreck.now());
+        if self.boot == 0 {
+            self.report.first_boot_points = wreck.points();
+        }
         self.report.cuts += 1;
         self.checker.power_cut(self.now);
         self.tell(|| format!("power cut at {}, point {}", wreck.now(), wreck.points()));
@@ -199,6 +221,9 @@ impl<'a, E: Engine> World<'a, E> {
             if self.step(engine, wreck)? == Step::Gone {
                 return Ok(());
             }
+            if self.rng.u8(0..64) == 0 {
+                engine.nudge();
+            }
             if self.rng.u8(0..32) == 0 {
                 self.now = self.now.after(Nanos(self.rng.u64(0..3_000_000)));
             }
@@ -207,7 +232,16 @@ impl<'a, E: Engine> World<'a, E> {
         if self.boot < self.config.rounds && self.rng.bool() {
             return Ok(());
         }
-        self.drain(engine, wreck).map(drop)
+        if self.drain(engine, wreck)? == Power::On && self.rng.bool() {
+            let at = self.boot_time();
+            if let Some(now) = engine.shut_down(at)
+                && !wreck.is_dead()
+            {
+                self.now = self.now.max(now);
+                self.checker.shut_down();
+            }
+        }
+        Ok(())
     }
 
     /// Looks at every key that was ever used and at the listings, before anything new is asked.
@@ -299,7 +333,8 @@ impl<'a, E: Engine> World<'a, E> {
                 self.checker.accepted(token, asked)?;
                 Ok(Some(()))
             }
-            Err(SubmitError::Busy(_)) => Ok(None),
+            // A value may be too long for a small device.
+            Err(SubmitError::Busy(_) | SubmitError::Refused(Status::INVALID_VALUE_SIZE)) => Ok(None),
             Err(refused) => Err(Cause::Refused(refused)),
         }
     }
@@ -309,7 +344,7 @@ impl<'a, E: Engine> World<'a, E> {
         let mut answered = false;
         while let Some(completion) = engine.next_completion() {
             answered = true;
-            self.take(completion)?;
+            self.take(completion, wreck)?;
         }
         if let Some(misuse) = wreck.misuse() {
             return Err(misuse.into());
@@ -337,7 +372,7 @@ impl<'a, E: Engine> World<'a, E> {
         }
     }
 
-    fn take(&mut self, completion: Completion) -> Result<(), Cause> {
+    fn take(&mut self, completion: Completion, wreck: &Wreck) -> Result<(), Cause> {
         let wall = self.wall();
         self.report.completions += 1;
         self.tell(|| {
@@ -358,10 +393,21 @@ impl<'a, E: Engine> World<'a, E> {
             let mixed = (self.report.digest ^ part).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             self.report.digest = mixed ^ (mixed >> 29);
         }
-        self.checker.completed(&completion, self.now, wall)?;
+        if wreck.is_dead() && FAILURES.contains(&completion.status) {
+            self.checker.failed(completion.token)?;
+        } else {
+            self.checker.completed(&completion, self.now, wall)?;
+        }
         self.answers.clear();
         self.answers.push((completion, wall));
         Ok(())
+    }
+
+    fn boot_time(&self) -> BootTime {
+        BootTime {
+            now: self.now,
+            wall: self.wall(),
+        }
     }
 
     fn wall(&self) -> UnixMillis {

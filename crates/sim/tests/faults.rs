@@ -1,4 +1,5 @@
 //! A power cut takes what was not durable and nothing else.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use headwater_converged::media::{
     BlockId, Media, MediaError, MediaOp, MediaToken, NandRule, PageAddress, PageState, RefusedReason,

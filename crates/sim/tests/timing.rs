@@ -1,4 +1,5 @@
 //! Simulated flash takes the time that the closed forms say.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use headwater_converged::media::{
     BlockId, Geometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress,

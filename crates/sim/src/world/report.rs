@@ -18,6 +18,8 @@ pub struct Report {
     pub cuts: u32,
     /// Power cuts during recovery.
     pub cuts_in_recovery: u32,
+    /// Cut points that the first boot passed: see [`World::cut_at`](super::World::cut_at).
+    pub first_boot_points: u64,
     /// Virtual time at the end.
     pub virtual_time: Nanos,
     /// Hash of every completion in order, with its time: equal for equal runs.

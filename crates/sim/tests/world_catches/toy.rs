@@ -4,6 +4,7 @@
 //! reads everything. It exists so that the world and its checker can be tried without the real device: an honest toy
 //! must pass, every flaw must be caught.
 
+use crate::entry::{Op, decode, encode, le};
 use bytes::Bytes;
 use headwater_converged::command::{
     BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Sequence,
@@ -23,7 +24,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// What is wrong with the toy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flaw {
+pub(crate) enum Flaw {
     None,
     AcksBeforeDurable,
     ForgetsFlush,
@@ -47,13 +48,6 @@ struct Record {
     expiry: u64,
 }
 
-#[derive(Clone, Debug)]
-enum Op {
-    Store(u8, Bytes, Bytes, u64),
-    Delete(u8, Bytes),
-    Clear(u8),
-}
-
 enum Waiting {
     Media {
         left: usize,
@@ -64,7 +58,7 @@ enum Waiting {
 }
 
 /// The toy. `FLAW` numbers a [`Flaw`].
-pub struct Toy<const FLAW: usize> {
+pub(crate) struct Toy<const FLAW: usize> {
     media: SimMedia,
     config: DeviceConfig,
     map: BTreeMap<(u8, Bytes), Record>,
@@ -75,6 +69,7 @@ pub struct Toy<const FLAW: usize> {
     waiting: Option<Waiting>,
     out: VecDeque<Completion>,
     answered: u64,
+    broken: bool,
 }
 
 const FLAWS: [Flaw; 14] = [
@@ -94,63 +89,6 @@ const FLAWS: [Flaw; 14] = [
     Flaw::ReusesSequences,
 ];
 
-const HEAD: usize = 32;
-const PART: usize = 4_096 - HEAD;
-
-fn le(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |sum, &byte| sum << 8 | u64::from(byte))
-}
-
-fn put(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.extend_from_slice(&u32::try_from(bytes.len()).unwrap().to_le_bytes());
-    out.extend_from_slice(bytes);
-}
-
-fn get(bytes: &[u8], at: &mut usize) -> Option<Bytes> {
-    let length = usize::try_from(le(bytes.get(*at..*at + 4)?)).ok()?;
-    let taken = bytes.get(*at + 4..*at + 4 + length)?;
-    *at += 4 + length;
-    Some(Bytes::copy_from_slice(taken))
-}
-
-fn encode(ops: &[Op]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for op in ops {
-        let (kind, namespace, key, value, expiry) = match op {
-            Op::Store(namespace, key, value, expiry) => (0, *namespace, &key[..], &value[..], *expiry),
-            Op::Delete(namespace, key) => (1, *namespace, &key[..], &[][..], 0),
-            Op::Clear(namespace) => (2, *namespace, &[][..], &[][..], 0),
-        };
-        out.extend_from_slice(&[kind, namespace]);
-        out.extend_from_slice(&expiry.to_le_bytes());
-        put(&mut out, key);
-        put(&mut out, value);
-    }
-    out
-}
-
-fn decode(bytes: &[u8]) -> Vec<Op> {
-    let (mut ops, mut at) = (Vec::new(), 0);
-    while let Some(&[kind, namespace]) = bytes.get(at..at + 2) {
-        let Some(expiry) = bytes.get(at + 2..at + 10).map(le) else {
-            break;
-        };
-        at += 10;
-        let (Some(key), Some(value)) = (get(bytes, &mut at), get(bytes, &mut at)) else {
-            break;
-        };
-        ops.push(match kind {
-            0 => Op::Store(namespace, key, value, expiry),
-            1 => Op::Delete(namespace, key),
-            _ => Op::Clear(namespace),
-        });
-    }
-    ops
-}
-
 fn answer(token: u64, status: Status) -> Completion {
     Completion {
         token,
@@ -164,6 +102,9 @@ fn answer(token: u64, status: Status) -> Completion {
         next: None,
     }
 }
+
+const HEAD: usize = 32;
+const PART: usize = 4_096 - HEAD;
 
 impl<const FLAW: usize> Toy<FLAW> {
     fn has(flaw: Flaw) -> bool {
@@ -356,7 +297,7 @@ impl<const FLAW: usize> Toy<FLAW> {
         for op in ops {
             self.apply(op, sequence);
         }
-        if Self::has(Flaw::ReusesSequences) && sequence % 16 == 0 {
+        if Self::has(Flaw::ReusesSequences) && sequence.is_multiple_of(16) {
             self.next_sequence -= 1;
         }
         let mut answer = answer(token, Status::SUCCESS);
@@ -528,6 +469,7 @@ impl<const FLAW: usize> Engine for Toy<FLAW> {
             waiting: None,
             out: VecDeque::new(),
             answered: 0,
+            broken: false,
         };
         toy.recover(at.now)?;
         Ok(toy)
@@ -542,10 +484,14 @@ impl<const FLAW: usize> Engine for Toy<FLAW> {
         let mut done = Vec::new();
         self.media.poll(now, &mut done);
         let mut moved = !done.is_empty();
-        let failed = done.iter().any(|done| done.result.is_err());
+        self.broken |= done.iter().any(|done| done.result.is_err());
         loop {
             match self.waiting.take() {
                 None => match self.queue.pop_front() {
+                    // What the map says may not be on the medium, and never will be.
+                    Some((_, token, _)) if self.broken => {
+                        self.waiting = Some(Waiting::Ready(answer(token, Status::INTERNAL_ERROR)));
+                    }
                     Some(next) => self.start(next, now, wall),
                     None => return moved,
                 },
@@ -558,7 +504,7 @@ impl<const FLAW: usize> Engine for Toy<FLAW> {
                         self.out.push_back(ready);
                     }
                 }
-                Some(Waiting::Media { answer, .. }) if failed => {
+                Some(Waiting::Media { answer, .. }) if self.broken => {
                     let failed = self::answer(answer.token, Status::INTERNAL_ERROR);
                     self.waiting = Some(Waiting::Ready(failed));
                 }
