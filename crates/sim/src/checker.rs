@@ -26,9 +26,6 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use keys::{Effect, Group, Groups, Interval, KeyHistory, Lifetime, Write};
 use std::collections::BTreeMap;
 
-/// How much later than its interval an acknowledged write may become durable: the media's own time.
-const INTERVAL_SLACK: Nanos = Nanos::from_millis(200);
-
 /// The group of the state before everything.
 const GENESIS: u64 = 0;
 
@@ -355,8 +352,9 @@ impl Checker {
     }
 
     /// The power went: what was in flight may have happened or not, what was acknowledged and not yet promised may be
-    /// gone.
-    pub fn power_cut(&mut self, now: Nanos) {
+    /// gone. `slack` is how much later than its interval an acknowledged write may become durable: the media's own
+    /// time.
+    pub fn power_cut(&mut self, now: Nanos, slack: Nanos) {
         self.tick += 1;
         self.open.clear();
         for group in self.groups.values_mut() {
@@ -365,7 +363,7 @@ impl Checker {
                 .get(group.namespace.index())
                 .map(|space| space.durability);
             if let (Some(Durability::Interval(interval)), Some(acked)) = (durability, group.acked_at) {
-                group.kept |= acked.after(interval).after(INTERVAL_SLACK) <= now;
+                group.kept |= acked.after(interval).after(slack) <= now;
             }
             group.certain &= group.kept;
         }

@@ -14,6 +14,7 @@ use crate::checker::{Asked, Checker, Fingerprint, WallSpan};
 use crate::engine::{BootTime, Engine};
 use crate::faults::{Cut, FaultPlan};
 use crate::media::{SimMedia, Wreck};
+use crate::timeline::SlowDie;
 use crate::workload::Workload;
 use bytes::Bytes;
 use headwater_converged::command::{Command, Completion, ListPosition, NamespaceId, Release, SubmitError};
@@ -192,7 +193,7 @@ impl<'a, E: Engine> World<'a, E> {
             self.report.first_boot_points = wreck.points();
         }
         self.report.cuts += 1;
-        self.checker.power_cut(self.now);
+        self.checker.power_cut(self.now, self.media_slack(plan.slow_die));
         self.tell(|| format!("power cut at {}, point {}", wreck.now(), wreck.points()));
         self.wall_offset += self.rng.u64(0..2_000);
         wreck
@@ -401,6 +402,15 @@ impl<'a, E: Engine> World<'a, E> {
         self.answers.clear();
         self.answers.push((completion, wall));
         Ok(())
+    }
+
+    /// How long the media may take for all that can be queued when an interval ends.
+    fn media_slack(&self, slow: Option<SlowDie>) -> Nanos {
+        let preset = self.config.media.preset;
+        let slowest = preset.program.iter().max().copied().unwrap_or_default();
+        let factor = slow.map_or(1, |slow| u64::from(slow.factor));
+        let queued = slowest.0.saturating_mul(512).saturating_add(preset.erase.0);
+        Nanos::from_millis(100).after(Nanos(queued.saturating_mul(factor)))
     }
 
     fn boot_time(&self) -> BootTime {

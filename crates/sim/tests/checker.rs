@@ -119,7 +119,7 @@ impl History {
     }
 
     fn cut(&mut self) {
-        self.checker.power_cut(self.now);
+        self.checker.power_cut(self.now, Nanos::from_millis(100));
     }
 
     fn settle(&mut self, namespace: NamespaceId, name: &'static str, seen: &Completion) -> Judged {
