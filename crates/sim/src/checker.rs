@@ -249,6 +249,10 @@ impl Checker {
                     group: *group,
                     effect: asked.effect,
                     sequence: None,
+                    replaces: match asked.condition {
+                        Condition::IfSequence(Sequence(base)) => Some(base),
+                        _ => None,
+                    },
                 };
                 self.key(namespace, &asked.key).writes.push(write);
             }
@@ -288,6 +292,7 @@ impl Checker {
                 self.write_completed((&asked, *group, keys), completion, now, when)?;
                 if *alone && completion.status.is_success() {
                     self.learn_sequence(asked.namespace, &keys[0].key, *group, completion.sequence);
+                    self.check_replaced(asked.namespace, &keys[0].key)?;
                 }
             }
             Kind::Read {
@@ -409,6 +414,7 @@ impl Checker {
                 group: GENESIS,
                 effect: Effect::Delete,
                 sequence: Some(0),
+                replaces: None,
             }],
         })
     }

@@ -415,3 +415,20 @@ fn a_listing_leaves_nothing_out_and_names_nothing_that_is_gone() {
         );
     }
 }
+
+#[test]
+fn a_lost_update_is_seen() {
+    let replace = |value: &'static str| Command::Store {
+        key: key("a"),
+        value: key(value),
+        condition: Condition::IfSequence(Sequence(1)),
+        expiry: Expiry::Never,
+    };
+    let mut run = history();
+    run.write(ALWAYS, 1, &store("a", "one"), 1);
+    run.ask(ALWAYS, 2, &replace("two"));
+    run.ask(ALWAYS, 3, &replace("three"));
+    run.answer(&answer(3, Status::SUCCESS, 3)).unwrap();
+    let lost = run.answer(&answer(2, Status::SUCCESS, 2));
+    assert!(matches!(lost, Err(Violation::LostUpdate { .. })), "{lost:?}");
+}

@@ -2,7 +2,7 @@
 //!
 //! In: a completion with what was asked. Out: the model brought up to date, or the [`Violation`].
 
-use super::keys::{Interval, KeyHistory, Seen};
+use super::keys::{Interval, KeyHistory, Seen, Write};
 use super::{Asked, Checker, KeyAsked, Violation, unexpected};
 use bytes::Bytes;
 use headwater_converged::command::{Completion, Condition, NamespaceId, Release, Sequence};
@@ -107,6 +107,28 @@ impl Checker {
             status,
             expected: before.expected(&self.groups, when),
         })
+    }
+
+    /// A read-modify-write replaced the very record it named, or an update of somebody else was lost.
+    pub(super) fn check_replaced(&self, namespace: NamespaceId, key: &Bytes) -> Result<(), Violation> {
+        let history = self.space(namespace).and_then(|space| space.keys.get(key));
+        let Some(history) = history else { return Ok(()) };
+        for write in &history.writes {
+            let (Some(base), Some(own)) = (write.replaces, write.sequence) else {
+                continue;
+            };
+            let between = |other: &&Write| other.sequence.is_some_and(|known| base < known && known < own);
+            if let Some(other) = history.writes.iter().find(between) {
+                return Err(Violation::LostUpdate {
+                    namespace,
+                    key: history.number,
+                    base,
+                    own,
+                    between: other.sequence.unwrap_or(0),
+                });
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn judge_refusal(

@@ -50,6 +50,8 @@ pub(super) struct Write {
     pub(super) group: u64,
     pub(super) effect: Effect,
     pub(super) sequence: Option<u64>,
+    /// The sequence that the condition named: nothing may lie between it and the write's own.
+    pub(super) replaces: Option<u64>,
 }
 
 /// The writes of one command.

@@ -59,6 +59,7 @@ impl Checker {
             group,
             effect,
             sequence,
+            replaces: None,
         }];
         Ok(())
     }

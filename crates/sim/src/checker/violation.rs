@@ -93,6 +93,22 @@ pub enum Violation {
         /// The states the key may have.
         expected: String,
     },
+    /// A write that named the record it replaces succeeded though another write lay between.
+    #[error(
+        "{namespace} key {key}: write {own} replaced sequence {base} by condition, but {between} lies between"
+    )]
+    LostUpdate {
+        /// Key space.
+        namespace: NamespaceId,
+        /// Number of the key.
+        key: usize,
+        /// The sequence that the condition named.
+        base: u64,
+        /// The sequence of the write.
+        own: u64,
+        /// The sequence in between.
+        between: u64,
+    },
     /// A status that a healthy device has no reason to give.
     #[error("token {token} answered {status:?}, which nothing in this run explains")]
     UnexpectedStatus {
