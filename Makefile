@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 DATA ?= ./data
-RESP ?= 127.0.0.1:6379
+RESP ?=
 SERVE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS := command_decode resp media_recovery config
@@ -17,7 +17,7 @@ help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 run: build ## build in release and start a node on ./data (DATA=, RESP=, SERVE_ARGS= change it)
-	exec $(TARGET_DIR)/release/headwater serve --data $(DATA) --resp $(RESP) $(SERVE_ARGS)
+	exec $(TARGET_DIR)/release/headwater serve --data $(DATA) $(if $(RESP),--resp $(RESP)) $(SERVE_ARGS)
 
 build: ## build the node in release
 	cargo build --release --package headwater-node
@@ -28,17 +28,8 @@ test: test-tools ## install what tests need, run every test, the loom models and
 
 # The differential tests compare us with redis-server; without it they say so and skip.
 test-tools:
-	@if command -v redis-server >/dev/null && command -v redis-benchmark >/dev/null && command -v redis-cli >/dev/null; then \
-	  exit 0; \
-	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "installing redis-server and redis-tools for the tests that compare with Redis"; \
-	  { apt-get install -y -q --no-install-recommends redis-server redis-tools \
-	    || { apt-get update -q && apt-get install -y -q --no-install-recommends redis-server redis-tools; }; } >/dev/null \
-	    || echo "could not install redis-server: the tests that compare with Redis will skip"; \
-	else \
-	  echo "redis-server is not installed and this is not root: the tests that compare with Redis will skip"; \
-	  echo "to run them: sudo apt-get install redis-server redis-tools"; \
-	fi
+	@.ci/packages redis-server=redis-server redis-benchmark=redis-tools redis-cli=redis-tools \
+	  || echo "without redis-server the tests that compare with Redis skip, and say so"
 
 # Loom explores every interleaving of the rings' handshakes; it is another build world, hence another target folder.
 test-loom: ## every interleaving of the ring handshakes
