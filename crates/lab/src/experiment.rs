@@ -8,6 +8,7 @@ use crate::report::Row;
 use headwater_host::clock::{Clock, Nanos};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
 /// Longest that a `--quick` run may take.
@@ -117,10 +118,12 @@ pub struct Context {
 impl Context {
     /// Makes the scratch folder and starts the clock.
     pub(crate) fn open(options: Options) -> Result<Self, LabError> {
+        // A folder's name is unique among processes by the id and the wall clock, among runs of one process by a count.
+        static RUNS: AtomicU64 = AtomicU64::new(0);
         let parent = options.scratch.clone().unwrap_or_else(std::env::temp_dir);
         let clock = Clock::start();
-        // Unique among processes by the id, among runs of one process by the wall clock.
-        let name = format!("headwater-lab-{}-{}", std::process::id(), clock.wall().0);
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("headwater-lab-{}-{}-{run}", std::process::id(), clock.wall().0);
         let scratch = parent.join(name);
         fs::create_dir_all(&scratch).map_err(|source| LabError::Scratch {
             path: scratch.clone(),
