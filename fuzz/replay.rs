@@ -10,7 +10,7 @@ use std::path::Path;
 ///
 /// # Panics
 /// When the corpus is empty or cannot be read, and whenever the body does.
-pub fn replay(target: &str, body: impl Fn(&[u8])) {
+pub(crate) fn replay(target: &str, body: impl Fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../fuzz/corpus")
         .join(target);

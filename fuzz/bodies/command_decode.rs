@@ -3,7 +3,7 @@
 use headwater_converged::interpreter::decode;
 
 /// One run.
-pub fn body(bytes: &[u8]) {
+pub(crate) fn body(bytes: &[u8]) {
     let mut entry = [0; 64];
     let length = bytes.len().min(entry.len());
     entry[..length].copy_from_slice(&bytes[..length]);

@@ -3,22 +3,26 @@
 //! In: a script, a byte or a few for each step, that writes records and pages as our log would and then spoils some of
 //! them. A purely random page would stop at its checksum; a spoiled good one reaches the code behind it.
 
-use headwater_converged::command::{NamespaceId, Sequence};
+use headwater_converged::command::{Command, FaceId, ListPosition, NamespaceId};
+use headwater_converged::device::{Device, DeviceConfig};
 use headwater_converged::media::memory::MemoryMedia;
 use headwater_converged::media::{
-    BlockId, Geometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress,
+    BlockId, Geometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
+    PageAddress,
 };
-use headwater_converged::page::{NO_RECORD, PageKind, PageSpare};
-use headwater_converged::record::{RecordHeader, UNIT_BYTES};
 use headwater_dma::frame::Frame;
-use headwater_host::clock::Nanos;
+use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::copy::crc32c;
 
 const BLOCKS: u32 = 16;
 const SLOT_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
+const UNIT_BYTES: usize = 16;
+const NO_RECORD: u16 = u16::MAX;
+/// Polls after which a device that still has not answered counts as stuck.
+const POLLS_MAX: u32 = 100_000;
 
 /// One run.
-pub fn body(bytes: &[u8]) {
+pub(crate) fn body(bytes: &[u8]) {
     let mut script = Script { bytes };
     let mut medium = MemoryMedia::erased(Geometry::with_blocks(BLOCKS)).expect("16 blocks fit in memory");
     let mut writer = Writer::new();
@@ -32,7 +36,29 @@ pub fn body(bytes: &[u8]) {
         }
     }
     writer.end_page(&mut medium, &mut script);
-    super::recover(medium);
+    recover(medium);
+}
+
+/// Opens a device on the medium; if it opens, it lists its keys. Neither may panic or hang.
+fn recover(medium: MemoryMedia) {
+    let Ok(mut device) = Device::open(medium, DeviceConfig::default(), UnixMillis(0)) else {
+        return;
+    };
+    let list = Command::List {
+        from: ListPosition::START,
+        keys_max: 100,
+    };
+    if device.submit(FaceId(0), NamespaceId::FIRST, 1, list).is_err() {
+        return;
+    }
+    for turn in 0..POLLS_MAX {
+        device.poll(Nanos(u64::from(turn) * 1_000), UnixMillis(0));
+        if let Some(completion) = device.next_completion(FaceId(0)) {
+            assert_eq!(completion.token, 1, "a completion that nobody asked for");
+            return;
+        }
+    }
+    panic!("a command was accepted and never answered");
 }
 
 struct Script<'a> {
@@ -79,27 +105,31 @@ impl Writer {
         }
     }
 
-    /// Puts a record with a right checksum behind what is there, as far as the page goes.
+    /// Puts a record with a right checksum behind what is there, as far as the page goes (docs/formats/record.md).
     fn record(&mut self, script: &mut Script<'_>) {
         let key = [b'a' + script.small() % 8];
         let value = vec![script.small(); usize::from(script.word() % 2_048)];
-        let header = RecordHeader {
-            crc: 0,
-            flags: script.small() & 0x1f,
-            key_bytes: if script.small() == 255 { 0 } else { 1 },
-            value_bytes: u32::try_from(value.len()).expect("below 2,048"),
-            namespace: NamespaceId(script.small() % 18),
-            sequence: Sequence(self.sequence),
-            expiry_ms: u64::from(script.small()),
+        let flags = script.small() & 0x1f;
+        let key = if script.small() == 255 {
+            &key[..0]
+        } else {
+            &key[..]
         };
-        // Mostly the next one; sometimes the same again, or a gap.
-        self.sequence += u64::from(script.small() % 4);
-        let mut bytes = header.encode().to_vec();
-        bytes.extend_from_slice(&key[..usize::from(header.key_bytes)]);
+        let mut bytes = vec![0, 0, 0, 0, 1, flags];
+        bytes.extend_from_slice(&u16::try_from(key.len()).expect("one at most").to_le_bytes());
+        bytes.extend_from_slice(&u32::try_from(value.len()).expect("below 2,048").to_le_bytes());
+        bytes.extend_from_slice(&u32::from(script.small() % 18).to_le_bytes());
+        bytes.extend_from_slice(&self.sequence.to_le_bytes());
+        // Epoch, slot, reserved and request id are zero on a device without peers.
+        bytes.resize(40, 0);
+        bytes.extend_from_slice(&u64::from(script.small()).to_le_bytes());
+        bytes.extend_from_slice(key);
         bytes.extend_from_slice(&value);
         let crc = crc32c(0, &bytes[4..]);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
         bytes.resize(bytes.len().next_multiple_of(UNIT_BYTES), 0);
+        // Mostly the next one; sometimes the same again, or a gap.
+        self.sequence += u64::from(script.small() % 4);
         if self.first == NO_RECORD {
             self.first = u16::try_from(self.used.min(PAGE_DATA_BYTES - UNIT_BYTES)).expect("below a page");
         }
@@ -120,26 +150,13 @@ impl Writer {
         let (raw, rest) = script.bytes.split_at(taken);
         script.bytes = rest;
         self.slot[self.used..self.used + taken].copy_from_slice(raw);
-        self.used = (self.used + taken).next_multiple_of(UNIT_BYTES).min(PAGE_DATA_BYTES);
+        self.used = (self.used + taken)
+            .next_multiple_of(UNIT_BYTES)
+            .min(PAGE_DATA_BYTES);
     }
 
     fn end_page(&mut self, medium: &mut MemoryMedia, script: &mut Script<'_>) {
-        let spare = PageSpare {
-            kind: match script.small() % 8 {
-                0 => PageKind::Checkpoint,
-                1 => PageKind::Guard,
-                _ => PageKind::Log,
-            },
-            page: self.at.page,
-            first: self.first,
-            used: u16::try_from(self.used).expect("at most a page"),
-            order: self.order,
-            open_sequence: Sequence(self.sequence.saturating_sub(u64::from(script.small()))),
-            durable_sequence: Sequence(self.sequence.saturating_sub(u64::from(script.small()))),
-            continues: u64::from(script.small() / 128) * u64::from(script.word()),
-            stream: u64::from(script.small() / 128),
-        };
-        spare.encode(&mut self.slot[..]);
+        self.spare(script);
         for flip in self.flips.drain(..) {
             let bit = usize::from(flip) % (SLOT_BYTES * 8);
             self.slot[bit / 8] ^= 1 << (bit % 8);
@@ -148,13 +165,40 @@ impl Writer {
         frame[..SLOT_BYTES].copy_from_slice(&self.slot[..]);
         if self.at.block.0 < BLOCKS && usize::from(self.at.page) < PAGES_PER_BLOCK {
             let op = MediaOp::Program { page: self.at, frame };
-            medium.submit(MediaToken(0), op, Nanos::ZERO).expect("pages are written in order");
+            medium
+                .submit(MediaToken(0), op, Nanos::ZERO)
+                .expect("pages are written in order");
             medium.poll(Nanos::ZERO, &mut Vec::new());
             self.at.page += 1;
         }
         self.slot.fill(0);
         self.used = 0;
         self.first = NO_RECORD;
+    }
+
+    /// The page's spare, with a right checksum.
+    fn spare(&mut self, script: &mut Script<'_>) {
+        let kind = match script.small() % 8 {
+            0 => 2,
+            1 => 3,
+            _ => 1,
+        };
+        let mut fields = b"HWP1".to_vec();
+        fields.extend_from_slice(&[1, kind, self.at.page, 0]);
+        fields.extend_from_slice(&self.first.to_le_bytes());
+        fields.extend_from_slice(&u16::try_from(self.used).expect("at most a page").to_le_bytes());
+        fields.extend_from_slice(&[0; 4]);
+        let open = self.sequence.saturating_sub(u64::from(script.small()));
+        let durable = self.sequence.saturating_sub(u64::from(script.small()));
+        let continues = u64::from(script.small() / 128) * u64::from(script.word());
+        let stream = u64::from(script.small() / 128);
+        for number in [self.order, open, durable, continues, stream] {
+            fields.extend_from_slice(&number.to_le_bytes());
+        }
+        fields.extend_from_slice(&[0; 4]);
+        let crc = crc32c(0, &fields);
+        fields.extend_from_slice(&crc.to_le_bytes());
+        self.slot[PAGE_DATA_BYTES..PAGE_DATA_BYTES + fields.len()].copy_from_slice(&fields);
     }
 
     fn next_block(&mut self, medium: &mut MemoryMedia, script: &mut Script<'_>) {
