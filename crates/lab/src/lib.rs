@@ -20,6 +20,7 @@ pub mod report;
 
 mod canned;
 mod cpu_account;
+mod driver;
 mod experiments;
 mod load;
 mod server;

@@ -1,8 +1,9 @@
 //! The load on a RESP server: redis-benchmark for the figures, and a few words of RESP to prepare it.
 //!
 //! In: an address and what to send. Out: operations a second and latencies as redis-benchmark counts them, and numbers
-//! out of INFO. The same client drives every server, so what it costs itself is the same for all.
+//! out of INFO. One client drives every server of a scenario, so what it costs itself is the same for all.
 
+use crate::driver::drive;
 use crate::experiment::LabError;
 use headwater_host::clock::{Clock, Nanos};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -36,9 +37,30 @@ impl Verb {
     }
 }
 
+/// Who sends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Client {
+    /// The client everybody has.
+    RedisBenchmark,
+    /// Our own, where redis-benchmark would be the slowest part.
+    Lab,
+}
+
+impl Client {
+    /// As in a row.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::RedisBenchmark => "redis-benchmark",
+            Self::Lab => "lab",
+        }
+    }
+}
+
 /// One load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
+    /// Who sends it.
+    pub(crate) client: Client,
     /// What is sent.
     pub(crate) verb: Verb,
     /// Bytes of each value.
@@ -65,6 +87,13 @@ pub(crate) struct Ran {
 impl Load {
     /// Sends `ops` operations to a server.
     pub(crate) fn run(self, address: SocketAddr, ops: u64) -> Result<Ran, LabError> {
+        match self.client {
+            Client::RedisBenchmark => self.run_redis_benchmark(address, ops),
+            Client::Lab => drive(self, address, ops),
+        }
+    }
+
+    fn run_redis_benchmark(self, address: SocketAddr, ops: u64) -> Result<Ran, LabError> {
         // redis-benchmark rounds down to whole pipelines of all clients otherwise.
         let grain = self.pipeline * self.clients;
         let ops = ops.max(1).div_ceil(grain) * grain;
@@ -93,19 +122,14 @@ impl Load {
     }
 }
 
-/// Whether redis-benchmark is there, or what to do about it.
-pub(crate) fn benchmark_installed() -> Result<(), String> {
+/// Whether redis-benchmark is there.
+pub(crate) fn benchmark_installed() -> bool {
     let probe = Command::new("redis-benchmark")
         .arg("--version")
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status();
-    match probe {
-        Ok(_) => Ok(()),
-        Err(error) => Err(format!(
-            "redis-benchmark cannot be run ({error}): apt-get install redis-tools"
-        )),
-    }
+    probe.is_ok()
 }
 
 fn output_of(mut command: Command) -> Result<String, LabError> {

@@ -21,6 +21,8 @@ pub struct Machine {
     pub caches: String,
     /// File system under the scratch folder.
     pub scratch: String,
+    /// How this program was built: figures of a `debug` build say nothing.
+    pub build: &'static str,
     /// Average load over the last minute when the run began: others were at work if it is not near zero.
     pub load_1m: f64,
 }
@@ -37,6 +39,11 @@ impl Machine {
             ram_bytes: field(&meminfo, "MemTotal").map_or(0, kibibytes),
             caches: caches(Path::new("/sys/devices/system/cpu/cpu0/cache")),
             scratch: file_system(&text("/proc/mounts"), scratch),
+            build: if cfg!(debug_assertions) {
+                "debug"
+            } else {
+                "release"
+            },
             load_1m: load(&text("/proc/loadavg")),
         }
     }

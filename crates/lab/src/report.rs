@@ -140,7 +140,7 @@ pub fn render_table(outcome: &Outcome) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,
-        "{}: {}, {} cores, {} MiB, {}, Linux {}, scratch on {}, load {:.2}\n",
+        "{}: {}, {} cores, {} MiB, {}, Linux {}, scratch on {}, load {:.2}, {} build\n",
         outcome.experiment,
         machine.cpu,
         machine.cores,
@@ -148,7 +148,8 @@ pub fn render_table(outcome: &Outcome) -> String {
         machine.caches,
         machine.kernel,
         machine.scratch,
-        machine.load_1m
+        machine.load_1m,
+        machine.build
     );
     for rows in outcome.rows.chunk_by(|a, b| a.columns() == b.columns()) {
         let head: Vec<String> = rows[0].columns().iter().map(|name| (*name).to_owned()).collect();

@@ -1,13 +1,12 @@
 //! The servers that are compared: a node of ours and a redis-server, each a child process with a folder of its own.
 //!
 //! In: a program and a durability. Out: an address that answers, and the account of the CPU it used. Invariant: a server
-//! that was started is stopped when its handle goes, by its own process id, and nothing else is.
+//! that was started is ended when its handle goes, by its own process id, and nothing else is.
 
 use crate::cpu_account::CpuAccount;
 use crate::experiment::{Context, LabError};
 use crate::load::ping;
 use headwater_host::clock::{Clock, Nanos};
-use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -16,8 +15,6 @@ use std::process::{Child, Command, Stdio};
 
 /// How long a server may take until it answers.
 const READY_MAX: Nanos = Nanos::from_millis(10_000);
-/// How long a server may take to drain after it was asked to end.
-const DRAIN_MAX: Nanos = Nanos::from_millis(5_000);
 const LOOK_AGAIN: Nanos = Nanos::from_millis(5);
 
 /// When an acknowledged write is on the medium, in words both servers have.
@@ -54,7 +51,6 @@ impl Mode {
 /// A child process that answers RESP.
 #[derive(Debug)]
 pub(crate) struct Server {
-    program: String,
     child: Child,
     address: SocketAddr,
 }
@@ -108,7 +104,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        stop(&mut self.child, &self.program);
+        stop(&mut self.child);
     }
 }
 
@@ -188,37 +184,23 @@ impl Starting {
 
     fn into_server(mut self, address: SocketAddr) -> Result<Server, LabError> {
         let child = self.child.take().ok_or_else(|| self.failed("it is gone"))?;
-        Ok(Server {
-            program: self.program.to_owned(),
-            child,
-            address,
-        })
+        Ok(Server { child, address })
     }
 }
 
 impl Drop for Starting {
     fn drop(&mut self) {
         if let Some(child) = self.child.as_mut() {
-            stop(child, self.program);
+            stop(child);
         }
     }
 }
 
-/// Asks a child to end, and ends it if it does not.
-fn stop(child: &mut Child, program: &str) {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    if let Some(pid) = pid {
-        // It may have ended by itself; then there is nobody to ask.
-        let _ = kill_process(pid, Signal::TERM);
-    }
-    let clock = Clock::start();
-    while clock.now() < DRAIN_MAX {
-        if !matches!(child.try_wait(), Ok(None)) {
-            return;
-        }
-        Clock::sleep(LOOK_AGAIN);
-    }
-    let _ = (program, child.kill(), child.wait());
+/// Ends a child. Its data is scratch, so it is not asked to drain: that could take longer than the run.
+fn stop(child: &mut Child) {
+    // It may have ended by itself; then there is nothing left to end.
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 fn folder_for(context: &Context, name: &str) -> Result<PathBuf, LabError> {

@@ -19,7 +19,7 @@ const PILOT_OPS: u64 = 1_600;
 /// How a quick and a full run spend their time.
 const QUICK: Effort = Effort {
     rounds: 3,
-    seconds: 0.09,
+    seconds: 0.06,
 };
 const FULL: Effort = Effort {
     rounds: 7,
@@ -70,8 +70,8 @@ impl Contest {
     pub(super) const CANNED: usize = 2;
     const NAMES: [&'static str; 3] = ["headwater", "redis-server", "canned replies"];
 
-    /// Starts the servers. `Err` says why there is nothing to measure at all.
-    pub(super) fn open(context: &Context, mode: Mode) -> Result<Self, String> {
+    /// Starts the servers.
+    pub(super) fn open(context: &Context, mode: Mode) -> Result<Self, LabError> {
         let redis = redis_version().and_then(|version| {
             let server = Server::redis(context, mode).map_err(|error| error.to_string())?;
             Ok((version, server))
@@ -80,7 +80,7 @@ impl Contest {
             mode,
             ours: Server::ours(context, mode).map_err(|error| error.to_string()),
             redis,
-            canned: Canned::start().map_err(|error| error.to_string())?,
+            canned: Canned::start()?,
             filled: Cell::new(0),
         })
     }
@@ -213,6 +213,7 @@ impl Measured {
                 .with("scenario", scenario.name())
                 .with("durability", self.mode.ours())
                 .with("server", Contest::NAMES[place])
+                .with("client", scenario.load.client.name())
                 .with("clients", scenario.load.clients)
                 .with("cpu_us_per_op", self.spread(place, |sample| sample.cpu_us))
                 .with("ops_per_s", self.spread(place, |sample| sample.ops_per_s))
@@ -236,33 +237,63 @@ impl Measured {
     }
 
     /// Middle CPU microseconds of an operation.
-    pub(super) fn cpu_us(&self, place: usize) -> f64 {
+    fn cpu_us(&self, place: usize) -> f64 {
         self.spread(place, |sample| sample.cpu_us)
             .map_or(f64::NAN, |spread| spread.median)
     }
 
     /// Middle operations a second.
-    pub(super) fn ops_per_s(&self, place: usize) -> f64 {
+    fn ops_per_s(&self, place: usize) -> f64 {
         self.spread(place, |sample| sample.ops_per_s)
             .map_or(f64::NAN, |spread| spread.median)
     }
 
     /// Our CPU an operation over Redis's, of runs side by side.
-    pub(super) fn cpu_ratio(&self) -> f64 {
+    pub(super) fn cpu_ratio(&self) -> Option<Spread> {
         self.ratio(|sample| sample.cpu_us)
     }
 
     /// Our operations a second over Redis's, of runs side by side.
-    pub(super) fn throughput_ratio(&self) -> f64 {
+    pub(super) fn throughput_ratio(&self) -> Option<Spread> {
         self.ratio(|sample| sample.ops_per_s)
     }
 
-    fn ratio(&self, of: impl Fn(&Sample) -> f64) -> f64 {
+    /// What our CPU stands beside.
+    pub(super) fn cpu_baseline(&self, redis: &str) -> String {
+        format!(
+            "{redis} at {:.2} us an operation; canned replies {:.2} us",
+            self.cpu_us(Contest::REDIS),
+            self.cpu_us(Contest::CANNED)
+        )
+    }
+
+    /// What our rate stands beside.
+    pub(super) fn rate_baseline(&self, redis: &str) -> String {
+        format!(
+            "{redis} at {:.0} operations a second; canned replies {:.0}",
+            self.ops_per_s(Contest::REDIS),
+            self.ops_per_s(Contest::CANNED)
+        )
+    }
+
+    /// A row of both ratios, when both servers ran.
+    pub(super) fn ratio_row(&self, scenario: &Scenario) -> Option<Row> {
+        let (cpu, rate) = (self.cpu_ratio()?, self.throughput_ratio()?);
+        Some(
+            Row::new()
+                .with("ratio_to_redis", scenario.name())
+                .with("client", scenario.load.client.name())
+                .with("cpu_ratio", cpu)
+                .with("throughput_ratio", rate),
+        )
+    }
+
+    fn ratio(&self, of: impl Fn(&Sample) -> f64) -> Option<Spread> {
         let (ours, redis) = (
             self.numbers(Contest::OURS, &of),
             self.numbers(Contest::REDIS, &of),
         );
-        Spread::of_ratios(&ours, &redis).map_or(f64::NAN, |spread| spread.median)
+        Spread::of_ratios(&ours, &redis)
     }
 
     fn spread(&self, place: usize, of: impl Fn(&Sample) -> f64) -> Option<Spread> {
