@@ -10,6 +10,10 @@ use std::path::Path;
 ///
 /// # Panics
 /// When the corpus is empty or cannot be read, and whenever the body does.
+#[expect(
+    clippy::print_stderr,
+    reason = "shown only when the test fails: the last line names the input that did it"
+)]
 pub(crate) fn replay(target: &str, body: impl Fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../fuzz/corpus")
@@ -22,7 +26,6 @@ pub(crate) fn replay(target: &str, body: impl Fn(&[u8])) {
     assert!(!files.is_empty(), "{} is empty", folder.display());
     for file in files {
         let seed = fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        // Printed only when the test fails: the last line names the input that did it.
         eprintln!("{}", file.display());
         body(&seed);
         for length in (0..seed.len()).step_by(1 + seed.len() / 64) {

@@ -33,7 +33,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 };
 
 /// What a quick run keeps back to stop its servers and to print.
-const RESERVE: Nanos = Nanos::from_millis(1_000);
+const RESERVE: Nanos = Nanos::from_millis(1_500);
 /// Longest that one scenario of a quick run takes on a machine that is not overrun.
 const SCENARIO_QUICK: Nanos = Nanos::from_millis(1_500);
 

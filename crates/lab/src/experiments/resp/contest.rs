@@ -14,12 +14,14 @@ use crate::server::{Mode, Server, redis_version};
 use std::cell::Cell;
 use std::net::SocketAddr;
 
-/// Operations of the round that does not count; it shows how many fill the time of the others.
-const PILOT_OPS: u64 = 1_600;
+/// Operations of each client in the round that does not count; it shows how many fill the time of the others.
+const PILOT_OPS: u64 = 32;
+/// Fewest operations of that round: a single client warms nothing in 32.
+const PILOT_OPS_MIN: u64 = 200;
 /// How a quick and a full run spend their time.
 const QUICK: Effort = Effort {
-    rounds: 3,
-    seconds: 0.06,
+    rounds: 4,
+    seconds: 0.05,
 };
 const FULL: Effort = Effort {
     rounds: 7,
@@ -108,7 +110,7 @@ impl Contest {
         let mut work: Vec<_> = seats
             .iter()
             .map(|&(place, address, account)| {
-                let mut ops = PILOT_OPS;
+                let mut ops = (PILOT_OPS * load.clients).max(PILOT_OPS_MIN);
                 let counts_flushes = place == Self::OURS;
                 move || {
                     let sample = sample(load, address, account, ops, counts_flushes)?;
