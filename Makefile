@@ -40,6 +40,7 @@ lab: build ## list the experiments; `make lab RUN="resp --quick"` runs one
 
 fuzz: ## fuzz every parser of untrusted bytes, 60 s each (FUZZ_SECONDS=, FUZZ_TARGETS=)
 	@cargo +nightly --version >/dev/null 2>&1 || { echo "fuzzing needs a nightly toolchain: rustup toolchain install nightly"; exit 1; }
+	@.ci/packages g++=g++
 	@cargo fuzz --version >/dev/null 2>&1 || cargo install cargo-fuzz --locked
 	@for target in $(FUZZ_TARGETS); do \
 	  echo "== $$target for $(FUZZ_SECONDS) s"; \
