@@ -1,0 +1,13 @@
+//! The daemon and the command line of Headwater.
+//!
+//! In: arguments, a configuration file, signals, client connections. Out: a node that serves, and the answers of every
+//! `headwater` command. Nothing of the device's own behaviour is decided here.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod config;
+pub mod data_dir;
+pub mod dump;
+pub mod kv_target;
+pub mod load;
+pub mod resp_client;
