@@ -6,8 +6,13 @@
 
 pub mod cli;
 pub mod config;
+pub mod core_loop;
 pub mod data_dir;
 pub mod dump;
+pub mod face;
 pub mod kv_target;
 pub mod load;
+pub mod metrics;
+pub mod ready_file;
 pub mod resp_client;
+pub mod stop;
