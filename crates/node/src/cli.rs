@@ -3,6 +3,7 @@
 //! In: arguments. Out: an exit code: 0 done, 1 failed, 2 asked for wrongly. Each command lives in a file of its own; this
 //! one only tells them apart.
 
+pub mod bench;
 pub mod embedded;
 pub mod failure;
 pub mod kv;
@@ -38,6 +39,8 @@ pub struct Cli {
 enum Command {
     /// Read and write keys, load and dump folders
     Kv(kv::KvArgs),
+    /// Put load on a live node and say how long the answers took
+    Bench(bench::BenchArgs),
     /// Print completions for a shell
     #[command(
         after_help = "Example:\n  headwater completions bash > ~/.local/share/bash-completion/completions/headwater"
@@ -62,6 +65,7 @@ pub fn run() -> ExitCode {
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Kv(args) => kv::run(args),
+        Command::Bench(args) => bench::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "headwater", &mut script);

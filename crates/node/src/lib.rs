@@ -4,6 +4,7 @@
 //! `headwater` command. Nothing of the device's own behaviour is decided here.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod core_loop;

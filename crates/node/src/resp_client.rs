@@ -109,10 +109,57 @@ pub enum ClientError {
     },
 }
 
+/// A connected socket.
 #[derive(Debug)]
-enum Stream {
+pub enum Stream {
+    /// TCP.
     Tcp(TcpStream),
+    /// Unix.
     Unix(UnixStream),
+}
+
+impl Stream {
+    /// Makes reads and writes return at once.
+    ///
+    /// # Errors
+    /// The system's own.
+    pub fn set_nonblocking(&self) -> std::io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_nonblocking(true),
+            Self::Unix(stream) => stream.set_nonblocking(true),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(bytes),
+            Self::Unix(stream) => stream.read(bytes),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
 }
 
 /// One connection.
@@ -172,6 +219,13 @@ impl RespClient {
         &self.endpoint
     }
 
+    /// The socket, for a caller that does its own waiting. What was pushed and not sent, and what was received and not
+    /// taken, is gone: only for a connection between calls.
+    #[must_use]
+    pub fn into_stream(self) -> Stream {
+        self.stream
+    }
+
     /// Appends a command to what [`send`](Self::send) will send.
     pub fn push(&mut self, parts: &[&[u8]]) {
         encode(parts, &mut self.out);
@@ -182,10 +236,7 @@ impl RespClient {
     /// # Errors
     /// When the connection breaks or the peer takes nothing within the limit.
     pub fn send(&mut self) -> Result<(), ClientError> {
-        let sent = match &mut self.stream {
-            Stream::Tcp(stream) => stream.write_all(&self.out),
-            Stream::Unix(stream) => stream.write_all(&self.out),
-        };
+        let sent = self.stream.write_all(&self.out);
         self.out.clear();
         sent.map_err(|source| self.broken(source))
     }
@@ -234,11 +285,7 @@ impl RespClient {
     }
 
     fn fill(&mut self) -> Result<(), ClientError> {
-        let read = match &mut self.stream {
-            Stream::Tcp(stream) => self.input.fill(stream),
-            Stream::Unix(stream) => self.input.fill(stream),
-        };
-        match read {
+        match self.input.fill(&mut self.stream) {
             Ok(0) => Err(self.broken(std::io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => Ok(()),
             Err(source) => Err(self.broken(source)),
@@ -253,15 +300,6 @@ impl RespClient {
                 limit: self.limit,
             },
             _ => ClientError::Broken { endpoint, source },
-        }
-    }
-}
-
-impl AsFd for RespClient {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.stream {
-            Stream::Tcp(stream) => stream.as_fd(),
-            Stream::Unix(stream) => stream.as_fd(),
         }
     }
 }

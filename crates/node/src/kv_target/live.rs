@@ -4,7 +4,7 @@
 //! batches whose replies are large are cut where their requests could fill both socket buffers.
 
 use super::{Cursor, KvError, KvTarget, OnFound, OnStored, Record, Stored};
-use crate::resp_client::{ClientError, Endpoint, Reply, RespClient};
+use crate::resp_client::{ClientError, Endpoint, Reply, RespClient, Stream};
 use std::time::Duration;
 
 /// Request bytes sent before replies of any size are read: less than a socket buffer holds.
@@ -29,6 +29,12 @@ impl LiveTarget {
             client.call(&[b"SELECT", database.as_bytes()])?;
         }
         Ok(Self { client })
+    }
+
+    /// The socket, between two calls.
+    #[must_use]
+    pub fn into_stream(self) -> Stream {
+        self.client.into_stream()
     }
 
     /// Sends `[command, key]` for each key, a bounded stretch at a time, and hands every reply on.
