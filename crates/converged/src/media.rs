@@ -131,6 +131,8 @@ pub struct MediaTraits {
     pub guard_pages: u8,
     /// Most operations in flight.
     pub queue_max: usize,
+    /// Whether [`Media::view`] shows every page from the moment its program was accepted.
+    pub addressable: bool,
 }
 
 /// Flash, real or simulated.
