@@ -167,14 +167,20 @@ impl<'a> Worker<'a> {
         let mut due = begun;
         let mut answered_at = begun;
         let mut turn = 0;
+        let mut sent_last = false;
         loop {
             let now = self.clock.now();
             let over = end.is_some_and(|end| now >= end) || self.quota == 0;
-            if !over {
+            // The first pass after the end still sends what was due before it.
+            if !sent_last {
                 match self.interval {
+                    None if over => {}
                     None => self.refill(now),
-                    Some(interval) => due = self.send_due(now, due, interval, &mut turn),
+                    Some(interval) => {
+                        due = self.send_due(end.map_or(now, |end| now.min(end)), due, interval, &mut turn)
+                    }
                 }
+                sent_last = over;
             }
             let answered = self.exchange()?;
             if answered > 0 {
@@ -285,33 +291,36 @@ impl<'a> Worker<'a> {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
                 Err(source) => return Err(broken(self.plan, source).into()),
             }
-            let now = self.clock.now();
-            loop {
-                let Some(connection) = self.connections.get_mut(place) else {
-                    break;
-                };
-                let next = connection.input.next_reply();
-                let endpoint = || self.plan.endpoint.clone();
-                match next.map_err(|source| ClientError::NotResp {
+            answered += self.take_replies(place)?;
+        }
+        Ok(answered)
+    }
+
+    /// Counts every whole reply that a connection has received.
+    fn take_replies(&mut self, place: usize) -> Result<u64, BenchError> {
+        let now = self.clock.now();
+        let mut answered = 0;
+        while let Some(connection) = self.connections.get_mut(place) {
+            let endpoint = || self.plan.endpoint.clone();
+            let next = connection.input.next_reply();
+            let Some(reply) = next.map_err(|source| ClientError::NotResp {
+                endpoint: endpoint(),
+                source,
+            })?
+            else {
+                break;
+            };
+            let Some(sent) = connection.sent.pop_front() else {
+                let command = "nothing";
+                return Err(ClientError::Unexpected {
                     endpoint: endpoint(),
-                    source,
-                })? {
-                    None => break,
-                    Some(reply) => {
-                        let Some(sent) = connection.sent.pop_front() else {
-                            let command = "nothing";
-                            return Err(ClientError::Unexpected {
-                                endpoint: endpoint(),
-                                command,
-                                reply,
-                            }
-                            .into());
-                        };
-                        self.count(&sent, &reply, now);
-                        answered += 1;
-                    }
+                    command,
+                    reply,
                 }
-            }
+                .into());
+            };
+            self.count(&sent, &reply, now);
+            answered += 1;
         }
         Ok(answered)
     }

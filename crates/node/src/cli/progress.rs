@@ -67,13 +67,17 @@ impl Progress {
         if now < self.next {
             return;
         }
-        let bytes = Bytes(self.bytes);
+        let bytes = if self.bytes > 0 {
+            Bytes(self.bytes).to_string()
+        } else {
+            String::new()
+        };
         if self.terminal {
             // Ten pictures a second are enough for the eye.
             self.next = now.after(Nanos::from_millis(100));
             let bar = self.bar.get_or_insert_with(|| bar(self.what, self.total));
             bar.set_position(self.done);
-            bar.set_message(bytes.to_string());
+            bar.set_message(bytes);
         } else {
             self.next = now.after(EVERY);
             let of = self.total.map(|total| format!(" of {total}")).unwrap_or_default();
