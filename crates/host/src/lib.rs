@@ -14,3 +14,4 @@ pub mod calibration;
 pub mod clock;
 pub mod copy;
 pub mod region;
+pub mod uring;

@@ -8,11 +8,11 @@
 //!   serving --(asked to stop)--> draining --(every face drained, or the limit)--> ended
 //! ```
 
+use crate::core_device::CoreDevice;
 use crate::face::Face;
 use crate::metrics::{Board, FaceNumbers, Health};
 use crate::stop::Stop;
-use headwater_converged::device::DeviceStats;
-use headwater_host::clock::{Clock, Nanos, UnixMillis};
+use headwater_host::clock::{Clock, Nanos};
 use rustix::event::epoll;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -20,18 +20,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub const DRAIN_MAX: Nanos = Nanos(10_000_000_000);
 /// Least time between two publications of the numbers.
 const PUBLISH_EVERY: Nanos = Nanos(100_000_000);
-
-/// What the loop needs of a device.
-pub trait CoreDevice {
-    /// Runs every stage as far as it goes; never blocks. Returns whether anything moved.
-    fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool;
-    /// When the device next has work of its own.
-    fn next_deadline(&self) -> Option<Nanos>;
-    /// Becomes readable when the medium has answered.
-    fn wake_descriptor(&self) -> Option<BorrowedFd<'_>>;
-    /// The numbers.
-    fn stats(&self) -> DeviceStats;
-}
 
 /// Everything the loop runs.
 pub struct CoreLoop<'a, D> {
@@ -192,6 +180,9 @@ fn timespec(span: Nanos) -> rustix::time::Timespec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headwater_converged::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
+    use headwater_converged::device::DeviceStats;
+    use headwater_host::clock::UnixMillis;
     use std::cell::Cell;
     use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixStream;
@@ -205,6 +196,15 @@ mod tests {
     }
 
     impl CoreDevice for Quiet {
+        fn submit(&mut self, _: FaceId, _: NamespaceId, _: u64, _: Command) -> Result<(), SubmitError> {
+            Err(SubmitError::Busy(0))
+        }
+        fn next_completion(&mut self, _: FaceId) -> Option<Completion> {
+            None
+        }
+        fn shutdown(&mut self, _: &Clock) -> Result<(), String> {
+            Ok(())
+        }
         fn poll(&mut self, now: Nanos, _wall: UnixMillis) -> bool {
             self.polls.fetch_add(1, Ordering::Relaxed);
             match self.deadline.get() {

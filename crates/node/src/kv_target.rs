@@ -3,6 +3,7 @@
 //! In: keys and records in batches. Out: one answer an item, as each arrives. Invariant: an item that was answered
 //! "stored" was acknowledged by the device under its namespace's durability.
 
+pub mod embedded;
 pub mod live;
 
 use crate::resp_client::ClientError;
@@ -114,4 +115,12 @@ pub trait KvTarget {
     /// # Errors
     /// When the target cannot go on.
     fn key_count(&mut self) -> Result<u64, KvError>;
+
+    /// Ends: everything that was stored is durable whatever the namespace's mode.
+    ///
+    /// # Errors
+    /// When the target cannot make it durable.
+    fn close(&mut self) -> Result<(), KvError> {
+        Ok(())
+    }
 }

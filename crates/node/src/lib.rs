@@ -7,6 +7,7 @@
 pub mod bench;
 pub mod cli;
 pub mod config;
+pub mod core_device;
 pub mod core_loop;
 pub mod data_dir;
 pub mod dump;

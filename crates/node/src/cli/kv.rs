@@ -114,7 +114,15 @@ pub enum KvOp {
 pub fn run(args: KvArgs) -> Result<(), Failure> {
     let mut target = open(&args)?;
     let target = target.as_mut();
-    match args.op {
+    let done = carry_out(target, args.op);
+    // Also after a failure: what was stored before it is made durable.
+    let closed = target.close();
+    done?;
+    Ok(closed?)
+}
+
+fn carry_out(target: &mut dyn KvTarget, op: KvOp) -> Result<(), Failure> {
+    match op {
         KvOp::Put { key, value, ttl } => put(target, key, value, ttl),
         KvOp::Get { key, output } => get(target, key, output),
         KvOp::Del { keys, json } => del(target, &keys, json),
