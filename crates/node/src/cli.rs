@@ -4,6 +4,7 @@
 //! one only tells them apart.
 
 pub mod bench;
+pub mod doctor;
 pub mod embedded;
 pub mod failure;
 pub mod kv;
@@ -39,6 +40,8 @@ pub struct Cli {
 enum Command {
     /// Read and write keys, load and dump folders
     Kv(kv::KvArgs),
+    /// Say what this machine offers, what is used, why not, and what would change it
+    Doctor(doctor::DoctorArgs),
     /// Put load on a live node and say how long the answers took
     Bench(bench::BenchArgs),
     /// Print completions for a shell
@@ -65,6 +68,7 @@ pub fn run() -> ExitCode {
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Kv(args) => kv::run(args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -177,7 +177,7 @@ impl<'a> Worker<'a> {
                     None if over => {}
                     None => self.refill(now),
                     Some(interval) => {
-                        due = self.send_due(end.map_or(now, |end| now.min(end)), due, interval, &mut turn)
+                        due = self.send_due(end.map_or(now, |end| now.min(end)), due, interval, &mut turn);
                     }
                 }
                 sent_last = over;
