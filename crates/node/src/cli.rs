@@ -4,12 +4,16 @@
 //! one only tells them apart.
 
 pub mod bench;
+pub mod device;
 pub mod doctor;
 pub mod embedded;
 pub mod failure;
 pub mod kv;
 pub mod kv_transfer;
+pub mod lab;
 pub mod progress;
+pub mod serve;
+pub mod sim;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use failure::Failure;
@@ -38,12 +42,20 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Start a node
+    Serve(serve::ServeArgs),
     /// Read and write keys, load and dump folders
     Kv(kv::KvArgs),
+    /// Look at the data directory of a stopped node
+    Device(device::DeviceArgs),
     /// Say what this machine offers, what is used, why not, and what would change it
     Doctor(doctor::DoctorArgs),
     /// Put load on a live node and say how long the answers took
     Bench(bench::BenchArgs),
+    /// Run the simulator
+    Sim(sim::SimArgs),
+    /// Run the experiments behind every figure
+    Lab(lab::LabArgs),
     /// Print completions for a shell
     #[command(
         after_help = "Example:\n  headwater completions bash > ~/.local/share/bash-completion/completions/headwater"
@@ -67,7 +79,11 @@ pub fn run() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
+        Command::Serve(args) => serve::run(args),
         Command::Kv(args) => kv::run(args),
+        Command::Device(args) => device::run(args),
+        Command::Sim(args) => sim::run(args),
+        Command::Lab(args) => lab::run(args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Completions { shell } => {

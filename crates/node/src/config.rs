@@ -19,8 +19,10 @@ use std::path::{Path, PathBuf};
 pub const CAPACITY_DEFAULT: Bytes = Bytes(8 << 30);
 /// Least flash a node accepts: 64 blocks of 64 page slots.
 pub const CAPACITY_MIN: Bytes = Bytes(64 * 64 * 4_608);
-/// Device DRAM of a node that was told no size.
-pub const MEMORY_DEFAULT: Bytes = Bytes(64 << 20);
+/// Bytes of one frame of device DRAM: a page slot.
+pub const FRAME_BYTES: u64 = 4_608;
+/// Device DRAM of a node that was told no size: the least in which a value of 16 MiB finds room.
+pub const MEMORY_DEFAULT: Bytes = Bytes(16_384 * FRAME_BYTES);
 /// Least device DRAM a node accepts.
 pub const MEMORY_MIN: Bytes = Bytes(4 << 20);
 /// RESP port of a node that was told none: not Redis's own, so that both can run.

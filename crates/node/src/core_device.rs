@@ -2,6 +2,7 @@
 //!
 //! In: commands and time. Out: completions and numbers. Implemented for the device on file media in `device_file`.
 
+use crate::metrics::Trace;
 use headwater_converged::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
 use headwater_converged::device::DeviceStats;
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
@@ -27,8 +28,11 @@ pub trait CoreDevice {
     /// Runs every stage as far as it goes; never blocks. Returns whether anything moved.
     fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool;
 
-    /// When the device next has work of its own.
-    fn next_deadline(&self) -> Option<Nanos>;
+    /// When the device next has work of its own: a durability interval, a key that ceases to exist.
+    fn next_deadline(&self, now: Nanos, wall: UnixMillis) -> Option<Nanos>;
+
+    /// The last sampled request.
+    fn trace(&self) -> Option<Trace>;
 
     /// Becomes readable when the medium has answered.
     fn wake_descriptor(&self) -> Option<BorrowedFd<'_>>;
@@ -47,11 +51,13 @@ pub trait CoreDevice {
 ///
 /// # Errors
 /// When the system refuses to wait.
-pub fn wait_for(device: &impl CoreDevice, now: Nanos) -> std::io::Result<()> {
+pub fn wait_for(device: &impl CoreDevice, now: Nanos, wall: UnixMillis) -> std::io::Result<()> {
     use rustix::event::{PollFd, PollFlags, poll};
     // A tenth of a second is no tick: it only bounds what a device that named neither descriptor nor time costs.
     let most = Nanos::from_millis(100);
-    let span = device.next_deadline().map_or(most, |at| at.since(now).min(most));
+    let span = device
+        .next_deadline(now, wall)
+        .map_or(most, |at| at.since(now).min(most));
     let timeout = rustix::time::Timespec {
         tv_sec: 0,
         tv_nsec: i64::try_from(span.0).unwrap_or(0),

@@ -138,7 +138,7 @@ impl<D: CoreDevice> CoreLoop<'_, D> {
 
     fn sleep(&self, bed: &OwnedFd, now: Nanos, own: Option<Nanos>, stopping: bool) -> std::io::Result<()> {
         let faces = self.faces.iter().filter_map(|face| face.next_deadline()).min();
-        let until = [own, faces, self.device.next_deadline()]
+        let until = [own, faces, self.device.next_deadline(now, self.clock.wall())]
             .into_iter()
             .flatten()
             .min();
@@ -164,6 +164,7 @@ impl<D: CoreDevice> CoreLoop<'_, D> {
         for face in &self.faces {
             face.count(&mut numbers);
         }
+        numbers.trace = self.device.trace();
         self.board.publish(&self.device.stats(), numbers)
     }
 }
@@ -215,8 +216,11 @@ mod tests {
                 _ => false,
             }
         }
-        fn next_deadline(&self) -> Option<Nanos> {
+        fn next_deadline(&self, _now: Nanos, _wall: UnixMillis) -> Option<Nanos> {
             self.deadline.get()
+        }
+        fn trace(&self) -> Option<crate::metrics::Trace> {
+            None
         }
         fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
             None

@@ -69,7 +69,7 @@ pub struct StageTime {
 }
 
 /// The last sampled request.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Trace {
     /// Its command.
     pub command: &'static str,
@@ -80,7 +80,7 @@ pub struct Trace {
 }
 
 /// One stage of a [`Trace`].
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TraceStage {
     /// The stage.
     pub stage: &'static str,
@@ -105,8 +105,6 @@ pub struct FaceNumbers {
     pub bytes_out: u64,
     /// Commands in the device now, by face.
     pub in_flight: BTreeMap<&'static str, u64>,
-    /// Time of sampled requests by stage.
-    pub stages: BTreeMap<&'static str, StageTime>,
     /// The last sampled request.
     pub trace: Option<Trace>,
 }
@@ -118,6 +116,8 @@ pub struct Snapshot {
     pub device: DeviceStats,
     /// The faces'.
     pub faces: FaceNumbers,
+    /// Time of sampled requests by stage: one request a publication at most.
+    pub stages: BTreeMap<&'static str, StageTime>,
 }
 
 /// Where the core leaves its numbers.
@@ -144,10 +144,17 @@ impl Board {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        *snapshot = Snapshot {
-            device: *device,
-            faces,
-        };
+        let fresh = faces
+            .trace
+            .clone()
+            .filter(|trace| snapshot.faces.trace.as_ref() != Some(trace));
+        for stage in fresh.into_iter().flat_map(|trace| trace.stages) {
+            let time = snapshot.stages.entry(stage.stage).or_default();
+            time.samples += 1;
+            time.nanos += stage.ns;
+        }
+        snapshot.device = *device;
+        snapshot.faces = faces;
         true
     }
 
@@ -174,5 +181,40 @@ impl Board {
             2 => Health::Draining,
             _ => Health::Recovering,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sampled_request_is_counted_once_however_often_it_is_published() {
+        let board = Board::default();
+        let sampled = |ns| FaceNumbers {
+            trace: Some(Trace {
+                command: "get",
+                stages: vec![TraceStage { stage: "queued", ns }],
+                total_ns: ns,
+            }),
+            ..FaceNumbers::default()
+        };
+        for ns in [7, 7, 5] {
+            assert!(board.publish(&DeviceStats::default(), sampled(ns)));
+        }
+        assert_eq!(
+            board.snapshot().stages["queued"],
+            StageTime {
+                samples: 2,
+                nanos: 12
+            }
+        );
+    }
+
+    #[test]
+    fn the_core_never_waits_for_a_reader() {
+        let board = Board::default();
+        let _reader = board.snapshot.lock().unwrap();
+        assert!(!board.publish(&DeviceStats::default(), FaceNumbers::default()));
     }
 }

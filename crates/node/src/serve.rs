@@ -23,6 +23,8 @@ use std::sync::Arc;
 /// How far a recovery has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovery {
+    /// What is being done.
+    pub stage: &'static str,
     /// Steps done: pages or blocks looked at.
     pub done: u64,
     /// Steps in all.

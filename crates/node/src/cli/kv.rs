@@ -6,6 +6,7 @@ use super::failure::{Failure, answer, answer_json, answer_line};
 use crate::kv_target::live::LiveTarget;
 use crate::kv_target::{Cursor, KvTarget, Record, Stored};
 use crate::resp_client::Endpoint;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use headwater_converged::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use serde::Serialize;
@@ -56,7 +57,8 @@ pub enum KvOp {
     /// Store a value
     Put {
         /// Key
-        key: OsString,
+        #[arg(value_parser = key_parser())]
+        key: Key,
         /// Value; `@FILE` reads a file, `-` or nothing reads standard input
         value: Option<OsString>,
         /// Seconds after which the key ceases to exist
@@ -66,7 +68,8 @@ pub enum KvOp {
     /// Print a value as it is; exit code 1 when the key is not there
     Get {
         /// Key
-        key: OsString,
+        #[arg(value_parser = key_parser())]
+        key: Key,
         /// Write to this file instead of standard output
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
@@ -74,8 +77,8 @@ pub enum KvOp {
     /// Remove keys; `-` reads them from standard input, one a line
     Del {
         /// Keys
-        #[arg(required = true)]
-        keys: Vec<OsString>,
+        #[arg(required = true, value_parser = key_parser())]
+        keys: Vec<Key>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -83,8 +86,8 @@ pub enum KvOp {
     /// Say which keys are there; exit code 1 unless all are
     Exists {
         /// Keys; `-` reads them from standard input, one a line
-        #[arg(required = true)]
-        keys: Vec<OsString>,
+        #[arg(required = true, value_parser = key_parser())]
+        keys: Vec<Key>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -149,7 +152,6 @@ fn put(
     value: Option<OsString>,
     ttl: Option<u64>,
 ) -> Result<(), Failure> {
-    let key = checked(key.into_vec())?;
     let value = read_value(value)?;
     if value.len() > VALUE_BYTES_MAX {
         return Err(Failure::failed(format!(
@@ -198,8 +200,7 @@ fn read_value(value: Option<OsString>) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-fn get(target: &mut dyn KvTarget, key: OsString, output: Option<PathBuf>) -> Result<(), Failure> {
-    let key = checked(key.into_vec())?;
+fn get(target: &mut dyn KvTarget, Key(key): Key, output: Option<PathBuf>) -> Result<(), Failure> {
     let mut found = None;
     target.get(std::slice::from_ref(&key), &mut |_index, value| {
         found = value;
@@ -213,7 +214,7 @@ fn get(target: &mut dyn KvTarget, key: OsString, output: Option<PathBuf>) -> Res
     }
 }
 
-fn del(target: &mut dyn KvTarget, keys: &[OsString], json: bool) -> Result<(), Failure> {
+fn del(target: &mut dyn KvTarget, keys: &[Key], json: bool) -> Result<(), Failure> {
     let keys = keys_of(keys)?;
     let mut deleted = 0;
     for keys in keys.chunks(crate::kv_target::BATCH_ITEMS) {
@@ -250,7 +251,7 @@ impl KeyText {
     }
 }
 
-fn exists(target: &mut dyn KvTarget, keys: &[OsString], json: bool) -> Result<(), Failure> {
+fn exists(target: &mut dyn KvTarget, keys: &[Key], json: bool) -> Result<(), Failure> {
     let keys = keys_of(keys)?;
     let mut found = Vec::with_capacity(keys.len());
     for keys in keys.chunks(crate::kv_target::BATCH_ITEMS) {
@@ -317,28 +318,42 @@ fn scan(
     if json { answer_json(&rows) } else { Ok(()) }
 }
 
-fn keys_of(arguments: &[OsString]) -> Result<Vec<Vec<u8>>, Failure> {
+fn keys_of(arguments: &[Key]) -> Result<Vec<Vec<u8>>, Failure> {
     let mut keys = Vec::new();
     for argument in arguments {
-        if argument == "-" {
+        if argument.0 == b"-" {
             let mut text = Vec::new();
             std::io::stdin().lock().read_to_end(&mut text)?;
             for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-                keys.push(checked(line.to_vec())?);
+                keys.push(Key::checked(line.to_vec()).map_err(|error| Failure::usage(error.to_string()))?.0);
             }
         } else {
-            keys.push(checked(argument.as_bytes().to_vec())?);
+            keys.push(argument.0.clone());
         }
     }
     Ok(keys)
 }
 
-fn checked(key: Vec<u8>) -> Result<Vec<u8>, Failure> {
-    if key.is_empty() || key.len() > KEY_BYTES_MAX {
-        return Err(Failure::usage(format!(
-            "a key has 1 to {KEY_BYTES_MAX} bytes, this one has {}",
-            key.len()
-        )));
+/// A key from the command line, of a length that a key can have.
+#[derive(Clone, Debug)]
+pub struct Key(Vec<u8>);
+
+/// A key of a length that no key can have.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a key has 1 to {KEY_BYTES_MAX} bytes, this one has {bytes}")]
+struct KeyError {
+    bytes: usize,
+}
+
+impl Key {
+    fn checked(key: Vec<u8>) -> Result<Self, KeyError> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(KeyError { bytes: key.len() });
+        }
+        Ok(Self(key))
     }
-    Ok(key)
+}
+
+fn key_parser() -> impl TypedValueParser<Value = Key> {
+    OsStringValueParser::new().try_map(|text| Key::checked(text.into_vec()))
 }

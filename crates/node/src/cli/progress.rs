@@ -40,6 +40,16 @@ impl Progress {
         }
     }
 
+    /// Names the step that is being done.
+    pub fn phase(&mut self, what: &'static str) {
+        if self.what != what {
+            self.what = what;
+            if let Some(bar) = self.bar.take() {
+                bar.finish_and_clear();
+            }
+        }
+    }
+
     /// Sets how much there is to do.
     pub fn total(&mut self, total: Option<u64>) {
         self.total = total;

@@ -50,7 +50,7 @@ pub struct ServeArgs {
     /// Bytes of flash [default: 8GiB, or half of the free space if that is less]
     #[arg(long, value_name = "SIZE")]
     capacity: Option<Bytes>,
-    /// Bytes of device DRAM for pages: open blocks, reads on the way, cache [default: 64MiB]
+    /// Bytes of device DRAM for pages: open blocks, reads on the way, cache; the largest value is 2/9 of it [default: 72MiB]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Bytes>,
     /// Configuration file; flags win over it
@@ -92,6 +92,7 @@ struct Terminal {
 impl Console for Terminal {
     fn recovering(&mut self, recovery: Recovery) {
         if let Some(progress) = &mut self.recovery {
+            progress.phase(recovery.stage);
             progress.total(Some(recovery.total));
             progress.set(recovery.done, 0);
         }

@@ -4,16 +4,16 @@
 //! and the batch ends when the last of them has completed.
 
 use super::{Cursor, KvError, KvTarget, OnFound, OnStored, Record, Stored};
-use crate::core_device::{CoreDevice, wait_for};
+use crate::core_device::CoreDevice;
+use crate::pipeline::carry_out;
 use bytes::Bytes;
 use headwater_converged::command::{
-    Command, Completion, Condition, Expiry, FaceId, ListPosition, NamespaceId, Release, SubmitError,
+    Command, Completion, Condition, Expiry, ListPosition, NamespaceId, Release,
 };
 use headwater_converged::limits::VALUE_BYTES_MAX;
 use headwater_host::clock::Clock;
 use headwater_nvme::spec::status::Status;
 
-const FACE: FaceId = FaceId(0);
 const SCAN_KEYS: u32 = 1_000;
 
 /// A device in this process.
@@ -49,47 +49,9 @@ impl<D: CoreDevice, G> EmbeddedTarget<D, G> {
         }
     }
 
-    /// Carries out commands together and returns their completions in order.
     fn all(&mut self, commands: impl Iterator<Item = Command>) -> Result<Vec<Completion>, KvError> {
-        let mut done: Vec<Option<Completion>> = Vec::new();
-        let mut left = 0usize;
-        for (index, command) in commands.enumerate() {
-            let token = u64::try_from(index).unwrap_or(u64::MAX);
-            loop {
-                // Kept by value on refusal elsewhere, the command is cheap to clone here: its bytes are shared.
-                match self.device.submit(FACE, self.namespace, token, command.clone()) {
-                    Ok(()) => break,
-                    Err(SubmitError::Refused(status)) => return Err(refused(status)),
-                    Err(SubmitError::Busy(_)) => left -= self.collect(&mut done)?,
-                }
-            }
-            done.push(None);
-            left += 1;
-        }
-        while left > 0 {
-            left -= self.collect(&mut done)?;
-        }
-        Ok(done.into_iter().flatten().collect())
-    }
-
-    /// Lets the device work and takes what has completed; waits when nothing moves.
-    fn collect(&mut self, done: &mut [Option<Completion>]) -> Result<usize, KvError> {
-        let now = self.clock.now();
-        let moved = self.device.poll(now, self.clock.wall());
-        let mut count = 0;
-        while let Some(completion) = self.device.next_completion(FACE) {
-            let place = usize::try_from(completion.token)
-                .ok()
-                .and_then(|index| done.get_mut(index));
-            if let Some(place) = place {
-                *place = Some(completion);
-                count += 1;
-            }
-        }
-        if count == 0 && !moved {
-            wait_for(&self.device, now)?;
-        }
-        Ok(count)
+        carry_out(&mut self.device, &self.clock, self.namespace, commands)
+            .map_err(|error| KvError::Device(error.to_string()))
     }
 
     fn presence(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<Completion>>, KvError> {

@@ -164,7 +164,7 @@ impl Numbers {
 
     fn stages(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let stage = |name: &&'static str| vec![("stage", (*name).to_owned())];
-        let stages = &self.0.faces.stages;
+        let stages = &self.0.stages;
         let nanos: Vec<Labelled<'_>> = stages
             .iter()
             .map(|(name, time)| (stage(name), time.nanos))
@@ -266,7 +266,7 @@ mod tests {
             .commands
             .insert(("get", StatusClass::ClientError), 3);
         snapshot.faces.in_flight.insert("resp", 5);
-        snapshot.faces.stages.insert(
+        snapshot.stages.insert(
             "utl",
             StageTime {
                 samples: 2,
