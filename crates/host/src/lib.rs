@@ -13,5 +13,11 @@
 pub mod calibration;
 pub mod clock;
 pub mod copy;
+pub mod file;
 pub mod region;
+pub mod topology;
+pub mod foreign;
+pub mod ring_memory;
+pub mod sync;
 pub mod uring;
+pub mod wake;
