@@ -1,0 +1,4 @@
+//! The RESP face.
+
+pub mod limits;
+pub mod parser;
