@@ -56,6 +56,7 @@ use limits::{READ_BYTES, TURN_EVENTS_MAX};
 use listener::Listener;
 use rustix::event::{Timespec, epoll};
 use shared::{Counters, Shared};
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -136,7 +137,8 @@ pub struct RespFace {
     clients: Clients,
     shared: Shared,
     stage: Stage,
-    events: Vec<epoll::Event>,
+    /// What the kernel said this turn: whose event, and which.
+    events: Vec<(u64, epoll::EventFlags)>,
     scratch: Vec<u8>,
     /// Clients whose sockets may hold more than one turn reads.
     hungry: Vec<locks::ClientIndex>,
@@ -287,8 +289,11 @@ impl RespFace {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        let buffer = rustix::buffer::spare_capacity(&mut self.events);
+        let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); TURN_EVENTS_MAX];
         // An interrupted wait has found nothing; the next turn asks again.
-        let _ = epoll::wait(&self.epoll, buffer, Some(&nothing));
+        if let Ok((events, _)) = epoll::wait(&self.epoll, &mut buffer, Some(&nothing)) {
+            self.events
+                .extend(events.iter().map(|event| (event.data.u64(), event.flags)));
+        }
     }
 }

@@ -67,8 +67,8 @@ pub(crate) enum Change {
     },
     /// GETDEL.
     Take,
-    /// GETEX with a new time.
-    Refresh(Expiry),
+    /// GETEX with a new time. A wrong time matters only when there is a key.
+    Refresh(Result<Expiry, Failure>),
     /// EXPIRE and its family: the time in milliseconds since the epoch, which may be past.
     Expire {
         /// When.
@@ -113,7 +113,8 @@ impl Change {
                 Some(old) => (Action::Delete, Reply::Bulk(old.bytes)),
                 None => (Action::Nothing, Reply::Null),
             }),
-            Self::Refresh(expiry) => Ok(refresh(old, *expiry, wall)),
+            Self::Refresh(_) if old.is_none() => Ok((Action::Nothing, Reply::Null)),
+            Self::Refresh(expiry) => expiry.clone().map(|expiry| refresh(old, expiry, wall)),
             Self::Expire { at_ms, rule } => Ok(expire(old, *at_ms, *rule, wall)),
             Self::Persist => Ok(match old {
                 Some(old) if old.expiry_ms != 0 => {

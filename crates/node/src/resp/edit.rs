@@ -65,11 +65,6 @@ impl Edit {
         }
     }
 
-    /// The key.
-    pub(crate) fn key(&self) -> &Bytes {
-        &self.key
-    }
-
     /// The key while it is locked.
     pub(crate) fn locked_key(&self) -> Option<(NamespaceId, &[u8])> {
         self.locked.then_some((self.namespace, &self.key[..]))

@@ -70,12 +70,6 @@ impl Output {
         self.text.len() - self.text_sent + self.segment_bytes - self.segment_sent
     }
 
-    /// For replies that are written piece by piece.
-    #[inline]
-    pub(crate) fn encoder(&mut self, protocol: Protocol) -> Encoder<'_> {
-        Encoder::new(&mut self.text, protocol)
-    }
-
     /// Queues a reply.
     #[inline]
     pub(crate) fn reply(&mut self, reply: Reply, protocol: Protocol, sinks: &mut Sinks) {

@@ -87,7 +87,7 @@ fn command(request: &Request<'_>, out: &mut Encoder<'_>) -> Result<(), Failure> 
             TABLE.iter().for_each(|entry| out.text(entry.name));
         }
         b"getkeys" => {
-            arity(request, request.len() > 2)?;
+            arity(request, request.len() > 3)?;
             get_keys(request, out)?;
         }
         _ => return Err(errors::unknown_subcommand("COMMAND", request.arg(1))),

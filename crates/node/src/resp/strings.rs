@@ -114,8 +114,8 @@ pub(crate) fn get_ex(request: &Request<'_>, wall: UnixMillis) -> Result<Plan, Fa
     }
     let word = request.lower(2);
     let expiry = match (Said::option(&word), request.len()) {
-        (Some(said), 4) => said.expiry(request, 3, wall, "getex")?,
-        (None, 3) if word == b"persist" => Expiry::Never,
+        (Some(said), 4) => said.expiry(request, 3, wall, "getex"),
+        (None, 3) if word == b"persist" => Ok(Expiry::Never),
         _ => return Err(errors::SYNTAX),
     };
     Ok(edit(request, Change::Refresh(expiry)))

@@ -98,9 +98,7 @@ impl RespFace {
     pub(crate) fn take_events<S: Store>(&mut self, store: &mut S) -> bool {
         self.take_kernel_events();
         let events = std::mem::take(&mut self.events);
-        for event in &events {
-            let data = event.data.u64();
-            let flags = event.flags;
+        for &(data, flags) in &events {
             if data & LISTENER_BIT != 0 {
                 self.accept_from(usize::try_from(data & !LISTENER_BIT).unwrap_or(usize::MAX));
                 continue;
