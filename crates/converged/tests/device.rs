@@ -54,11 +54,7 @@ impl Host {
                 return completion;
             }
         }
-        panic!(
-            "no completion came: {:?} deadline {:?}",
-            self.device.stats(),
-            self.device.debug_state()
-        );
+        panic!("no completion came");
     }
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Status {
@@ -332,12 +328,7 @@ fn churn(seed: u64, config: &DeviceConfig) {
         }
         let before = host.device.stats().live_bytes;
         let checkpoints = host.device.stats().checkpoints;
-        assert!(
-            !clean || checkpoints > 0,
-            "seed {seed}: a clean stop writes a checkpoint {:?} {}",
-            host.device.stats(),
-            host.device.debug_state()
-        );
+        assert!(!clean || checkpoints > 0, "seed {seed}: a clean stop writes a checkpoint");
         host = Host::on(host.device.into_media().reopened(), config.clone());
         assert_eq!(
             host.device.stats().live_bytes,
