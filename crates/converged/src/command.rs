@@ -202,6 +202,24 @@ pub struct Completion {
     pub next: Option<ListPosition>,
 }
 
+impl Completion {
+    /// An answer that brings nothing but a status.
+    #[must_use]
+    pub fn new(token: u64, status: Status) -> Self {
+        Self {
+            token,
+            status,
+            value_bytes: 0,
+            sequence: Sequence(0),
+            expiry_ms: 0,
+            position: 0,
+            sink: Vec::new(),
+            keys: Vec::new(),
+            next: None,
+        }
+    }
+}
+
 /// Why a command was not accepted: nothing happened, and no completion will follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {

@@ -16,4 +16,8 @@ pub mod copy;
 pub mod file;
 pub mod region;
 pub mod topology;
+pub mod foreign;
+pub mod ring_memory;
+pub mod sync;
 pub mod uring;
+pub mod wake;
