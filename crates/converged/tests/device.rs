@@ -97,7 +97,7 @@ impl Host {
 fn store(key: &[u8], value: &[u8], condition: Condition, expiry: Expiry) -> Command {
     Command::Store {
         key: Bytes::copy_from_slice(key),
-        value: Bytes::copy_from_slice(value),
+        value: Bytes::copy_from_slice(value).into(),
         condition,
         expiry,
     }
@@ -106,7 +106,7 @@ fn store(key: &[u8], value: &[u8], condition: Condition, expiry: Expiry) -> Comm
 fn retrieve(key: &[u8]) -> Command {
     Command::Retrieve {
         key: Bytes::copy_from_slice(key),
-        sink: Vec::new(),
+        sink: Vec::new().into(),
         bytes_max: u32::MAX,
         release: Release::WhenDurable,
     }
