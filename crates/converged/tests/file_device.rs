@@ -1,5 +1,7 @@
 //! A device on a flash file: what was acknowledged is there when the file is opened again, whatever moves its bytes.
 
+#![expect(clippy::unwrap_used, reason = "a test stops where its setting fails")]
+
 use bytes::Bytes;
 use headwater_converged::command::{Command, Completion, Condition, Expiry, FaceId, NamespaceId, Release};
 use headwater_converged::device::{Device, DeviceConfig, Start};
