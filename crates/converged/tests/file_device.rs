@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test stops where its setting fails")]
 
 use bytes::Bytes;
-use headwater_converged::command::{Command, Completion, Condition, Expiry, FaceId, NamespaceId, Release};
+use headwater_converged::command::{
+    Command, Completion, Condition, Expiry, FaceId, NamespaceId, Release, Sink,
+};
 use headwater_converged::device::{Device, DeviceConfig, Start};
 use headwater_converged::media::Geometry;
 use headwater_converged::media::file::{FileMedia, FileOptions, Prepare};
@@ -64,7 +66,7 @@ impl Host {
     fn get(&mut self, key: &[u8]) -> Option<Vec<u8>> {
         self.submit(Command::Retrieve {
             key: Bytes::copy_from_slice(key),
-            sink: Vec::new(),
+            sink: Vec::new().into(),
             bytes_max: u32::MAX,
             release: Release::WhenDurable,
         });
