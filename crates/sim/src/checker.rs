@@ -416,6 +416,7 @@ impl Checker {
                 sequence: Some(0),
                 replaces: None,
             }],
+            past: Vec::new(),
         })
     }
 
