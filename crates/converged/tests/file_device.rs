@@ -64,7 +64,7 @@ impl Host {
     fn get(&mut self, key: &[u8]) -> Option<Vec<u8>> {
         self.submit(Command::Retrieve {
             key: Bytes::copy_from_slice(key),
-            sink: Vec::new(),
+            sink: Vec::new().into(),
             bytes_max: u32::MAX,
             release: Release::WhenDurable,
         });
