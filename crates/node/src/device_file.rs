@@ -41,11 +41,24 @@ pub fn open_device(
         hash_seed: fastrand::u64(..),
         ..DeviceConfig::default()
     };
-    let start = Start { now: clock.now(), wall: clock.wall() };
+    let start = Start {
+        now: clock.now(),
+        wall: clock.wall(),
+    };
     Device::open(media, device, start, &mut |step| {
-        progress(Recovery { stage: step.stage, done: step.done, total: step.total });
+        progress(Recovery {
+            stage: step.stage,
+            done: step.done,
+            total: step.total,
+        });
     })
-    .map_err(|error| format!("{}: the device cannot be opened: {}", directory.path().display(), error.reason))
+    .map_err(|error| {
+        format!(
+            "{}: the device cannot be opened: {}",
+            directory.path().display(),
+            error.reason
+        )
+    })
 }
 
 /// Opens the device and its faces for `serve`. Faces listen first: a taken address is told before a long recovery.
@@ -72,7 +85,13 @@ pub fn open_node(
     let device = open_device(directory, config, clock, progress)?;
     tracing::info!(ring = ?device.media().ring_kind(), mode = ?device.media().mode(), "flash is open");
     let capacity = flash_bytes(device.media().geometry().blocks);
-    Ok(Opened { device, faces: vec![Box::new(face)], resp, capacity, spin: SPIN })
+    Ok(Opened {
+        device,
+        faces: vec![Box::new(face)],
+        resp,
+        capacity,
+        spin: SPIN,
+    })
 }
 
 fn open_media(directory: &DataDir, config: &Config) -> Result<FileMedia, String> {
@@ -84,7 +103,8 @@ fn open_media(directory: &DataDir, config: &Config) -> Result<FileMedia, String>
         };
         let geometry = Geometry::with_blocks(blocks_in(capacity));
         let uuid = fastrand::u128(..).to_le_bytes();
-        return FileMedia::create(directory.path(), geometry, uuid, options).map_err(|error| error.to_string());
+        return FileMedia::create(directory.path(), geometry, uuid, options)
+            .map_err(|error| error.to_string());
     }
     let media = FileMedia::open(directory.path(), options).map_err(|error| error.to_string())?;
     let blocks = media.geometry().blocks;
@@ -134,7 +154,9 @@ impl CoreDevice for FileDevice {
     }
 
     fn next_deadline(&self, now: Nanos, wall: UnixMillis) -> Option<Nanos> {
-        let expiry = self.next_expiry().map(|at| now.after(Nanos::from_millis(at.0.saturating_sub(wall.0).min(EXPIRY_MS_MAX))));
+        let expiry = self
+            .next_expiry()
+            .map(|at| now.after(Nanos::from_millis(at.0.saturating_sub(wall.0).min(EXPIRY_MS_MAX))));
         Self::next_deadline(self).into_iter().chain(expiry).min()
     }
 
@@ -148,16 +170,25 @@ impl CoreDevice for FileDevice {
 
     fn trace(&self) -> Option<Trace> {
         let trace = Self::trace(self)?;
-        let stages = [("queued", trace.queued), ("executed", trace.executed), ("durable", trace.durable)];
+        let stages = [
+            ("queued", trace.queued),
+            ("executed", trace.executed),
+            ("durable", trace.durable),
+        ];
         Some(Trace {
             command: trace.command,
             total_ns: stages.iter().map(|(_, time)| time.0).sum(),
-            stages: stages.into_iter().map(|(stage, time)| TraceStage { stage, ns: time.0 }).collect(),
+            stages: stages
+                .into_iter()
+                .map(|(stage, time)| TraceStage { stage, ns: time.0 })
+                .collect(),
         })
     }
 
     fn shutdown(&mut self, clock: &Clock) -> Result<(), String> {
-        Self::shutdown(self, clock.now(), clock.wall()).map(|_time| ()).map_err(|error| error.to_string())
+        Self::shutdown(self, clock.now(), clock.wall())
+            .map(|_time| ())
+            .map_err(|error| error.to_string())
     }
 }
 

@@ -21,7 +21,7 @@ mod edit;
 mod errors;
 mod expiry;
 mod gather;
-mod glob;
+pub(crate) mod glob;
 mod info;
 mod lcs;
 pub mod limits;

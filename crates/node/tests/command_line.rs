@@ -1,4 +1,8 @@
 //! What the command line does with what it is asked wrongly: a clear sentence and the right exit code.
+#![expect(
+    clippy::unwrap_used,
+    reason = "whatever fails while a test is set up fails the test"
+)]
 
 use std::io::Write as _;
 use std::path::Path;

@@ -148,7 +148,7 @@ fn open(args: &KvArgs) -> Result<Box<dyn KvTarget>, Failure> {
 
 fn put(
     target: &mut dyn KvTarget,
-    key: OsString,
+    Key(key): Key,
     value: Option<OsString>,
     ttl: Option<u64>,
 ) -> Result<(), Failure> {
@@ -325,7 +325,11 @@ fn keys_of(arguments: &[Key]) -> Result<Vec<Vec<u8>>, Failure> {
             let mut text = Vec::new();
             std::io::stdin().lock().read_to_end(&mut text)?;
             for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-                keys.push(Key::checked(line.to_vec()).map_err(|error| Failure::usage(error.to_string()))?.0);
+                keys.push(
+                    Key::checked(line.to_vec())
+                        .map_err(|error| Failure::usage(error.to_string()))?
+                        .0,
+                );
             }
         } else {
             keys.push(argument.0.clone());

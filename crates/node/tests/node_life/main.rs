@@ -67,7 +67,7 @@ fn sigkill_keeps_every_acknowledged_file() {
         let folder = source.join(format!("folder-{}", index % 7));
         std::fs::create_dir_all(&folder).unwrap();
         let bytes: Vec<u8> = (0..(index * 37) % 20_000)
-            .map(|at| ((at * 31 + index) % 251) as u8)
+            .map(|at| u8::try_from((at * 31 + index) % 251).unwrap())
             .collect();
         std::fs::write(folder.join(format!("file-{index}")), bytes).unwrap();
     }

@@ -1,4 +1,8 @@
 //! A node of the tests: a real process on ports of its own, ended with the test.
+#![expect(
+    clippy::unwrap_used,
+    reason = "whatever fails while a test is set up fails the test"
+)]
 
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
