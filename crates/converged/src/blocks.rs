@@ -12,6 +12,7 @@
 
 use crate::command::Sequence;
 use crate::device::VictimPolicy;
+use crate::limits::VALUE_BYTES_MAX;
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, Geometry};
 use crate::record::{RecordAddress, UNIT_BYTES};
 use std::collections::{BTreeMap, VecDeque};
@@ -54,6 +55,8 @@ pub struct Block {
     pub tombstone_sequence: Sequence,
     /// Block that was opened next, where a chained record goes on.
     pub next: Option<BlockId>,
+    /// Pages that were written.
+    pub pages: u8,
     /// Checkpoint blocks are not collected.
     pub checkpoint: bool,
 }
@@ -67,8 +70,24 @@ const NOTHING: Block = Block {
     tombstone_bytes: 0,
     tombstone_sequence: Sequence(0),
     next: None,
+    pages: 0,
     checkpoint: false,
 };
+
+/// How far the erase of a block is from being durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Erase {
+    Accepted,
+    Done,
+    Flushing,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Fading {
+    block: BlockId,
+    open_sequence: Sequence,
+    erase: Erase,
+}
 
 /// The table of all blocks.
 #[derive(Debug)]
@@ -78,10 +97,12 @@ pub struct Blocks {
     ready: VecDeque<BlockId>,
     /// Log blocks that hold records, by order: the first sets the watermark.
     by_order: BTreeMap<u64, BlockId>,
-    /// Erased, but the erase is not yet durable: order and open sequence still hold back the watermark.
-    fading: Vec<(u64, Sequence)>,
+    /// Evacuated, but the erase is not yet durable: they still hold back the watermark.
+    fading: Vec<Fading>,
+    erasing: usize,
     order_next: u64,
     live_bytes: u64,
+    tombstone_bytes: u64,
 }
 
 impl Blocks {
@@ -94,8 +115,10 @@ impl Blocks {
             ready: VecDeque::new(),
             by_order: BTreeMap::new(),
             fading: Vec::new(),
+            erasing: 0,
             order_next: 1,
             live_bytes: 0,
+            tombstone_bytes: 0,
         }
     }
 
@@ -129,6 +152,12 @@ impl Blocks {
         self.dirty.len() + self.ready.len()
     }
 
+    /// Blocks being erased.
+    #[must_use]
+    pub fn erasing_now(&self) -> usize {
+        self.erasing
+    }
+
     /// Blocks that can be opened now.
     #[must_use]
     pub fn ready(&self) -> usize {
@@ -141,6 +170,18 @@ impl Blocks {
         self.live_bytes
     }
 
+    /// Bytes of tombstones among them.
+    #[must_use]
+    pub fn tombstone_bytes(&self) -> u64 {
+        self.tombstone_bytes
+    }
+
+    /// Whether an erase is not durable yet.
+    #[must_use]
+    pub fn is_fading(&self) -> bool {
+        !self.fading.is_empty()
+    }
+
     /// Order that the next opened block will get.
     #[must_use]
     pub fn order_next(&self) -> u64 {
@@ -151,6 +192,7 @@ impl Blocks {
     pub fn take_dirty(&mut self) -> Option<BlockId> {
         let block = self.dirty.pop_front()?;
         self.table[block.index()].state = BlockState::Erasing;
+        self.erasing += 1;
         Some(block)
     }
 
@@ -158,11 +200,23 @@ impl Blocks {
     pub fn put_back_dirty(&mut self, block: BlockId) {
         self.table[block.index()].state = BlockState::Dirty;
         self.dirty.push_front(block);
+        self.erasing -= 1;
     }
 
     /// An erase is done.
     pub fn erased(&mut self, block: BlockId) {
-        self.table[block.index()] = Block { state: BlockState::Ready, ..NOTHING };
+        self.erasing -= 1;
+        let fading = self
+            .fading
+            .iter_mut()
+            .find(|fading| fading.block == block && fading.erase == Erase::Accepted);
+        if let Some(fading) = fading {
+            fading.erase = Erase::Done;
+        }
+        self.table[block.index()] = Block {
+            state: BlockState::Ready,
+            ..NOTHING
+        };
         self.ready.push_back(block);
     }
 
@@ -171,8 +225,13 @@ impl Blocks {
         let block = self.ready.pop_front()?;
         let order = self.order_next;
         self.order_next += 1;
-        self.table[block.index()] =
-            Block { state: BlockState::Open, order, open_sequence, checkpoint, ..NOTHING };
+        self.table[block.index()] = Block {
+            state: BlockState::Open,
+            order,
+            open_sequence,
+            checkpoint,
+            ..NOTHING
+        };
         if !checkpoint {
             self.by_order.insert(order, block);
         }
@@ -184,9 +243,25 @@ impl Blocks {
         self.table[block.index()].next = Some(next);
     }
 
+    /// Whether a chained record that starts in `from` may go on in `to`: not once `from` has begun another life.
+    #[must_use]
+    pub fn leads_to(&self, from: BlockId, to: BlockId) -> bool {
+        let mut block = self.table.get(from.index());
+        for _ in 0..=VALUE_BYTES_MAX / BLOCK_DATA_BYTES + 1 {
+            match block.and_then(|block| block.next) {
+                Some(next) if next == to => return true,
+                Some(next) => block = self.table.get(next.index()),
+                None => return false,
+            }
+        }
+        false
+    }
+
     /// An open block will not be written any more.
-    pub fn close(&mut self, block: BlockId) {
-        self.table[block.index()].state = BlockState::Closed;
+    pub fn close(&mut self, block: BlockId, pages: u8) {
+        let entry = &mut self.table[block.index()];
+        entry.state = BlockState::Closed;
+        entry.pages = pages;
     }
 
     /// A live record that cannot be read was found in the block.
@@ -199,37 +274,56 @@ impl Blocks {
         let entry = &mut self.table[block.index()];
         entry.state = BlockState::Evacuated;
         self.live_bytes -= u64::from(entry.live_bytes) + u64::from(entry.tombstone_bytes);
+        self.tombstone_bytes -= u64::from(entry.tombstone_bytes);
         entry.live_bytes = 0;
         entry.tombstone_bytes = 0;
     }
 
     /// The erase of an evacuated block was accepted. Until the erase is durable the block holds back the watermark.
     pub fn erasing(&mut self, block: BlockId) {
+        self.erasing += 1;
         let entry = &mut self.table[block.index()];
         entry.state = BlockState::Erasing;
+        let open_sequence = entry.open_sequence;
         if self.by_order.remove(&entry.order).is_some() {
-            self.fading.push((entry.order, entry.open_sequence));
+            self.fading.push(Fading {
+                block,
+                open_sequence,
+                erase: Erase::Accepted,
+            });
         }
     }
 
-    /// How many erases hold back the watermark because they are not durable yet.
-    #[must_use]
-    pub fn fading(&self) -> usize {
-        self.fading.len()
+    /// A flush begins: it will make every completed erase durable.
+    pub fn flush_started(&mut self) {
+        self.fading
+            .iter_mut()
+            .filter(|fading| fading.erase == Erase::Done)
+            .for_each(|fading| {
+                fading.erase = Erase::Flushing;
+            });
     }
 
-    /// The first `count` erases that were not durable are now.
-    pub fn faded(&mut self, count: usize) {
-        self.fading.drain(..count.min(self.fading.len()));
+    /// The flush is done: what it covered is durable.
+    pub fn flush_done(&mut self) {
+        self.fading.retain(|fading| fading.erase != Erase::Flushing);
     }
 
     /// No record with a sequence below this is left on the medium but those that were moved into younger blocks: every
     /// block that was opened before this sequence was given out is gone.
     #[must_use]
     pub fn watermark(&self) -> Sequence {
-        let oldest = self.by_order.values().next().map(|block| self.get(*block).open_sequence);
-        let fading = self.fading.iter().map(|&(_, sequence)| sequence).min();
-        oldest.into_iter().chain(fading).min().unwrap_or(Sequence(u64::MAX))
+        let oldest = self
+            .by_order
+            .values()
+            .next()
+            .map(|block| self.get(*block).open_sequence);
+        let fading = self.fading.iter().map(|fading| fading.open_sequence).min();
+        oldest
+            .into_iter()
+            .chain(fading)
+            .min()
+            .unwrap_or(Sequence(u64::MAX))
     }
 
     /// Adds a record of `units` at `address` to the blocks it lies in; `sign` takes it away again.
@@ -263,7 +357,10 @@ impl Blocks {
     pub fn remove_live(&mut self, address: RecordAddress, units: u32) {
         self.live_bytes -= u64::from(units) * UNIT_BYTES as u64;
         self.account(address, units, |block, bytes| {
-            assert!(block.live_bytes >= bytes, "more live bytes taken from a block than it had");
+            assert!(
+                block.live_bytes >= bytes,
+                "more live bytes taken from a block than it had"
+            );
             block.live_bytes -= bytes;
         });
     }
@@ -271,6 +368,7 @@ impl Blocks {
     /// A tombstone was written.
     pub fn add_tombstone(&mut self, address: RecordAddress, units: u32, sequence: Sequence) {
         self.live_bytes += u64::from(units) * UNIT_BYTES as u64;
+        self.tombstone_bytes += u64::from(units) * UNIT_BYTES as u64;
         self.account(address, units, |block, bytes| {
             block.tombstone_bytes += bytes;
             block.tombstone_sequence = block.tombstone_sequence.max(sequence);
@@ -280,6 +378,7 @@ impl Blocks {
     /// A tombstone was moved away, or is no longer needed.
     pub fn remove_tombstone(&mut self, address: RecordAddress, units: u32) {
         self.live_bytes -= u64::from(units) * UNIT_BYTES as u64;
+        self.tombstone_bytes -= u64::from(units) * UNIT_BYTES as u64;
         self.account(address, units, |block, bytes| {
             block.tombstone_bytes = block.tombstone_bytes.saturating_sub(bytes);
         });
@@ -296,7 +395,11 @@ impl Blocks {
     #[must_use]
     pub fn cost(&self, block: BlockId) -> u32 {
         let entry = self.get(block);
-        let kept = if entry.tombstone_sequence < self.watermark() { 0 } else { entry.tombstone_bytes };
+        let kept = if entry.tombstone_sequence < self.watermark() {
+            0
+        } else {
+            entry.tombstone_bytes
+        };
         entry.live_bytes + kept
     }
 
@@ -317,7 +420,11 @@ impl Blocks {
         let watermark = self.watermark();
         eligible.min_by_key(|block| {
             let entry = self.get(*block);
-            let kept = if entry.tombstone_sequence < watermark { 0 } else { entry.tombstone_bytes };
+            let kept = if entry.tombstone_sequence < watermark {
+                0
+            } else {
+                entry.tombstone_bytes
+            };
             entry.live_bytes + kept
         })
     }
@@ -329,8 +436,15 @@ impl Blocks {
             self.by_order.insert(found.order, block);
         }
         self.live_bytes += u64::from(found.live_bytes) + u64::from(found.tombstone_bytes);
+        self.tombstone_bytes += u64::from(found.tombstone_bytes);
         self.table[block.index()] = found;
-        self.dirty.retain(|dirty| *dirty != block);
+    }
+
+    /// Ends adoption: every block that was not adopted must be erased before use.
+    pub fn adopted_all(&mut self) {
+        let table = &self.table;
+        self.dirty
+            .retain(|block| table[block.index()].state == BlockState::Dirty);
     }
 
     /// A block that turned out to hold nothing that counts; it must be erased before use.
@@ -361,13 +475,21 @@ mod tests {
         let second = blocks.open(Sequence(5), false).unwrap();
         blocks.add_live(RecordAddress::in_block(first, 0), 100);
         blocks.add_live(RecordAddress::in_block(second, 0), 10);
-        assert_eq!(blocks.victim(VictimPolicy::Greedy, Sequence(9)), None, "open blocks are not collected");
-        blocks.close(first);
-        blocks.close(second);
+        assert_eq!(
+            blocks.victim(VictimPolicy::Greedy, Sequence(9)),
+            None,
+            "open blocks are not collected"
+        );
+        blocks.close(first, 64);
+        blocks.close(second, 64);
         assert_eq!(blocks.victim(VictimPolicy::Greedy, Sequence(9)), Some(second));
         assert_eq!(blocks.victim(VictimPolicy::Fifo, Sequence(9)), Some(first));
         blocks.saw_sequence(second, Sequence(12));
-        assert_eq!(blocks.victim(VictimPolicy::Greedy, Sequence(9)), Some(first), "not durable yet");
+        assert_eq!(
+            blocks.victim(VictimPolicy::Greedy, Sequence(9)),
+            Some(first),
+            "not durable yet"
+        );
     }
 
     #[test]
@@ -375,13 +497,20 @@ mod tests {
         let mut blocks = ready(4);
         let first = blocks.open(Sequence(1), false).unwrap();
         blocks.open(Sequence(5), false).unwrap();
-        blocks.close(first);
+        blocks.close(first, 64);
         assert_eq!(blocks.watermark(), Sequence(1));
         blocks.evacuated(first);
         blocks.erasing(first);
+        blocks.flush_started();
         blocks.erased(first);
-        assert_eq!(blocks.watermark(), Sequence(1), "the erase may still be undone by a power cut");
-        blocks.faded(1);
+        blocks.flush_done();
+        assert_eq!(
+            blocks.watermark(),
+            Sequence(1),
+            "a power cut may still undo the erase: the flush came too early"
+        );
+        blocks.flush_started();
+        blocks.flush_done();
         assert_eq!(blocks.watermark(), Sequence(5));
     }
 
@@ -393,9 +522,15 @@ mod tests {
         blocks.chain(first, second);
         let address = RecordAddress::in_block(first, BLOCK_DATA_BYTES - 32);
         blocks.add_live(address, 10);
-        assert_eq!((blocks.get(first).live_bytes, blocks.get(second).live_bytes), (32, 128));
+        assert_eq!(
+            (blocks.get(first).live_bytes, blocks.get(second).live_bytes),
+            (32, 128)
+        );
         blocks.remove_live(address, 10);
-        assert_eq!((blocks.get(first).live_bytes, blocks.get(second).live_bytes), (0, 0));
+        assert_eq!(
+            (blocks.get(first).live_bytes, blocks.get(second).live_bytes),
+            (0, 0)
+        );
         assert_eq!(blocks.live_bytes(), 0);
     }
 }

@@ -25,6 +25,7 @@ pub struct Dram {
     places: Vec<Place>,
     slots: Vec<Option<Slot>>,
     vacant: Vec<u32>,
+    pinned: usize,
     hand: usize,
 }
 
@@ -37,6 +38,7 @@ impl Dram {
             places: vec![0; geometry.blocks as usize * PAGES_PER_BLOCK],
             slots: Vec::new(),
             vacant: Vec::new(),
+            pinned: 0,
             hand: 0,
         }
     }
@@ -57,8 +59,7 @@ impl Dram {
     /// Frames that can be taken now, counting those that eviction would free.
     #[must_use]
     pub fn available(&self) -> usize {
-        let pinned = self.slots.iter().flatten().filter(|slot| slot.pins > 0).count();
-        self.pool.available() + (self.slots.len() - self.vacant.len() - pinned)
+        self.pool.available() + (self.slots.len() - self.vacant.len() - self.pinned)
     }
 
     /// Frames that can be taken without evicting anything.
@@ -95,13 +96,21 @@ impl Dram {
     }
 
     /// Puts a page into the cache. A page that is there already keeps its old frame and the new one is given back.
-    #[expect(clippy::cast_possible_truncation, reason = "slots are limited by frames, frames by memory")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "slots are limited by frames, frames by memory"
+    )]
     pub fn insert(&mut self, page: PageAddress, frame: Frame) {
         if self.slot(page).is_some() {
             self.pool.put_back(frame);
             return;
         }
-        let slot = Slot { page, frame, pins: 0, referenced: true };
+        let slot = Slot {
+            page,
+            frame,
+            pins: 0,
+            referenced: true,
+        };
         let at = match self.vacant.pop() {
             Some(at) => {
                 self.slots[at as usize] = Some(slot);
@@ -119,12 +128,14 @@ impl Dram {
     pub fn pin(&mut self, page: PageAddress) {
         if let Some(slot) = self.slot(page).and_then(|at| self.slots[at].as_mut()) {
             slot.pins += 1;
+            self.pinned += usize::from(slot.pins == 1);
         }
     }
 
     /// Takes one pin off a page; a page that was forgotten meanwhile has none.
     pub fn unpin(&mut self, page: PageAddress) {
         if let Some(slot) = self.slot(page).and_then(|at| self.slots[at].as_mut()) {
+            self.pinned -= usize::from(slot.pins == 1);
             slot.pins = slot.pins.saturating_sub(1);
         }
     }
@@ -139,10 +150,14 @@ impl Dram {
         }
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "slots are limited by frames, frames by memory")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "slots are limited by frames, frames by memory"
+    )]
     fn drop_slot(&mut self, at: usize) {
         if let Some(slot) = self.slots[at].take() {
             self.places[slot.page.index()] = 0;
+            self.pinned -= usize::from(slot.pins > 0);
             self.pool.put_back(slot.frame);
             self.vacant.push(at as u32);
         }

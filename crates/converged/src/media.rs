@@ -6,6 +6,7 @@
 //!
 //! Time is an argument: real media ignore it, simulated media complete by it.
 
+pub mod file;
 pub mod geometry;
 pub mod memory;
 pub mod rules;

@@ -31,7 +31,7 @@ pub enum PageKind {
 }
 
 /// The spare as it lies on flash.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct PageSpareLayout {
     magic: [u8; 4],
@@ -166,7 +166,11 @@ mod tests {
         let mut slot = vec![0xAA; PAGE_DATA_BYTES + PAGE_SPARE_BYTES];
         spare().encode(&mut slot);
         assert_eq!(PageSpare::decode(&slot, 5), Some(spare()));
-        assert_eq!(PageSpare::decode(&slot, 6), None, "a page in another page's place is damaged");
+        assert_eq!(
+            PageSpare::decode(&slot, 6),
+            None,
+            "a page in another page's place is damaged"
+        );
     }
 
     #[test]

@@ -28,7 +28,11 @@ pub const FLAG_BATCH_MORE: u8 = 2;
 pub const FLAG_CHAINED: u8 = 4;
 /// Every record of the namespace with a lower sequence is gone.
 pub const FLAG_CLEAR: u8 = 8;
-const FLAGS_KNOWN: u8 = FLAG_TOMBSTONE | FLAG_BATCH_MORE | FLAG_CHAINED | FLAG_CLEAR;
+/// Part of an all-or-nothing batch, and not its first record.
+pub const FLAG_BATCH_REST: u8 = 16;
+/// Part of a batch of more than one record.
+pub const FLAGS_BATCH: u8 = FLAG_BATCH_MORE | FLAG_BATCH_REST;
+const FLAGS_KNOWN: u8 = FLAG_TOMBSTONE | FLAGS_BATCH | FLAG_CHAINED | FLAG_CLEAR;
 
 /// Where a record's header lies, in units of 16 bytes over the data areas of the whole medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,7 +49,10 @@ impl RecordAddress {
     /// The block.
     #[must_use]
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "addresses are made from 26-bit block numbers")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "addresses are made from 26-bit block numbers"
+    )]
     pub const fn block(self) -> BlockId {
         BlockId((self.0 / UNITS_PER_BLOCK) as u32)
     }
@@ -78,13 +85,16 @@ impl fmt::Display for RecordAddress {
 /// A record's length in units of 16 bytes, header, key, value and padding together.
 #[must_use]
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "lengths are limited to 16 MiB + 64 KiB + 48")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "lengths are limited to 16 MiB + 64 KiB + 48"
+)]
 pub const fn record_units(key_bytes: usize, value_bytes: usize) -> u32 {
     (HEADER_BYTES + key_bytes + value_bytes).div_ceil(UNIT_BYTES) as u32
 }
 
 /// The header as it lies on flash.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RecordHeaderLayout {
     /// CRC-32C of everything behind it.
@@ -286,14 +296,53 @@ mod tests {
         bytes[4] = 2;
         assert_eq!(RecordHeader::decode(&bytes), Err(RecordError::Version(2)));
         for (change, field) in [
-            (RecordHeader { namespace: NamespaceId(0), ..header() }, "namespace"),
-            (RecordHeader { namespace: NamespaceId(17), ..header() }, "namespace"),
-            (RecordHeader { flags: 0x80, ..header() }, "flags"),
-            (RecordHeader { value_bytes: u32::MAX, ..header() }, "value length"),
-            (RecordHeader { key_bytes: 0, ..header() }, "key length"),
-            (RecordHeader { sequence: Sequence(0), ..header() }, "sequence"),
+            (
+                RecordHeader {
+                    namespace: NamespaceId(0),
+                    ..header()
+                },
+                "namespace",
+            ),
+            (
+                RecordHeader {
+                    namespace: NamespaceId(17),
+                    ..header()
+                },
+                "namespace",
+            ),
+            (
+                RecordHeader {
+                    flags: 0x80,
+                    ..header()
+                },
+                "flags",
+            ),
+            (
+                RecordHeader {
+                    value_bytes: u32::MAX,
+                    ..header()
+                },
+                "value length",
+            ),
+            (
+                RecordHeader {
+                    key_bytes: 0,
+                    ..header()
+                },
+                "key length",
+            ),
+            (
+                RecordHeader {
+                    sequence: Sequence(0),
+                    ..header()
+                },
+                "sequence",
+            ),
         ] {
-            assert_eq!(RecordHeader::decode(&change.encode()), Err(RecordError::Field(field)));
+            assert_eq!(
+                RecordHeader::decode(&change.encode()),
+                Err(RecordError::Field(field))
+            );
         }
     }
 

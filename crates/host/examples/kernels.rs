@@ -2,8 +2,10 @@
 #![expect(clippy::print_stdout, reason = "a benchmark that a person runs and reads")]
 #![expect(clippy::cast_precision_loss, reason = "figures for reading")]
 
+use headwater_host::calibration::Calibration;
 use headwater_host::clock::Clock;
 use headwater_host::copy::{copy, copy_crc32c, copy_streaming, crc32c, kernel_name};
+use headwater_host::topology::Topology;
 use std::hint::black_box;
 
 const COLD_BYTES: usize = 512 << 20;
@@ -36,6 +38,10 @@ fn rate(clock: &Clock, size: usize, span: usize, mut step: impl FnMut(usize)) ->
 fn main() {
     let clock = Clock::start();
     println!("kernel {}", kernel_name());
+    let before = clock.now();
+    println!("{:?}", Calibration::load_or_measure(&clock));
+    println!("calibrated in {}", clock.now().since(before));
+    println!("{:?}", Topology::read());
     let src = vec![0x5A_u8; COLD_BYTES + (16 << 20)];
     // Half a page off, or every load would look like the store before it to the CPU's 4 KiB alias check.
     let mut dst = vec![0_u8; COLD_BYTES + (16 << 20)];

@@ -149,7 +149,7 @@ impl Media for MemoryMedia {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BlockId, PAGES_PER_BLOCK};
+    use super::super::BlockId;
     use super::*;
 
     fn media(blocks: u32) -> MemoryMedia {
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn an_erased_block_reads_blank_and_programs_again() {
         let mut media = media(1);
-        for number in 0..PAGES_PER_BLOCK as u8 {
+        for number in 0..64 {
             answer(&mut media, program(page(0, number), number));
         }
         answer(&mut media, MediaOp::Erase { block: BlockId(0) });

@@ -1,0 +1,286 @@
+//! CLIENT: who is connected, and what a client says about itself.
+//!
+//! In: a request and the table of connections. Out: a reply; a connection that is to be killed is marked and closed by the turn.
+
+use super::clients::Clients;
+use super::connection::{Connection, Life, ReplyMode};
+use super::errors::{self, Failure};
+use super::parser::integer;
+use super::reply::{Encoder, Protocol, Reply};
+use super::request::Request;
+use super::shared::Shared;
+use std::fmt::Write as _;
+
+/// A name that can be shown in a list.
+pub(crate) fn checked_name(name: &[u8]) -> Result<Vec<u8>, Failure> {
+    if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        Ok(name.to_vec())
+    } else {
+        Err(errors::CLIENT_NAME)
+    }
+}
+
+/// Answers CLIENT.
+pub(crate) fn answer(
+    request: &Request<'_>,
+    connection: &mut Connection,
+    clients: &mut Clients,
+    shared: &mut Shared,
+) -> Result<Reply, Failure> {
+    let word = request.lower(1);
+    let arity = |right: bool| {
+        if right {
+            Ok(())
+        } else {
+            Err(errors::wrong_arity(&format!(
+                "client|{}",
+                String::from_utf8_lossy(&word)
+            )))
+        }
+    };
+    let count = request.len();
+    match &word[..] {
+        b"id" => arity(count == 2)
+            .map(|()| Reply::Integer(i64::try_from(connection.identity.id).unwrap_or(i64::MAX))),
+        b"getname" => arity(count == 2).map(|()| match &connection.identity.name[..] {
+            [] => Reply::Null,
+            name => Reply::Bulk(name.to_vec()),
+        }),
+        b"setname" => {
+            arity(count == 3)?;
+            connection.identity.name = checked_name(request.arg(2))?;
+            Ok(Reply::Ok)
+        }
+        b"setinfo" => {
+            arity(count == 4)?;
+            set_info(request, connection)
+        }
+        b"info" => arity(count == 2).map(|()| told(&line(connection, shared), connection.protocol)),
+        b"list" => list(request, connection, clients, shared),
+        b"kill" => {
+            arity(count >= 3)?;
+            kill(request, connection, clients, shared)
+        }
+        b"no-evict" => {
+            arity(count == 3)?;
+            connection.no_evict = switch(request.arg(2))?;
+            Ok(Reply::Ok)
+        }
+        b"reply" => {
+            arity(count == 3)?;
+            reply_mode(request, connection)
+        }
+        _ => Err(errors::unknown_subcommand("CLIENT", request.arg(1))),
+    }
+}
+
+fn switch(word: &[u8]) -> Result<bool, Failure> {
+    if word.eq_ignore_ascii_case(b"on") {
+        Ok(true)
+    } else if word.eq_ignore_ascii_case(b"off") {
+        Ok(false)
+    } else {
+        Err(errors::SYNTAX)
+    }
+}
+
+fn reply_mode(request: &Request<'_>, connection: &mut Connection) -> Result<Reply, Failure> {
+    connection.reply_mode = match (&request.lower(2)[..], connection.reply_mode) {
+        (b"on", _) => ReplyMode::On,
+        (b"off", _) | (b"skip", ReplyMode::Off) => ReplyMode::Off,
+        (b"skip", _) => ReplyMode::SkipNext,
+        _ => return Err(errors::SYNTAX),
+    };
+    Ok(Reply::Ok)
+}
+
+fn set_info(request: &Request<'_>, connection: &mut Connection) -> Result<Reply, Failure> {
+    let value = request.arg(3);
+    if !value.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        let text = format!(
+            "ERR {} cannot contain spaces, newlines or special characters.",
+            request.text(2)
+        );
+        return Err(Failure::told(text));
+    }
+    if request.is(2, "lib-name") {
+        connection.identity.library = value.to_vec();
+    } else if request.is(2, "lib-ver") {
+        connection.identity.library_version = value.to_vec();
+    } else {
+        return Err(Failure::told(format!(
+            "ERR Unrecognized option '{}'",
+            request.text(2)
+        )));
+    }
+    Ok(Reply::Ok)
+}
+
+fn told(text: &str, protocol: Protocol) -> Reply {
+    let mut out = Vec::new();
+    Encoder::new(&mut out, protocol).verbatim(text);
+    Reply::Encoded(out)
+}
+
+fn line(connection: &Connection, shared: &Shared) -> String {
+    let identity = &connection.identity;
+    let seconds = |since: headwater_host::clock::Nanos| shared.now.since(since).0 / 1_000_000_000;
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db={} sub=0 psub=0 multi=-1 qbuf={} obl={} \
+         cmd={} user=default resp={} lib-name={} lib-ver={}",
+        identity.id,
+        identity.address,
+        identity.local,
+        String::from_utf8_lossy(&identity.name),
+        seconds(identity.created),
+        seconds(connection.last_active),
+        if connection.no_evict { "e" } else { "N" },
+        connection.database,
+        connection.input.len(),
+        connection.output.pending(),
+        connection
+            .last_verb
+            .map_or("NULL", super::command_table::Verb::name),
+        if connection.protocol == Protocol::Resp3 {
+            3
+        } else {
+            2
+        },
+        String::from_utf8_lossy(&identity.library),
+        String::from_utf8_lossy(&identity.library_version),
+    );
+    text
+}
+
+fn list(
+    request: &Request<'_>,
+    connection: &Connection,
+    clients: &Clients,
+    shared: &Shared,
+) -> Result<Reply, Failure> {
+    let mut wanted: Option<Vec<u64>> = None;
+    if request.len() == 4 && request.is(2, "type") {
+        if !request.is(3, "normal") {
+            let known = ["master", "replica", "slave", "pubsub"]
+                .iter()
+                .any(|word| request.is(3, word));
+            if !known {
+                return Err(Failure::told(format!(
+                    "ERR Unknown client type '{}'",
+                    request.text(3)
+                )));
+            }
+            wanted = Some(Vec::new());
+        }
+    } else if request.len() > 3 && request.is(2, "id") {
+        let ids: Option<Vec<u64>> = (3..request.len())
+            .map(|at| integer(request.arg(at)).and_then(|id| u64::try_from(id).ok()))
+            .collect();
+        wanted = Some(ids.ok_or(Failure::fixed("ERR Invalid client ID"))?);
+    } else if request.len() > 2 {
+        return Err(errors::SYNTAX);
+    }
+    let mut text = String::new();
+    for other in clients
+        .iter()
+        .chain([connection])
+        .filter(|other| other.socket.is_some())
+    {
+        if wanted
+            .as_ref()
+            .is_none_or(|wanted| wanted.contains(&other.identity.id))
+        {
+            text.push_str(&line(other, shared));
+        }
+    }
+    Ok(told(&text, connection.protocol))
+}
+
+/// What CLIENT KILL looks for.
+#[derive(Debug, Default)]
+struct Filter {
+    id: Option<u64>,
+    address: Option<Vec<u8>>,
+    local: Option<Vec<u8>>,
+    spare_self: bool,
+    other_type: bool,
+}
+
+impl Filter {
+    fn hits(&self, connection: &Connection) -> bool {
+        let same = |wanted: &Option<Vec<u8>>, text: &str| {
+            wanted
+                .as_ref()
+                .is_none_or(|wanted| wanted.as_slice() == text.as_bytes())
+        };
+        self.id.is_none_or(|id| id == connection.identity.id)
+            && same(&self.address, &connection.identity.address)
+            && same(&self.local, &connection.identity.local)
+            && !self.other_type
+            && connection.socket.is_some()
+    }
+}
+
+fn kill(
+    request: &Request<'_>,
+    connection: &mut Connection,
+    clients: &mut Clients,
+    shared: &mut Shared,
+) -> Result<Reply, Failure> {
+    let by_address = request.len() == 3;
+    let filter = if by_address {
+        Filter {
+            address: Some(request.arg(2).to_vec()),
+            ..Filter::default()
+        }
+    } else {
+        filter(request)?
+    };
+    let mut killed = 0;
+    for other in clients.iter_mut().filter(|other| filter.hits(other)) {
+        other.life = Life::Dead;
+        shared.dirty.push_back(other.index);
+        killed += 1;
+    }
+    if filter.hits(connection) && (by_address || !filter.spare_self) {
+        connection.life = Life::Closing;
+        killed += 1;
+    }
+    match (by_address, killed) {
+        (true, 0) => Err(Failure::fixed("ERR No such client")),
+        (true, _) => Ok(Reply::Ok),
+        (false, killed) => Ok(Reply::Integer(killed)),
+    }
+}
+
+fn filter(request: &Request<'_>) -> Result<Filter, Failure> {
+    let mut filter = Filter {
+        spare_self: true,
+        ..Filter::default()
+    };
+    if request.len() % 2 == 1 {
+        return Err(errors::SYNTAX);
+    }
+    for at in (2..request.len()).step_by(2) {
+        let value = request.arg(at + 1);
+        match &request.lower(at)[..] {
+            b"id" => {
+                let id = integer(value)
+                    .and_then(|id| u64::try_from(id).ok())
+                    .filter(|&id| id > 0);
+                filter.id = Some(id.ok_or(Failure::fixed("ERR client-id should be greater than 0"))?);
+            }
+            b"addr" => filter.address = Some(value.to_vec()),
+            b"laddr" => filter.local = Some(value.to_vec()),
+            b"user" => filter.other_type |= value != b"default",
+            b"type" => filter.other_type |= !value.eq_ignore_ascii_case(b"normal"),
+            b"skipme" if value.eq_ignore_ascii_case(b"yes") => filter.spare_self = true,
+            b"skipme" if value.eq_ignore_ascii_case(b"no") => filter.spare_self = false,
+            _ => return Err(errors::SYNTAX),
+        }
+    }
+    Ok(filter)
+}

@@ -1,0 +1,284 @@
+//! The commands: one row each, and everything that is said or checked about a command is derived from its row.
+//!
+//! In: a command's name as the client wrote it. Out: its [`Verb`], and from there its [`Entry`]. Arity is Redis's: a
+//! positive number is exact, a negative one a minimum, the name included.
+
+use super::errors::{self, Failure};
+use super::request::Request;
+
+/// What a command is about; the groups of Redis's documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Category {
+    /// Values.
+    String,
+    /// Keys, whatever they hold.
+    Generic,
+    /// The client's own session.
+    Connection,
+    /// The node.
+    Server,
+}
+
+impl Category {
+    /// As `COMMAND DOCS` names it.
+    pub(crate) const fn group(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::Generic => "generic",
+            Self::Connection => "connection",
+            Self::Server => "server",
+        }
+    }
+}
+
+/// How a command is carried out, and so what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handler {
+    /// Planned by its arguments; flows beside its neighbours where the plan allows.
+    Plan,
+    /// Answered at once from what the face knows.
+    Session,
+    /// Answered at once, when everything before it on the connection has been.
+    Settled,
+}
+
+/// One command.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// Name, lower case.
+    pub(crate) name: &'static str,
+    /// Arguments it takes.
+    pub(crate) arity: i8,
+    /// Redis's flags, separated by blanks.
+    pub(crate) flags: &'static str,
+    /// Position of the first key, 0 for none.
+    pub(crate) first_key: i8,
+    /// Position of the last key; negative counts from the end.
+    pub(crate) last_key: i8,
+    /// Distance from key to key.
+    pub(crate) key_step: i8,
+    /// Its group.
+    pub(crate) category: Category,
+    /// The Redis version that had it first.
+    pub(crate) since: &'static str,
+    /// What it does.
+    pub(crate) summary: &'static str,
+    /// How it is carried out.
+    pub(crate) handler: Handler,
+}
+
+/// Longest name of a command.
+const NAME_BYTES_MAX: usize = 16;
+
+macro_rules! commands {
+    ($($verb:ident $name:literal $arity:literal $flags:literal ($first:literal $last:literal $step:literal)
+        $category:ident $since:literal $handler:ident $summary:literal;)*) => {
+        /// A command by number: its place in [`TABLE`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Verb { $(
+            #[doc = $summary]
+            $verb,
+        )* }
+
+        /// Every command.
+        pub(crate) static TABLE: &[Entry] = &[$(Entry {
+            name: $name, arity: $arity, flags: $flags, first_key: $first, last_key: $last,
+            key_step: $step, category: Category::$category, since: $since, summary: $summary,
+            handler: Handler::$handler,
+        },)*];
+
+        fn by_lower_name(name: &str) -> Option<Verb> {
+            match name {
+                $($name => Some(Verb::$verb),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+commands! {
+    Get "get" 2 "readonly fast" (1 1 1) String "1.0.0" Plan "Get the value of a key";
+    Set "set" -3 "write denyoom" (1 1 1) String "1.0.0" Plan "Set the string value of a key";
+    SetNx "setnx" 3 "write denyoom fast" (1 1 1) String "1.0.0" Plan "Set the value of a key, only if the key does not exist";
+    SetEx "setex" 4 "write denyoom" (1 1 1) String "2.0.0" Plan "Set the value and expiration of a key";
+    PSetEx "psetex" 4 "write denyoom" (1 1 1) String "2.6.0" Plan "Set the value and expiration in milliseconds of a key";
+    GetSet "getset" 3 "write denyoom fast" (1 1 1) String "1.0.0" Plan "Set the string value of a key and return its old value";
+    GetDel "getdel" 2 "write fast" (1 1 1) String "6.2.0" Plan "Get the value of a key and delete the key";
+    GetEx "getex" -2 "write fast" (1 1 1) String "6.2.0" Plan "Get the value of a key and optionally set its expiration";
+    MGet "mget" -2 "readonly fast" (1 -1 1) String "1.0.0" Plan "Get the values of all the given keys";
+    MSet "mset" -3 "write denyoom" (1 -1 2) String "1.0.1" Plan "Set multiple keys to multiple values";
+    MSetNx "msetnx" -3 "write denyoom" (1 -1 2) String "1.0.1" Plan "Set multiple keys to multiple values, only if none of the keys exist";
+    Append "append" 3 "write denyoom fast" (1 1 1) String "2.0.0" Plan "Append a value to a key";
+    StrLen "strlen" 2 "readonly fast" (1 1 1) String "2.2.0" Plan "Get the length of the value stored in a key";
+    GetRange "getrange" 4 "readonly" (1 1 1) String "2.4.0" Plan "Get a substring of the string stored at a key";
+    SubStr "substr" 4 "readonly" (1 1 1) String "1.0.0" Plan "Get a substring of the string stored at a key";
+    SetRange "setrange" 4 "write denyoom" (1 1 1) String "2.2.0" Plan "Overwrite part of a string at key starting at the specified offset";
+    SetBit "setbit" 4 "write denyoom" (1 1 1) String "2.2.0" Plan "Sets or clears the bit at offset in the string value stored at key";
+    GetBit "getbit" 3 "readonly fast" (1 1 1) String "2.2.0" Plan "Returns the bit value at offset in the string value stored at key";
+    Lcs "lcs" -3 "readonly" (1 2 1) String "7.0.0" Plan "Find longest common substring";
+    Incr "incr" 2 "write denyoom fast" (1 1 1) String "1.0.0" Plan "Increment the integer value of a key by one";
+    Decr "decr" 2 "write denyoom fast" (1 1 1) String "1.0.0" Plan "Decrement the integer value of a key by one";
+    IncrBy "incrby" 3 "write denyoom fast" (1 1 1) String "1.0.0" Plan "Increment the integer value of a key by the given amount";
+    DecrBy "decrby" 3 "write denyoom fast" (1 1 1) String "1.0.0" Plan "Decrement the integer value of a key by the given number";
+    IncrByFloat "incrbyfloat" 3 "write denyoom fast" (1 1 1) String "2.6.0" Plan "Increment the float value of a key by the given amount";
+    Del "del" -2 "write" (1 -1 1) Generic "1.0.0" Plan "Delete a key";
+    Unlink "unlink" -2 "write fast" (1 -1 1) Generic "4.0.0" Plan "Delete a key";
+    Exists "exists" -2 "readonly fast" (1 -1 1) Generic "1.0.0" Plan "Determine if a key exists";
+    Touch "touch" -2 "readonly fast" (1 -1 1) Generic "3.2.1" Plan "Count the given keys that exist";
+    Expire "expire" -3 "write fast" (1 1 1) Generic "1.0.0" Plan "Set a key's time to live in seconds";
+    PExpire "pexpire" -3 "write fast" (1 1 1) Generic "2.6.0" Plan "Set a key's time to live in milliseconds";
+    ExpireAt "expireat" -3 "write fast" (1 1 1) Generic "1.2.0" Plan "Set the expiration for a key as a UNIX timestamp";
+    PExpireAt "pexpireat" -3 "write fast" (1 1 1) Generic "2.6.0" Plan "Set the expiration for a key as a UNIX timestamp specified in milliseconds";
+    Ttl "ttl" 2 "readonly fast" (1 1 1) Generic "1.0.0" Plan "Get the time to live for a key in seconds";
+    PTtl "pttl" 2 "readonly fast" (1 1 1) Generic "2.6.0" Plan "Get the time to live for a key in milliseconds";
+    ExpireTime "expiretime" 2 "readonly fast" (1 1 1) Generic "7.0.0" Plan "Get the expiration Unix timestamp for a key";
+    PExpireTime "pexpiretime" 2 "readonly fast" (1 1 1) Generic "7.0.0" Plan "Get the expiration Unix timestamp for a key in milliseconds";
+    Persist "persist" 2 "write fast" (1 1 1) Generic "2.2.0" Plan "Remove the expiration from a key";
+    Scan "scan" -2 "readonly" (0 0 0) Generic "2.8.0" Plan "Incrementally iterate the keys space";
+    Keys "keys" 2 "readonly" (0 0 0) Generic "1.0.0" Plan "Find all keys matching the given pattern";
+    RandomKey "randomkey" 1 "readonly" (0 0 0) Generic "1.0.0" Plan "Return a random key from the keyspace";
+    Rename "rename" 3 "write" (1 2 1) Generic "1.0.0" Plan "Rename a key";
+    RenameNx "renamenx" 3 "write fast" (1 2 1) Generic "1.0.0" Plan "Rename a key, only if the new key does not exist";
+    Copy "copy" -3 "write denyoom" (1 2 1) Generic "6.2.0" Plan "Copy a key";
+    Type "type" 2 "readonly fast" (1 1 1) Generic "1.0.0" Plan "Determine the type stored at key";
+    Object "object" -2 "readonly" (2 2 1) Generic "2.2.3" Plan "Inspect the internals of a value";
+    Wait "wait" 3 "noscript" (0 0 0) Generic "3.0.0" Settled "Wait for the synchronous replication of the writes before it";
+    DbSize "dbsize" 1 "readonly fast" (0 0 0) Server "1.0.0" Settled "Return the number of keys in the selected database";
+    FlushDb "flushdb" -1 "write" (0 0 0) Server "1.0.0" Plan "Remove all keys from the current database";
+    FlushAll "flushall" -1 "write" (0 0 0) Server "1.0.0" Plan "Remove all keys from all databases";
+    Save "save" 1 "admin noscript" (0 0 0) Server "1.0.0" Plan "Make every write so far durable";
+    BgSave "bgsave" -1 "admin noscript" (0 0 0) Server "1.0.0" Plan "Make every write so far durable";
+    LastSave "lastsave" 1 "loading stale fast" (0 0 0) Server "1.0.0" Session "Get the UNIX time stamp of the last successful save";
+    Memory "memory" -2 "readonly" (2 2 1) Server "4.0.0" Plan "Report what a key takes";
+    Debug "debug" -2 "admin noscript loading stale" (0 0 0) Server "1.0.0" Plan "A few of Redis's debugging commands";
+    Info "info" -1 "loading stale" (0 0 0) Server "1.0.0" Settled "Get information and statistics about the server";
+    Config "config" -2 "admin noscript loading stale" (0 0 0) Server "2.0.0" Session "Read and change parameters";
+    Command "command" -1 "loading stale" (0 0 0) Server "2.8.13" Session "Get array of command details";
+    Time "time" 1 "loading stale fast" (0 0 0) Server "2.6.0" Session "Return the current server time";
+    SlowLog "slowlog" -2 "admin loading stale" (0 0 0) Server "2.2.12" Session "Read and reset the slow log";
+    Ping "ping" -1 "fast" (0 0 0) Connection "1.0.0" Session "Ping the server";
+    Echo "echo" 2 "fast" (0 0 0) Connection "1.0.0" Session "Echo the given string";
+    Hello "hello" -1 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "6.0.0" Settled "Handshake with Redis";
+    Auth "auth" -2 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "1.0.0" Session "Authenticate to the server";
+    Select "select" 2 "loading stale fast" (0 0 0) Connection "1.0.0" Session "Change the selected database for the current connection";
+    Reset "reset" 1 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "6.2.0" Settled "Reset the connection";
+    Quit "quit" -1 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "1.0.0" Session "Close the connection";
+    Client "client" -2 "noscript loading stale" (0 0 0) Connection "2.4.0" Session "Ask about connections and manage them";
+}
+
+impl Verb {
+    /// The command's row.
+    #[inline]
+    pub(crate) fn entry(self) -> &'static Entry {
+        &TABLE[self as usize]
+    }
+
+    /// The command's name, lower case.
+    pub(crate) fn name(self) -> &'static str {
+        self.entry().name
+    }
+}
+
+/// Finds a command by its name in any case.
+#[inline]
+pub(crate) fn lookup(name: &[u8]) -> Option<Verb> {
+    if name.len() == 3 {
+        if name.eq_ignore_ascii_case(b"get") {
+            return Some(Verb::Get);
+        }
+        if name.eq_ignore_ascii_case(b"set") {
+            return Some(Verb::Set);
+        }
+    }
+    let mut lower = [0_u8; NAME_BYTES_MAX];
+    let lower = lower.get_mut(..name.len())?;
+    lower.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    by_lower_name(std::str::from_utf8(lower).ok()?)
+}
+
+impl Entry {
+    /// Whether so many arguments are right.
+    ///
+    /// # Errors
+    /// The text for the client.
+    #[inline]
+    pub(crate) fn check_arity(&self, arguments: usize) -> Result<(), Failure> {
+        let wanted = usize::from(self.arity.unsigned_abs());
+        if arguments == wanted || (self.arity < 0 && arguments > wanted) {
+            Ok(())
+        } else {
+            Err(errors::wrong_arity(self.name))
+        }
+    }
+
+    /// Whether a client that has not authenticated may use it.
+    pub(crate) fn open_to_all(&self) -> bool {
+        self.flags.contains("no_auth")
+    }
+
+    /// The flags, one by one.
+    pub(crate) fn flag_words(&self) -> impl Iterator<Item = &'static str> {
+        self.flags.split(' ')
+    }
+
+    /// The access categories, as Redis derives them.
+    pub(crate) fn access_categories(&self) -> Vec<String> {
+        let mut categories = Vec::new();
+        for (flag, category) in [("write", "@write"), ("readonly", "@read"), ("admin", "@admin")] {
+            if self.flag_words().any(|word| word == flag) {
+                categories.push(category.to_owned());
+            }
+        }
+        categories.push(match self.category {
+            Category::String => "@string".to_owned(),
+            Category::Generic => "@keyspace".to_owned(),
+            Category::Connection => "@connection".to_owned(),
+            Category::Server => "@dangerous".to_owned(),
+        });
+        let fast = self.flag_words().any(|word| word == "fast");
+        categories.push(if fast {
+            "@fast".to_owned()
+        } else {
+            "@slow".to_owned()
+        });
+        categories
+    }
+
+    /// Positions of the keys in a request.
+    pub(crate) fn key_positions(&self, request: &Request<'_>) -> impl Iterator<Item = usize> + use<> {
+        let first = usize::try_from(self.first_key).unwrap_or(0);
+        let behind = usize::from(self.last_key.unsigned_abs());
+        let last = if self.last_key < 0 {
+            request.len().saturating_sub(behind)
+        } else {
+            behind
+        };
+        let last = last.min(request.len().saturating_sub(1));
+        let step = usize::from(self.key_step.unsigned_abs()).max(1);
+        (first..=last).step_by(step).filter(move |_| first > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_found_by_its_name_in_any_case() {
+        for (at, entry) in TABLE.iter().enumerate() {
+            for name in [entry.name.to_owned(), entry.name.to_ascii_uppercase()] {
+                assert_eq!(lookup(name.as_bytes()).map(|verb| verb as usize), Some(at));
+            }
+        }
+        for name in [
+            &b""[..],
+            b"ge",
+            b"lpush",
+            b"a name longer than any command",
+            b"\xff\xff",
+        ] {
+            assert_eq!(lookup(name), None);
+        }
+    }
+}
