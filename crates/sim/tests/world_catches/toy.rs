@@ -4,11 +4,11 @@
 //! reads everything. It exists so that the world and its checker can be tried without the real device: an honest toy
 //! must pass, every flaw must be caught.
 
-use crate::entry::{Op, encode};
+use crate::entry::{Op, bytes_of, encode};
 use bytes::Bytes;
 use headwater_converged::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Payload,
-    Sequence, SubmitError,
+    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Sequence,
+    SubmitError,
 };
 use headwater_converged::device::{DeviceConfig, Durability};
 use headwater_converged::media::{BlockId, Media, MediaOp, MediaToken, PAGES_PER_BLOCK, PageAddress};
@@ -86,14 +86,6 @@ const FLAWS: [Flaw; 14] = [
     Flaw::ListsTwice,
     Flaw::ReusesSequences,
 ];
-
-/// The world maps no client memory.
-fn bytes_of(value: Payload) -> Bytes {
-    match value {
-        Payload::Bytes(bytes) => bytes,
-        Payload::Client(_) => panic!("a simulated client brings its bytes with it"),
-    }
-}
 
 fn answer(token: u64, status: Status) -> Completion {
     Completion {
