@@ -12,6 +12,7 @@ mod keys;
 mod listing;
 mod settle;
 mod violation;
+mod words;
 
 pub use keys::Fingerprint;
 pub use violation::Violation;
@@ -66,34 +67,6 @@ pub struct Asked {
     tick: u64,
     wall: UnixMillis,
     highest_acked: u64,
-}
-
-impl Asked {
-    /// The command in words, without bytes of keys or values.
-    #[must_use]
-    pub fn words(&self) -> String {
-        match &self.kind {
-            Kind::Write { keys, .. } => {
-                let writes = keys.iter().map(|one| match one.effect {
-                    Effect::Store(value, lifetime) => {
-                        format!("store {} bytes {lifetime:?} {:?}", value.bytes, one.condition)
-                    }
-                    Effect::Delete => format!("delete {:?}", one.condition),
-                });
-                let writes: Vec<_> = writes.collect();
-                if writes.len() > 8 {
-                    format!("{} writes", writes.len())
-                } else {
-                    writes.join(", ")
-                }
-            }
-            Kind::Read { release, .. } => format!("retrieve {release:?}"),
-            Kind::Exist { release, .. } => format!("exist {release:?}"),
-            Kind::List => "list".to_owned(),
-            Kind::Flush => "flush".to_owned(),
-            Kind::Fence(up_to) => format!("fence {}", up_to.0),
-        }
-    }
 }
 
 /// Wall time when something was asked and when it was answered.

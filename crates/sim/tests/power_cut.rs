@@ -1,6 +1,11 @@
 //! The device keeps its promises through power cuts: thousands of seeds, each a world of its own.
 //!
 //! `HEADWATER_SIM_SEEDS=N` sets how many; `HEADWATER_SIM_FIRST=S` where they start.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+#![expect(
+    clippy::print_stdout,
+    reason = "how much was tried is worth a line in the log"
+)]
 
 use headwater_converged::device::Device;
 use headwater_host::clock::Clock;

@@ -3,6 +3,8 @@
 
 #[path = "world_catches/entry.rs"]
 mod entry;
+#[path = "world_catches/recovery.rs"]
+mod recovery;
 #[path = "world_catches/toy.rs"]
 mod toy;
 

@@ -72,6 +72,10 @@ impl WorldConfig {
             chained_every: [0, 8, 64][rng.usize(0..3)],
             shares: Shares::MIXED,
         };
+        if rng.u8(0..4) == 0 {
+            // Keys that share a hash must still be told apart.
+            device.hash_bits = rng.u32(3..=8);
+        }
         Self {
             media,
             device,

@@ -1,6 +1,7 @@
 //! One entry of the toy's log: the writes of one command, as bytes.
 
 use bytes::Bytes;
+use headwater_converged::command::Payload;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
@@ -61,4 +62,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Vec<Op> {
         });
     }
     ops
+}
+
+/// The world maps no client memory.
+pub(crate) fn bytes_of(value: Payload) -> Bytes {
+    match value {
+        Payload::Bytes(bytes) => bytes,
+        Payload::Client(_) => panic!("a simulated client brings its bytes with it"),
+    }
 }

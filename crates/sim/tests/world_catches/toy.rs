@@ -4,16 +4,14 @@
 //! reads everything. It exists so that the world and its checker can be tried without the real device: an honest toy
 //! must pass, every flaw must be caught.
 
-use crate::entry::{Op, decode, encode, le};
+use crate::entry::{Op, bytes_of, encode};
 use bytes::Bytes;
 use headwater_converged::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Payload,
-    Sequence, SubmitError,
+    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Sequence,
+    SubmitError,
 };
 use headwater_converged::device::{DeviceConfig, Durability};
-use headwater_converged::media::{
-    BlockId, Media, MediaOp, MediaToken, PAGES_PER_BLOCK, PageAddress, PageState,
-};
+use headwater_converged::media::{BlockId, Media, MediaOp, MediaToken, PAGES_PER_BLOCK, PageAddress};
 use headwater_dma::frame::Frame;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
@@ -59,11 +57,11 @@ enum Waiting {
 
 /// The toy. `FLAW` numbers a [`Flaw`].
 pub(crate) struct Toy<const FLAW: usize> {
-    media: SimMedia,
+    pub(crate) media: SimMedia,
     config: DeviceConfig,
     map: BTreeMap<(u8, Bytes), Record>,
-    next_sequence: u64,
-    free: VecDeque<BlockId>,
+    pub(crate) next_sequence: u64,
+    pub(crate) free: VecDeque<BlockId>,
     at: Option<PageAddress>,
     queue: VecDeque<(NamespaceId, u64, Command)>,
     waiting: Option<Waiting>,
@@ -89,14 +87,6 @@ const FLAWS: [Flaw; 14] = [
     Flaw::ReusesSequences,
 ];
 
-/// The world maps no client memory.
-fn bytes_of(value: Payload) -> Bytes {
-    match value {
-        Payload::Bytes(bytes) => bytes,
-        Payload::Client(_) => panic!("a simulated client brings its bytes with it"),
-    }
-}
-
 fn answer(token: u64, status: Status) -> Completion {
     Completion {
         token,
@@ -111,70 +101,15 @@ fn answer(token: u64, status: Status) -> Completion {
     }
 }
 
-const HEAD: usize = 32;
-const PART: usize = 4_096 - HEAD;
+pub(crate) const HEAD: usize = 32;
+pub(crate) const PART: usize = 4_096 - HEAD;
 
 impl<const FLAW: usize> Toy<FLAW> {
-    fn has(flaw: Flaw) -> bool {
+    pub(crate) fn has(flaw: Flaw) -> bool {
         FLAWS[FLAW] == flaw
     }
 
-    fn recover(&mut self, mut now: Nanos) -> Result<(), String> {
-        let mut entries: BTreeMap<u64, BTreeMap<u64, (u64, Vec<u8>)>> = BTreeMap::new();
-        for block in 0..self.media.geometry().blocks {
-            let mut blank = true;
-            for page in 0..u8::try_from(PAGES_PER_BLOCK).unwrap() {
-                let page = PageAddress::new(BlockId(block), page);
-                let frame = Frame::zeroed();
-                let op = MediaOp::Read { page, frame };
-                self.media
-                    .submit(MediaToken(0), op, now)
-                    .map_err(|refused| format!("{refused:?}"))?;
-                now = self.media.wait(now);
-                let mut done = Vec::new();
-                self.media.poll(now, &mut done);
-                let done = done.pop().ok_or("no answer")?;
-                let Some(frame) = done.frame else {
-                    return Err("no frame".into());
-                };
-                match done.result {
-                    Ok(PageState::Blank) => continue,
-                    Ok(PageState::Programmed) => blank = false,
-                    Err(error) if matches!(error, headwater_converged::media::MediaError::Io { .. }) => {
-                        return Err(error.to_string());
-                    }
-                    Err(_) => {
-                        blank = false;
-                        continue;
-                    }
-                }
-                let hash_holds = le(&frame[..8]) == xxh3_64(&frame[8..4_096]);
-                if (hash_holds || Self::has(Flaw::SkipsChecksums)) && &frame[8..12] == b"toy!" {
-                    let (sequence, part, parts) =
-                        (le(&frame[16..24]), le(&frame[24..26]), le(&frame[26..28]));
-                    let length = usize::try_from(le(&frame[28..30])).unwrap().min(PART);
-                    let bytes = frame[HEAD..HEAD + length].to_vec();
-                    entries.entry(sequence).or_default().insert(part, (parts, bytes));
-                }
-            }
-            if blank {
-                self.free.push_back(BlockId(block));
-            }
-        }
-        for (sequence, parts) in entries {
-            self.next_sequence = self.next_sequence.max(sequence + 1);
-            let wanted = parts.values().next().map_or(0, |(wanted, _)| *wanted);
-            if parts.len() as u64 == wanted {
-                let bytes: Vec<u8> = parts.into_values().flat_map(|(_, bytes)| bytes).collect();
-                for op in decode(&bytes) {
-                    self.apply(op, sequence);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn apply(&mut self, op: Op, sequence: u64) {
+    pub(crate) fn apply(&mut self, op: Op, sequence: u64) {
         match op {
             Op::Store(namespace, key, value, expiry) => {
                 self.map.insert(
