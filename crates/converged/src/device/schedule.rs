@@ -66,6 +66,9 @@ impl<M: Media> Device<M> {
             moved = true;
         }
         while let Some(&at) = self.schedule.room.front() {
+            if self.slab.get(at).is_some_and(|operation| operation.missing > 0) {
+                break;
+            }
             self.run(at);
             if self.schedule.room.front() == Some(&at) {
                 break;

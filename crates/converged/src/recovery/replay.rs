@@ -41,6 +41,7 @@ pub(super) fn replay<M: Media>(
         .max(decoded.map_or(Sequence(0), |decoded| decoded.sequence))
         .max(durable);
     let mut lines = scanned.lines;
+    lines.retain(|line| utl.blocks.get(line.address.block()).order == line.order);
     discard_incomplete(&mut lines, durable, recovered);
     let cleared = clears(utl, &lines, decoded);
     if let Some(decoded) = decoded {
@@ -61,14 +62,11 @@ pub(super) fn replay<M: Media>(
     }
     account(utl, decoded);
     let next = Sequence(last.0 + 1);
-    utl.log.resume(next);
+    utl.log.resume(next, recovered.accepted_order);
     utl.last_removal = last;
-    utl.commit = Commit::new(last, durable);
-    utl.log.stamp_durable(if recovered.discarded.is_empty() {
-        last
-    } else {
-        durable
-    });
+    utl.commit = Commit::new(last, durable, recovered.accepted_order);
+    let stamp = if recovered.debris.is_empty() { last } else { durable };
+    utl.log.stamp_durable(stamp, recovered.accepted_order);
     Ok(())
 }
 

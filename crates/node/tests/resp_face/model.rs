@@ -5,8 +5,8 @@
 
 use headwater_converged::command::{
     BatchWrite, Command, Completion, Condition, Expiry, FaceId, ListPosition, ListedKey, NamespaceId,
-    Release, Sequence, SubmitError,
- Payload, Sink};
+    Payload, Release, Sequence, Sink, SubmitError,
+};
 use headwater_converged::device::DeviceStats;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_node::resp::store::Store;
@@ -142,7 +142,9 @@ impl Model {
             } => {
                 completion.status = self.check(namespace, &key, condition, wall);
                 if completion.status.is_success() {
-                    let Payload::Bytes(value) = &value else { unreachable!("the face brings its bytes") };
+                    let Payload::Bytes(value) = &value else {
+                        unreachable!("the face brings its bytes")
+                    };
                     self.put(namespace, &key, value, expiry, wall);
                     completion.sequence = Sequence(self.sequence);
                 }
@@ -165,7 +167,9 @@ impl Model {
                 bytes_max,
                 release,
             } => {
-                let Sink::Bytes(sink) = sink else { unreachable!("the face brings its bytes") };
+                let Sink::Bytes(sink) = sink else {
+                    unreachable!("the face brings its bytes")
+                };
                 completion.sink = sink;
                 self.look(namespace, &key, Some(bytes_max), wall, &mut completion);
                 if release == Release::WhenDurable {
