@@ -4,7 +4,7 @@
 //! them. A purely random page would stop at its checksum; a spoiled good one reaches the code behind it.
 
 use headwater_converged::command::{Command, FaceId, ListPosition, NamespaceId};
-use headwater_converged::device::{Device, DeviceConfig};
+use headwater_converged::device::{Device, DeviceConfig, Start};
 use headwater_converged::media::memory::MemoryMedia;
 use headwater_converged::media::{
     BlockId, Geometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
@@ -41,8 +41,17 @@ pub(crate) fn body(bytes: &[u8]) {
 
 /// Opens a device on the medium; if it opens, it lists its keys. Neither may panic or hang.
 fn recover(medium: MemoryMedia) {
-    let Ok(mut device) = Device::open(medium, DeviceConfig::default(), UnixMillis(0)) else {
-        return;
+    let start = Start {
+        now: Nanos::ZERO,
+        wall: UnixMillis(0),
+    };
+    let opened = Device::open(medium, DeviceConfig::default(), start, &mut |_| {});
+    let mut device = match opened {
+        Ok(device) => device,
+        Err(error) => {
+            assert!(!error.to_string().is_empty(), "refused without a reason");
+            return;
+        }
     };
     let list = Command::List {
         from: ListPosition::START,

@@ -16,6 +16,7 @@ const SKIPPED: &[&str] = &[
     "fuzz/target",
     "fuzz/artifacts",
     "fuzz/corpus",
+    "fuzz/open",
     "fuzz/coverage",
 ];
 

@@ -62,6 +62,30 @@ fn pass(media: &mut FileMedia, clock: &Clock) -> Result<Vec<u64>, Box<dyn Error>
     Ok(spans)
 }
 
+/// Reads every page back, as recovery does, and returns pages a second.
+fn scan(media: &mut FileMedia, clock: &Clock) -> Result<u64, Box<dyn Error>> {
+    let before = clock.now();
+    let mut frames: Vec<Frame> = (0..512).map(|_| Frame::zeroed()).collect();
+    let mut pages =
+        (0..BLOCKS).flat_map(|block| (0..64).map(move |page| PageAddress::new(BlockId(block), page)));
+    let mut left = u64::from(BLOCKS) * 64;
+    let mut done = Vec::new();
+    while left > 0 {
+        while let Some(frame) = frames.pop() {
+            let Some(page) = pages.next() else { break };
+            submit(media, MediaOp::Read { page, frame }, before)?;
+        }
+        media.wait(before);
+        media.poll(before, &mut done);
+        for answer in done.drain(..) {
+            answer.result?;
+            frames.extend(answer.frame);
+            left -= 1;
+        }
+    }
+    Ok(u64::from(BLOCKS) * 64 * 1_000_000_000 / clock.now().since(before).0)
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let directory = std::env::args().nth(1).ok_or("name a directory to work in")?;
     let clock = Clock::start();
@@ -83,6 +107,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     let label = format!("{:?} {:?} {prepare:?} {round}", media.ring_kind(), media.mode());
                     println!("{label:<44} {:>8} {:>8} {:>8}", at(50), at(99), at(100));
                 }
+                println!("    scan: {} pages/s", scan(&mut media, &clock)?);
             }
         }
     }

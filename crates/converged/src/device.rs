@@ -8,7 +8,7 @@ mod open;
 mod schedule;
 
 use crate::checkpoint::Checkpointer;
-use crate::command::{Command, Completion, FaceId, NamespaceId, Sequence, SubmitError};
+use crate::command::{Command, Completion, FaceId, NamespaceId, Payload, Sequence, SubmitError};
 use crate::execute::{Gate, Outcome};
 use crate::index::Index;
 use crate::limits::{
@@ -190,7 +190,7 @@ impl<M: Media> Device<M> {
         };
         // A record is built whole in device DRAM before its pages leave, so DRAM limits values too.
         let value_max = VALUE_BYTES_MAX.min(self.utl.dram.frames_max() / 4 * crate::media::PAGE_DATA_BYTES);
-        let value_fits = |value: &[u8]| {
+        let value_fits = |value: &Payload| {
             if value.len() > value_max {
                 Err(Status::INVALID_VALUE_SIZE)
             } else {
@@ -487,29 +487,5 @@ impl<M: Media> Device<M> {
             }
             Err(Stall::Room { .. }) => false,
         }
-    }
-}
-impl<M: Media> Device<M> {
-    #[doc(hidden)]
-    pub fn debug_state(&self) -> String {
-        let mut counts = std::collections::BTreeMap::new();
-        for (_, b) in self.utl.blocks.iter() {
-            *counts.entry(format!("{:?}", b.state)).or_insert(0) += 1;
-        }
-        format!(
-            "{counts:?} {:?} ready {} free {} collector {:?} commit {:?} sched {:?} victim {:?} failed {:?} log {:?} applied {:?}",
-            self.schedule,
-            self.utl.blocks.ready(),
-            self.utl.blocks.free(),
-            self.utl.collector,
-            self.utl.commit,
-            self.utl.ready_wanted,
-            self.utl
-                .blocks
-                .victim(VictimPolicy::Greedy, self.utl.commit.witnessed),
-            self.utl.failed,
-            self.utl.log.backlog(),
-            self.utl.applied()
-        )
     }
 }

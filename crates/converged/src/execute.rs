@@ -5,11 +5,12 @@
 //! Invariant: the outcome's gate covers every sequence the command wrote or saw.
 
 use crate::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Release,
-    Sequence,
+    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Payload,
+    Release, Sequence, Sink,
 };
 use crate::index::{Index, KeyHash};
 use crate::limits::LIST_KEYS_MAX;
+use crate::log::Source;
 use crate::media::Media;
 use crate::operation::{Operation, Work};
 use crate::record::{FLAG_BATCH_MORE, FLAG_BATCH_REST, RecordAddress, UNIT_BYTES, record_units};
@@ -181,7 +182,12 @@ fn units_of(found: Option<&Found>) -> usize {
     found.map_or(0, |found| found.entry.units as usize * UNIT_BYTES)
 }
 
-fn store<M: Media>(utl: &mut Utl<M>, one: &One<'_>, value: &Bytes, expiry: Expiry) -> Result<Outcome, Stall> {
+fn store<M: Media>(
+    utl: &mut Utl<M>,
+    one: &One<'_>,
+    value: &Payload,
+    expiry: Expiry,
+) -> Result<Outcome, Stall> {
     let found = one.find(utl, Reach::Key)?;
     if let Err(status) = one.check(utl, found.as_ref()) {
         return Ok(Outcome::status(status, saw(utl, found.as_ref())));
@@ -191,7 +197,10 @@ fn store<M: Media>(utl: &mut Utl<M>, one: &One<'_>, value: &Bytes, expiry: Expir
         namespace: one.namespace,
         hash: one.hash,
         key: one.key,
-        value: Some(value),
+        value: Some(match value {
+            Payload::Bytes(bytes) => Source::Bytes(bytes),
+            Payload::Client(segments) => Source::Client(segments),
+        }),
         expiry_ms: One::expiry_ms(expiry, alive),
         batch: 0,
     };
@@ -291,7 +300,7 @@ fn describe<M: Media>(utl: &Utl<M>, found: Option<&Found>, release: Release) -> 
 fn retrieve<M: Media>(
     utl: &mut Utl<M>,
     one: &One<'_>,
-    (sink, bytes_max): (&mut Vec<u8>, u32),
+    (sink, bytes_max): (&mut Sink, u32),
     release: Release,
 ) -> Result<Outcome, Stall> {
     let found = one.find(utl, Reach::Value)?.filter(|found| !utl.expired(found));
@@ -353,7 +362,7 @@ fn batch<M: Media>(
         let (value, expiry_ms) = match write {
             BatchWrite::Store { value, expiry, .. } => {
                 let alive = found.as_ref().filter(|found| !utl.expired(found));
-                (Some(&value[..]), One::expiry_ms(*expiry, alive))
+                (Some(Source::Bytes(value)), One::expiry_ms(*expiry, alive))
             }
             BatchWrite::Delete { .. } => (None, 0),
         };

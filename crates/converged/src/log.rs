@@ -16,6 +16,7 @@ use crate::media::{Media, MediaOp, MediaToken, Refused};
 use crate::page::{NO_RECORD, PageKind, PageSpare};
 use crate::record::{FLAG_CHAINED, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use headwater_dma::frame::Frame;
+use headwater_dma::iova::Segments;
 use headwater_host::clock::Nanos;
 use headwater_host::copy::{copy, copy_crc32c, crc32c};
 use std::collections::{BTreeMap, VecDeque};
@@ -30,6 +31,33 @@ pub enum Checksum {
     Compute,
     /// The record is moved as it was, and was verified before.
     Known,
+}
+
+/// Bytes to be appended.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// Ours.
+    Bytes(&'a [u8]),
+    /// A client's, read once.
+    Client(&'a Segments),
+}
+
+impl Source<'_> {
+    /// How many there are.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Client(segments) => segments.bytes(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 #[derive(Debug)]
@@ -165,7 +193,7 @@ impl Log {
         blocks: &mut Blocks,
         header: &RecordHeader,
         checksum: Checksum,
-        payload: &[&[u8]],
+        payload: &[Source<'_>],
     ) -> RecordAddress {
         let units = header.units() as usize;
         let left = self.open.as_ref().map_or(0, left_in);
@@ -197,10 +225,16 @@ impl Log {
         };
         writer.put(&encoded);
         match checksum {
-            Checksum::Known => payload.iter().for_each(|piece| writer.put(piece)),
+            Checksum::Known => payload.iter().for_each(|piece| match piece {
+                Source::Bytes(bytes) => writer.put(bytes),
+                Source::Client(_) => unreachable!("a moved record lies on the medium"),
+            }),
             Checksum::Compute => {
                 let mut crc = crc32c(0, &encoded[4..]);
-                payload.iter().for_each(|piece| crc = writer.put_crc(piece, crc));
+                payload.iter().for_each(|piece| match piece {
+                    Source::Bytes(bytes) => crc = writer.put_crc(bytes, crc),
+                    Source::Client(segments) => crc = writer.put_client(segments, crc),
+                });
                 let offset = address.offset_in_block() % PAGE_DATA_BYTES;
                 self.page_mut(address.page(), filled_before)[offset..offset + 4]
                     .copy_from_slice(&crc.to_le_bytes());
@@ -536,6 +570,21 @@ impl Writer<'_> {
             crc = copy_crc32c(&mut page[*offset..*offset + here.len()], here, crc);
             *offset += here.len();
             bytes = rest;
+        }
+        crc
+    }
+
+    /// The bytes are checked where they were copied to, because a client may change its own meanwhile.
+    fn put_client(&mut self, segments: &Segments, mut crc: u32) -> u32 {
+        let mut at = 0;
+        while at < segments.bytes() {
+            let (page, offset) = self.room();
+            let here = (segments.bytes() - at).min(PAGE_DATA_BYTES - *offset);
+            let target = &mut page[*offset..*offset + here];
+            segments.copy_in(at, target);
+            crc = crc32c(crc, target);
+            *offset += here;
+            at += here;
         }
         crc
     }

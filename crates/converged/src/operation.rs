@@ -3,7 +3,7 @@
 //! In: accepted commands. Out: slots that carry a command from submission to completion. A slot is freed exactly when its
 //! completion is made. Invariant: an operation that holds keys is the only one that runs on them.
 
-use crate::command::{BatchWrite, Command, Completion, FaceId, ListPosition, ListedKey, NamespaceId};
+use crate::command::{BatchWrite, Command, Completion, FaceId, ListPosition, ListedKey, NamespaceId, Sink};
 use crate::index::{KeyHash, KeyHasher};
 use crate::limits::OPERATIONS_MAX;
 use crate::media::PageAddress;
@@ -112,8 +112,12 @@ impl Operation {
 
     /// Its answer, with the sink that came with it.
     pub(crate) fn answer(&mut self, mut completion: Completion) -> Completion {
-        if let Work::Command(Command::Retrieve { sink, .. }) = &mut self.work {
-            completion.sink = std::mem::take(sink);
+        if let Work::Command(Command::Retrieve {
+            sink: Sink::Bytes(bytes),
+            ..
+        }) = &mut self.work
+        {
+            completion.sink = std::mem::take(bytes);
         }
         completion.keys = std::mem::take(&mut self.listed);
         completion

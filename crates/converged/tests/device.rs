@@ -54,11 +54,7 @@ impl Host {
                 return completion;
             }
         }
-        panic!(
-            "no completion came: {:?} deadline {:?}",
-            self.device.stats(),
-            self.device.debug_state()
-        );
+        panic!("no completion came");
     }
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Status {
@@ -97,7 +93,7 @@ impl Host {
 fn store(key: &[u8], value: &[u8], condition: Condition, expiry: Expiry) -> Command {
     Command::Store {
         key: Bytes::copy_from_slice(key),
-        value: Bytes::copy_from_slice(value),
+        value: Bytes::copy_from_slice(value).into(),
         condition,
         expiry,
     }
@@ -106,7 +102,7 @@ fn store(key: &[u8], value: &[u8], condition: Condition, expiry: Expiry) -> Comm
 fn retrieve(key: &[u8]) -> Command {
     Command::Retrieve {
         key: Bytes::copy_from_slice(key),
-        sink: Vec::new(),
+        sink: Vec::new().into(),
         bytes_max: u32::MAX,
         release: Release::WhenDurable,
     }
@@ -332,12 +328,7 @@ fn churn(seed: u64, config: &DeviceConfig) {
         }
         let before = host.device.stats().live_bytes;
         let checkpoints = host.device.stats().checkpoints;
-        assert!(
-            !clean || checkpoints > 0,
-            "seed {seed}: a clean stop writes a checkpoint {:?} {}",
-            host.device.stats(),
-            host.device.debug_state()
-        );
+        assert!(!clean || checkpoints > 0, "seed {seed}: a clean stop writes a checkpoint");
         host = Host::on(host.device.into_media().reopened(), config.clone());
         assert_eq!(
             host.device.stats().live_bytes,

@@ -6,7 +6,7 @@
 //! # What this does not do
 //! It takes no part in moving the bytes beyond calling `host::foreign`, and knows no PRP or SGL.
 
-use headwater_host::foreign::Foreign;
+use headwater_host::foreign::{Foreign, OutOfRegion};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -146,30 +146,38 @@ impl Segments {
         usize::from(self.first.is_some()) + self.rest.len()
     }
 
-    /// Copies the front of the range to our memory: as many bytes as both have. Returns how many.
-    pub fn copy_in(&self, into: &mut [u8]) -> usize {
-        let mut done = 0;
-        for segment in self.first.iter().chain(&self.rest) {
-            let bytes = segment.bytes.min(into.len() - done);
-            let copied = segment
+    /// Copies to our memory, from `skip` bytes into the range on: as many bytes as both have. Returns how many.
+    pub fn copy_in(&self, skip: usize, into: &mut [u8]) -> usize {
+        self.walk(skip, into.len(), |segment, offset, done, bytes| {
+            segment
                 .region
                 .memory
-                .copy_in(segment.offset, &mut into[done..done + bytes]);
-            debug_assert!(copied.is_ok(), "a resolved segment lies in its region");
-            done += bytes;
-        }
-        done
+                .copy_in(offset, &mut into[done..done + bytes])
+        })
     }
 
-    /// Copies our bytes to the front of the range: as many as both have. Returns how many.
-    pub fn copy_out(&self, from: &[u8]) -> usize {
+    /// Copies our bytes to the range, from `skip` bytes into it on: as many as both have. Returns how many.
+    pub fn copy_out(&self, skip: usize, from: &[u8]) -> usize {
+        self.walk(skip, from.len(), |segment, offset, done, bytes| {
+            segment.region.memory.copy_out(offset, &from[done..done + bytes])
+        })
+    }
+
+    /// Visits `wanted` bytes of the range piece by piece: the segment, the offset in its region, how many bytes came
+    /// before, how many lie here.
+    #[inline]
+    fn walk(
+        &self,
+        mut skip: usize,
+        wanted: usize,
+        mut each: impl FnMut(&Segment, usize, usize, usize) -> Result<(), OutOfRegion>,
+    ) -> usize {
         let mut done = 0;
         for segment in self.first.iter().chain(&self.rest) {
-            let bytes = segment.bytes.min(from.len() - done);
-            let copied = segment
-                .region
-                .memory
-                .copy_out(segment.offset, &from[done..done + bytes]);
+            let jump = skip.min(segment.bytes);
+            skip -= jump;
+            let bytes = (segment.bytes - jump).min(wanted - done);
+            let copied = each(segment, segment.offset + jump, done, bytes);
             debug_assert!(copied.is_ok(), "a resolved segment lies in its region");
             done += bytes;
         }
@@ -343,12 +351,12 @@ mod tests {
         let memory = register_all(&[(100, 10), (110, 10), (121, 10)]);
         let segments = memory.resolve(Iova(105), 15).unwrap();
         assert_eq!((segments.pieces(), segments.bytes()), (2, 15));
-        assert_eq!(segments.copy_out(b"abcdefghijklmnop"), 15);
+        assert_eq!(segments.copy_out(0, b"abcdefghijklmnop"), 15);
         let mut back = [0; 20];
-        assert_eq!(segments.copy_in(&mut back), 15);
+        assert_eq!(segments.copy_in(0, &mut back), 15);
         assert_eq!(&back, b"abcdefghijklmno\0\0\0\0\0");
         let mut second = [0; 4];
-        assert_eq!(memory.resolve(Iova(110), 4).unwrap().copy_in(&mut second), 4);
+        assert_eq!(memory.resolve(Iova(110), 4).unwrap().copy_in(0, &mut second), 4);
         assert_eq!(&second, b"fghi");
         for (start, bytes, hole) in [
             (105, 16, 120),
@@ -380,7 +388,7 @@ mod tests {
             Err(DataTransferError::Unmapped { .. })
         ));
         assert!(!revocation.is_quiet());
-        assert_eq!(in_flight.copy_out(b"late"), 4, "the pages are still there");
+        assert_eq!(in_flight.copy_out(0, b"late"), 4, "the pages are still there");
         drop(in_flight);
         assert!(revocation.is_quiet());
         assert!(matches!(

@@ -85,11 +85,11 @@ pub(crate) struct Ran {
 }
 
 impl Load {
-    /// Sends `ops` operations to a server.
-    pub(crate) fn run(self, address: SocketAddr, ops: u64) -> Result<Ran, LabError> {
+    /// Sends to a server for so long; redis-benchmark knows no time, it gets what is done in it at `expected_per_s`.
+    pub(crate) fn run(self, address: SocketAddr, span: Nanos, expected_per_s: f64) -> Result<Ran, LabError> {
         match self.client {
-            Client::RedisBenchmark => self.run_redis_benchmark(address, ops),
-            Client::Lab => drive(self, address, ops),
+            Client::RedisBenchmark => self.run_redis_benchmark(address, operations_in(span, expected_per_s)),
+            Client::Lab => drive(self, address, span),
         }
     }
 
@@ -120,6 +120,16 @@ impl Load {
             p99_ms,
         })
     }
+}
+
+/// As many operations as fill a span at a rate.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped to a range that both types hold"
+)]
+fn operations_in(span: Nanos, ops_per_s: f64) -> u64 {
+    (span.to_duration().as_secs_f64() * ops_per_s).clamp(64.0, 5e7) as u64
 }
 
 /// Whether redis-benchmark is there.

@@ -117,7 +117,7 @@ fn check_namespace<D: CoreDevice>(
         let keys = u64::try_from(listed.keys.len()).unwrap_or(0);
         let retrieves = listed.keys.into_iter().map(|listed| Command::Retrieve {
             key: listed.key,
-            sink: Vec::new(),
+            sink: Vec::new().into(),
             bytes_max: u32::try_from(VALUE_BYTES_MAX).unwrap_or(u32::MAX),
             release: Release::WhenDurable,
         });

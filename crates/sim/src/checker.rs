@@ -18,7 +18,7 @@ pub use violation::Violation;
 
 use bytes::Bytes;
 use headwater_converged::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, NamespaceId, Release, Sequence,
+    BatchWrite, Command, Completion, Condition, Expiry, NamespaceId, Payload, Release, Sequence,
 };
 use headwater_converged::device::Durability;
 use headwater_converged::limits::{NAMESPACES, OPERATIONS_MAX};
@@ -155,7 +155,7 @@ impl Checker {
             keys,
             alone,
         };
-        let store = |key: &Bytes, value: &Bytes, condition, expiry| {
+        let store = |key: &Bytes, value: &[u8], condition, expiry| {
             let lifetime = self.lifetime(namespace, key, expiry);
             KeyAsked {
                 key: key.clone(),
@@ -174,7 +174,7 @@ impl Checker {
                 value,
                 condition,
                 expiry,
-            } => write(vec![store(key, value, *condition, *expiry)], true),
+            } => write(vec![store(key, payload_bytes(value), *condition, *expiry)], true),
             Command::Delete { key, condition } => write(vec![delete(key, *condition)], true),
             Command::Batch { writes } => {
                 let keys = writes.iter().map(|one| match one {
@@ -416,6 +416,7 @@ impl Checker {
                 sequence: Some(0),
                 replaces: None,
             }],
+            past: Vec::new(),
         })
     }
 
@@ -487,6 +488,14 @@ impl Checker {
                 group.kept |= group.certain;
             }
         }
+    }
+}
+
+/// The simulator's clients bring their bytes with them; it maps no client memory.
+fn payload_bytes(value: &Payload) -> &[u8] {
+    match value {
+        Payload::Bytes(bytes) => bytes,
+        Payload::Client(_) => &[],
     }
 }
 

@@ -3,6 +3,8 @@
 //! In: commands and time. Out: completions. The trait is as narrow as the world needs it, so that a test can put a
 //! deliberately broken device in and see the checker object.
 
+mod converged;
+
 use crate::media::SimMedia;
 use headwater_converged::command::{Command, Completion, NamespaceId, SubmitError};
 use headwater_converged::device::DeviceConfig;

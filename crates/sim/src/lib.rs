@@ -14,6 +14,7 @@ pub mod faults;
 pub mod flash;
 pub mod media;
 pub mod presets;
+pub mod replay;
 pub mod timeline;
 pub mod workload;
 pub mod world;

@@ -173,7 +173,7 @@ impl Workload {
             _ => Condition::Always,
         };
         Command::Store {
-            value: self.value(number),
+            value: self.value(number).into(),
             expiry: self.expiry(wall),
             key,
             condition,
@@ -192,7 +192,7 @@ impl Workload {
         let short = self.rng.u8(0..10) == 0;
         Command::Retrieve {
             key: self.any_key().1,
-            sink: Vec::new(),
+            sink: Vec::new().into(),
             bytes_max: if short { self.rng.u32(0..64) } else { u32::MAX },
             release: self.release(),
         }

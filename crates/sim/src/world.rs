@@ -250,7 +250,7 @@ impl<'a, E: Engine> World<'a, E> {
         for (namespace, key) in self.checker.keys() {
             let retrieve = Command::Retrieve {
                 key: key.clone(),
-                sink: Vec::new(),
+                sink: Vec::new().into(),
                 bytes_max: u32::MAX,
                 release: Release::WhenDurable,
             };

@@ -42,7 +42,7 @@ fn key(name: &'static str) -> Bytes {
 fn store(name: &'static str, value: &'static str) -> Command {
     Command::Store {
         key: key(name),
-        value: key(value),
+        value: key(value).into(),
         condition: Condition::Always,
         expiry: Expiry::Never,
     }
@@ -71,7 +71,7 @@ fn batch(values: &[(&'static str, &'static str)]) -> Command {
 fn get(name: &'static str) -> Command {
     Command::Retrieve {
         key: key(name),
-        sink: Vec::new(),
+        sink: Vec::new().into(),
         bytes_max: u32::MAX,
         release: Release::WhenDurable,
     }
@@ -228,7 +228,7 @@ fn a_speculative_read_promises_nothing_until_a_fence() {
         run.ask(ALWAYS, 1, &store("a", "one"));
         let command = Command::Retrieve {
             key: key("a"),
-            sink: Vec::new(),
+            sink: Vec::new().into(),
             bytes_max: u32::MAX,
             release: Release::Speculative,
         };
@@ -312,7 +312,7 @@ fn an_interval_may_lose_its_own_length_and_no_more() {
 fn an_expired_key_must_be_gone_and_a_living_one_there() {
     let store = Command::Store {
         key: key("a"),
-        value: key("one"),
+        value: key("one").into(),
         condition: Condition::Always,
         expiry: Expiry::At(2_000),
     };
@@ -356,7 +356,7 @@ fn a_read_beside_a_write_may_see_either() {
 fn a_misjudged_condition_is_seen() {
     let absent = Command::Store {
         key: key("a"),
-        value: key("two"),
+        value: key("two").into(),
         condition: Condition::IfAbsent,
         expiry: Expiry::Never,
     };
@@ -420,7 +420,7 @@ fn a_listing_leaves_nothing_out_and_names_nothing_that_is_gone() {
 fn a_lost_update_is_seen() {
     let replace = |value: &'static str| Command::Store {
         key: key("a"),
-        value: key(value),
+        value: key(value).into(),
         condition: Condition::IfSequence(Sequence(1)),
         expiry: Expiry::Never,
     };

@@ -20,16 +20,8 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
             for machine in MACHINES.iter().filter(|machine| names_root(line, machine)) {
                 found.push(machine_path(path, index + 1, machine));
             }
-            if is_source(path) && !line.is_ascii() {
-                found.push(Violation {
-                    path: path.to_owned(),
-                    line: index + 1,
-                    what: "a character beyond ASCII".to_owned(),
-                    why: "source reads the same in every terminal and diff",
-                    remedy: "write it in ASCII, or as \\u{...} in a string",
-                });
-            }
         }
+        found.extend(beyond_ascii(path, text));
         if is_source(path) && !is_test_path(path) {
             for (line, text) in lines_before_tests(text) {
                 if names_root(text, SCRATCH) {
@@ -39,6 +31,22 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// One violation a file: a diagram has many such lines and one cause.
+fn beyond_ascii(path: &str, text: &str) -> Option<Violation> {
+    let mut lines = text.lines().enumerate().filter(|(_, line)| !line.is_ascii());
+    let (first, _) = lines.next().filter(|_| is_source(path))?;
+    Some(Violation {
+        path: path.to_owned(),
+        line: first + 1,
+        what: format!(
+            "characters beyond ASCII, here and in {} lines more",
+            lines.count()
+        ),
+        why: "source reads the same in every terminal and diff",
+        remedy: "write it in ASCII (-- > | + for drawings), or as \\u{...} in a string",
+    })
 }
 
 fn is_source(path: &str) -> bool {
@@ -98,9 +106,10 @@ mod tests {
 
     #[test]
     fn source_is_ascii_and_prose_need_not_be() {
-        let tree = Tree::of(&[("a.rs", "let x = '\u{b5}';\n"), ("a.md", "5 \u{b5}s\n")]);
+        let twice = "let x = '\u{b5}';\n".repeat(2);
+        let tree = Tree::of(&[("a.rs", &twice), ("a.md", "5 \u{b5}s\n")]);
         let found = check(&tree);
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].path, "a.rs");
+        assert_eq!((found[0].path.as_str(), found[0].line), ("a.rs", 1));
     }
 }

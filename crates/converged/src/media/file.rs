@@ -4,17 +4,17 @@
 //! slot carries the generation of its block's present life; so an erase touches no slot, and a page that a power cut
 //! kept from the disk is blank. The file is described in `docs/formats/flash-file.md`.
 //!
-//! Programs of consecutive pages that are submitted back to back become one write at the next poll. Transfers run on
+//! Consecutive pages that are submitted back to back become one write, or one read, at the next poll. Transfers run on
 //! io_uring past the page cache, or on whatever of the two there is.
 //!
 //! ```text
 //!  flush:  Idle --asked--> Table (if blocks were erased or first used) --written--> Sync --done--> Idle, answered
 //! ```
 
+mod batches;
 mod error;
 mod flight;
 mod layout;
-mod programs;
 mod startup;
 mod stretches;
 mod table;
@@ -26,6 +26,7 @@ use super::{
     BlockId, Geometry, Media, MediaDone, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
     PageAddress, PageState, Refused, RefusedReason,
 };
+use batches::Batches;
 pub use error::FileMediaError;
 use flight::{Flights, Flush};
 use headwater_dma::frame::Frame;
@@ -33,7 +34,6 @@ use headwater_host::clock::Nanos;
 use headwater_host::file::{DirectChoice, FileMode};
 use headwater_host::uring::{FileRing, Finished, RingKind, UringChoice};
 use layout::Layout;
-use programs::Programs;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
@@ -81,7 +81,8 @@ pub struct FileMedia {
     table: EraseTable,
     stretches: Stretches,
     prepare: Prepare,
-    programs: Programs,
+    programs: Batches,
+    reads: Batches,
     /// Programs accepted and not answered, by block.
     programming: Vec<u8>,
     flights: Flights,
@@ -137,7 +138,8 @@ impl FileMedia {
             known: vec![false; geometry.blocks as usize],
             table: opened.table,
             prepare: options.prepare,
-            programs: Programs::default(),
+            programs: Batches::default(),
+            reads: Batches::default(),
             programming: vec![0; geometry.blocks as usize],
             flights: Flights::default(),
             flush: Flush::default(),
@@ -198,7 +200,7 @@ impl FileMedia {
         if self.is_known_blank(page) {
             self.answer(token, Some(frame), Ok(PageState::Blank));
         } else {
-            self.start_read(token, page, frame);
+            self.reads.push(token, page, frame.into_sectors());
         }
         Ok(())
     }

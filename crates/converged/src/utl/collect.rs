@@ -10,7 +10,7 @@ use crate::blocks::BlockState;
 use crate::command::Sequence;
 use crate::device::VictimPolicy;
 use crate::index::{Entry, Index, Lifetime};
-use crate::log::Checksum;
+use crate::log::{Checksum, Source};
 use crate::media::Media;
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
 use crate::page::{NO_RECORD, PageKind, PageSpare};
@@ -367,7 +367,7 @@ impl<M: Media> Utl<M> {
         for piece in Gather::new(self, entry.address, HEADER_BYTES, payload_bytes) {
             pieces.push(piece.map_err(|page| Stall::Pages(vec![page]))?.to_vec());
         }
-        let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+        let pieces: Vec<Source<'_>> = pieces.iter().map(|piece| Source::Bytes(piece)).collect();
         let flags = header.flags & !FLAGS_BATCH;
         let checksum = if flags == header.flags {
             Checksum::Known

@@ -5,11 +5,12 @@
 //! reported as damaged, never as absent.
 
 use super::{Stall, Utl};
-use crate::command::NamespaceId;
+use crate::command::{NamespaceId, Sink};
 use crate::index::{Entry, Index, KeyHash};
 use crate::media::Media;
 use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PageAddress};
 use crate::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
+use headwater_dma::iova::Segments;
 use headwater_host::copy::{copy_crc32c, crc32c, prefetch_read};
 
 /// A record that carries the key asked for.
@@ -220,49 +221,81 @@ impl<M: Media> Utl<M> {
         Ok(None)
     }
 
-    /// Appends the front of a record's value to `sink` and says whether the whole record is intact; if it is not, the
-    /// sink is as it was.
+    /// Copies the front of a record's value to `sink` and says whether the whole record is intact. If it is not, or
+    /// pages are missing, bytes appended are taken off again; a client finds its buffer undefined.
     pub(crate) fn read_value(
         &self,
         entry: Entry,
         header: &RecordHeader,
-        sink: &mut Vec<u8>,
+        sink: &mut Sink,
         bytes_max: u32,
     ) -> Result<bool, Stall> {
         let key_end = HEADER_BYTES + usize::from(header.key_bytes);
-        let take = header.value_bytes.min(bytes_max) as usize;
-        let start = sink.len();
-        let result = self.read_checked(entry.address, header, key_end, take, sink);
-        if result != Ok(true) {
-            sink.truncate(start);
+        let stall = |_| self.all_pages(entry.address, header.payload_end());
+        let mut crc = 0;
+        for piece in Gather::new(self, entry.address, 4, key_end - 4) {
+            crc = crc32c(crc, piece.map_err(stall)?);
         }
-        result
+        let value_bytes = header.value_bytes.min(bytes_max) as usize;
+        let start = if let Sink::Bytes(bytes) = sink {
+            bytes.len()
+        } else {
+            0
+        };
+        let copied = match sink {
+            Sink::Bytes(bytes) => self.append_value(entry.address, key_end, value_bytes, crc, bytes),
+            Sink::Client(segments) => self.copy_value(entry.address, key_end, value_bytes, crc, segments),
+        };
+        let intact = copied.and_then(|(taken, crc)| {
+            let rest = header.value_bytes as usize - taken;
+            let mut pieces = Gather::new(self, entry.address, key_end + taken, rest);
+            pieces
+                .try_fold(crc, |crc, piece| Ok(crc32c(crc, piece?)))
+                .map(|crc| crc == header.crc)
+        });
+        if let Sink::Bytes(bytes) = sink
+            && intact != Ok(true)
+        {
+            bytes.truncate(start);
+        }
+        intact.map_err(stall)
     }
 
-    fn read_checked(
+    fn append_value(
         &self,
         address: RecordAddress,
-        header: &RecordHeader,
-        key_end: usize,
-        take: usize,
-        sink: &mut Vec<u8>,
-    ) -> Result<bool, Stall> {
-        let stall = |_| self.all_pages(address, header.payload_end());
-        let mut crc = 0;
-        for piece in Gather::new(self, address, 4, key_end - 4) {
-            crc = crc32c(crc, piece.map_err(stall)?);
-        }
-        let mut at = sink.len();
-        sink.resize(at + take, 0);
-        for piece in Gather::new(self, address, key_end, take) {
-            let piece = piece.map_err(stall)?;
-            crc = copy_crc32c(&mut sink[at..at + piece.len()], piece, crc);
+        skip: usize,
+        value_bytes: usize,
+        mut crc: u32,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(usize, u32), PageAddress> {
+        let mut at = bytes.len();
+        bytes.resize(at + value_bytes, 0);
+        for piece in Gather::new(self, address, skip, value_bytes) {
+            let piece = piece?;
+            crc = copy_crc32c(&mut bytes[at..at + piece.len()], piece, crc);
             at += piece.len();
         }
-        for piece in Gather::new(self, address, key_end + take, header.value_bytes as usize - take) {
-            crc = crc32c(crc, piece.map_err(stall)?);
+        Ok((value_bytes, crc))
+    }
+
+    fn copy_value(
+        &self,
+        address: RecordAddress,
+        skip: usize,
+        value_bytes: usize,
+        mut crc: u32,
+        segments: &Segments,
+    ) -> Result<(usize, u32), PageAddress> {
+        let mut at = 0;
+        let taken = value_bytes.min(segments.bytes());
+        for piece in Gather::new(self, address, skip, taken) {
+            let piece = piece?;
+            crc = crc32c(crc, piece);
+            segments.copy_out(at, piece);
+            at += piece.len();
         }
-        Ok(crc == header.crc)
+        Ok((taken, crc))
     }
 
     /// The key of a record, for records that are named by their place and not by their key.

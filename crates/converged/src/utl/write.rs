@@ -6,7 +6,7 @@
 use super::{Found, Stall, Utl};
 use crate::command::{NamespaceId, Sequence};
 use crate::index::{Entry, Index, KeyHash, Lifetime};
-use crate::log::Checksum;
+use crate::log::{Checksum, Source};
 use crate::media::Media;
 use crate::record::{FLAG_CLEAR, FLAG_TOMBSTONE, RecordHeader, UNIT_BYTES, record_units};
 
@@ -17,7 +17,7 @@ pub(crate) struct NewRecord<'a> {
     pub(crate) hash: KeyHash,
     pub(crate) key: &'a [u8],
     /// `None` writes a tombstone.
-    pub(crate) value: Option<&'a [u8]>,
+    pub(crate) value: Option<Source<'a>>,
     pub(crate) expiry_ms: u64,
     /// Its place in an all-or-nothing batch: `FLAG_BATCH_MORE`, `FLAG_BATCH_REST`, both or none.
     pub(crate) batch: u8,
@@ -26,7 +26,7 @@ pub(crate) struct NewRecord<'a> {
 impl NewRecord<'_> {
     /// Length in bytes, padding included.
     pub(crate) fn bytes(&self) -> usize {
-        record_units(self.key.len(), self.value.map_or(0, <[u8]>::len)) as usize * UNIT_BYTES
+        record_units(self.key.len(), self.value.map_or(0, |value| value.len())) as usize * UNIT_BYTES
     }
 }
 
@@ -47,7 +47,7 @@ impl<M: Media> Utl<M> {
         reason = "lengths were checked against the limits at submission"
     )]
     pub(crate) fn write(&mut self, new: &NewRecord<'_>, old: Option<Found>) -> Sequence {
-        let value = new.value.unwrap_or_default();
+        let value = new.value.unwrap_or(Source::Bytes(&[]));
         let flags = new.batch | if new.value.is_none() { FLAG_TOMBSTONE } else { 0 };
         let header = RecordHeader {
             crc: 0,
@@ -59,7 +59,7 @@ impl<M: Media> Utl<M> {
             expiry_ms: new.expiry_ms,
         };
         let units = header.units();
-        let payload = [new.key, value];
+        let payload = [Source::Bytes(new.key), value];
         let address = self.log.append(
             &mut self.dram,
             &mut self.blocks,

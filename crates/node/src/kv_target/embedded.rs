@@ -67,7 +67,7 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
     fn set(&mut self, records: &[Record], answer: OnStored<'_>) -> Result<(), KvError> {
         let done = self.all(records.iter().map(|record| Command::Store {
             key: Bytes::copy_from_slice(&record.key),
-            value: Bytes::copy_from_slice(&record.value),
+            value: Bytes::copy_from_slice(&record.value).into(),
             condition: Condition::Always,
             expiry: record.expiry_ms.map_or(Expiry::Never, Expiry::At),
         }))?;
@@ -88,7 +88,7 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
     fn get(&mut self, keys: &[Vec<u8>], answer: OnFound<'_>) -> Result<(), KvError> {
         let done = self.all(keys.iter().map(|key| Command::Retrieve {
             key: Bytes::copy_from_slice(key),
-            sink: Vec::new(),
+            sink: Vec::new().into(),
             bytes_max: u32::try_from(VALUE_BYTES_MAX).unwrap_or(u32::MAX),
             release: Release::WhenDurable,
         }))?;

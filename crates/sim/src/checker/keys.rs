@@ -99,6 +99,8 @@ pub(super) struct Interval {
 pub(super) struct KeyHistory {
     pub(super) number: usize,
     pub(super) writes: Vec<Write>,
+    /// Values that were here once, to tell what came back from what never was.
+    pub(super) past: Vec<Fingerprint>,
 }
 
 impl KeyHistory {
@@ -118,7 +120,13 @@ impl KeyHistory {
             wall_asked: UnixMillis(0),
             ..when
         };
-        self.writes.iter().any(|write| explains(write, seen, any_time))
+        let was = |value: &Fingerprint| match seen {
+            Seen::Present { bytes, hash, .. } => {
+                value.bytes == bytes && hash.is_none_or(|hash| hash == value.hash)
+            }
+            Seen::Absent | Seen::Something => true,
+        };
+        self.past.iter().any(was) || self.writes.iter().any(|write| explains(write, seen, any_time))
     }
 
     fn may_be_seen(&self, groups: &Groups, write: &Write, when: Interval) -> bool {
@@ -158,8 +166,20 @@ impl KeyHistory {
             .filter(|write| groups.get(&write.group).is_some_and(lasting))
             .copied()
             .collect();
-        self.writes
-            .retain(|write| !settled.iter().any(|other| surely_after(groups, other, write)));
+        let past = |write: &Write| settled.iter().any(|other| surely_after(groups, other, write));
+        self.bury(past);
+    }
+
+    /// Moves writes to the past.
+    pub(super) fn bury(&mut self, past: impl Fn(&Write) -> bool) {
+        let buried = &mut self.past;
+        self.writes.retain(|write| {
+            let gone = past(write);
+            if let (true, Effect::Store(value, _)) = (gone, write.effect) {
+                buried.push(value);
+            }
+            !gone
+        });
     }
 }
 

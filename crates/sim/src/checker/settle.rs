@@ -55,7 +55,9 @@ impl Checker {
         self.note_batches(namespace, &before, seen, when)?;
         let group = self.certain_group(namespace);
         self.highest_acked = self.highest_acked.max(sequence.unwrap_or(0));
-        self.key(namespace, key).writes = vec![Write {
+        let history = self.key(namespace, key);
+        history.bury(|_| true);
+        history.writes = vec![Write {
             group,
             effect,
             sequence,

@@ -7,8 +7,8 @@
 use crate::entry::{Op, decode, encode, le};
 use bytes::Bytes;
 use headwater_converged::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Sequence,
-    SubmitError,
+    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Payload,
+    Sequence, SubmitError,
 };
 use headwater_converged::device::{DeviceConfig, Durability};
 use headwater_converged::media::{
@@ -88,6 +88,14 @@ const FLAWS: [Flaw; 14] = [
     Flaw::ListsTwice,
     Flaw::ReusesSequences,
 ];
+
+/// The world maps no client memory.
+fn bytes_of(value: Payload) -> Bytes {
+    match value {
+        Payload::Bytes(bytes) => bytes,
+        Payload::Client(_) => panic!("a simulated client brings its bytes with it"),
+    }
+}
 
 fn answer(token: u64, status: Status) -> Completion {
     Completion {
@@ -337,7 +345,7 @@ impl<const FLAW: usize> Toy<FLAW> {
                     self.write(
                         namespace,
                         token,
-                        vec![Op::Store(namespace.0, key, value, until)],
+                        vec![Op::Store(namespace.0, key, bytes_of(value), until)],
                         now,
                     )
                 }

@@ -4,7 +4,7 @@
 //! answered once; a flush is answered only after the erase table and a sync that began after it was asked are through.
 
 use super::super::{BlockId, MediaDone, MediaError, MediaToken, PageAddress, PageState};
-use super::layout::SLOT_BYTES;
+use super::batches::Batch;
 use super::{FileMedia, Prepare};
 use headwater_dma::frame::Frame;
 use headwater_host::region::SectorBuffer;
@@ -19,9 +19,9 @@ const TABLE_WRITES_MAX: usize = 64;
 /// What a transfer on the ring is for.
 #[derive(Debug)]
 pub(super) enum Flight {
-    Read {
-        token: MediaToken,
-        page: PageAddress,
+    Reads {
+        first: PageAddress,
+        tokens: Vec<MediaToken>,
     },
     Programs {
         first: PageAddress,
@@ -113,6 +113,11 @@ impl FileMedia {
             let buffers = batch.slots;
             self.launch(flight, Transfer::Write { offset, buffers });
         }
+        while self.ring.room() > 0
+            && let Some(batch) = self.reads.take(|_| true)
+        {
+            self.start_reads(batch);
+        }
         self.start_flush();
         if self.prepare == Prepare::Ahead
             && self.ring.room() > 0
@@ -125,10 +130,14 @@ impl FileMedia {
         self.ring.kick();
     }
 
-    pub(super) fn start_read(&mut self, token: MediaToken, page: PageAddress, frame: Frame) {
-        let offset = self.layout.slot_offset(page);
-        let buffers = vec![frame.into_sectors()];
-        self.launch(Flight::Read { token, page }, Transfer::Read { offset, buffers });
+    fn start_reads(&mut self, batch: Batch) {
+        let offset = self.layout.slot_offset(batch.first);
+        let flight = Flight::Reads {
+            first: batch.first,
+            tokens: batch.tokens,
+        };
+        let buffers = batch.slots;
+        self.launch(flight, Transfer::Read { offset, buffers });
     }
 
     /// Puts a transfer on the ring; one that finds no room lands at once, as an error.
@@ -175,7 +184,7 @@ impl FileMedia {
     fn land(&mut self, finished: Finished) {
         let Finished { id, buffers, result } = finished;
         match self.flights.take(id) {
-            Some(Flight::Read { token, page }) => self.land_read(token, page, buffers, result),
+            Some(Flight::Reads { first, tokens }) => self.land_reads(first, tokens, buffers, result),
             Some(Flight::Programs { first, tokens }) => self.land_programs(first, tokens, buffers, result),
             Some(Flight::TablePiece) => self.land_table_piece(whole(result, &buffers)),
             Some(Flight::Sync) => self.land_sync(result.err()),
@@ -188,35 +197,45 @@ impl FileMedia {
         }
     }
 
-    fn land_read(
+    fn land_reads(
         &mut self,
-        token: MediaToken,
-        page: PageAddress,
-        buffers: Vec<SectorBuffer>,
+        first: PageAddress,
+        mut tokens: Vec<MediaToken>,
+        mut buffers: Vec<SectorBuffer>,
         result: Result<usize, i32>,
     ) {
-        let frame = buffers
-            .into_iter()
-            .next()
-            .and_then(|slot| Frame::from_sectors(slot).ok());
-        let state = match result {
-            Ok(SLOT_BYTES) => {
-                let generation = self.table.generation(page.block);
-                let programmed = generation != 0
-                    && frame
-                        .as_ref()
-                        .is_some_and(|slot| self.layout.is_programmed(page, generation, slot));
-                Ok(if programmed {
-                    PageState::Programmed
-                } else {
-                    PageState::Blank
-                })
-            }
-            // The file ends within the slot, or the disk cannot read it.
-            Ok(_) | Err(EIO) => Err(MediaError::Unreadable { page }),
-            Err(errno) => Err(MediaError::Io { errno, page }),
-        };
-        self.answer(token, frame, state);
+        let failed = whole(result, &buffers);
+        let alone = tokens.len() == 1;
+        let pages = (first.page..).map(|page| PageAddress::new(first.block, page));
+        for ((token, slot), page) in tokens.drain(..).zip(buffers.drain(..)).zip(pages) {
+            let result = match failed {
+                None => Ok(self.state_of(page, &slot)),
+                // One page that cannot be read must not take its neighbours with it: each is asked for alone.
+                Some(_) if !alone => {
+                    self.start_reads(Batch {
+                        first: page,
+                        tokens: vec![token],
+                        slots: vec![slot],
+                    });
+                    continue;
+                }
+                // The file ends within the slot, or the disk cannot read it.
+                Some(EIO) => Err(MediaError::Unreadable { page }),
+                Some(errno) => Err(MediaError::Io { errno, page }),
+            };
+            self.answer(token, Frame::from_sectors(slot).ok(), result);
+        }
+        self.reads.recycle(tokens, buffers);
+    }
+
+    /// What a slot holds, now that it was read.
+    fn state_of(&self, page: PageAddress, slot: &[u8]) -> PageState {
+        let generation = self.table.generation(page.block);
+        if generation != 0 && self.layout.is_programmed(page, generation, slot) {
+            PageState::Programmed
+        } else {
+            PageState::Blank
+        }
     }
 
     fn land_programs(

@@ -6,6 +6,7 @@
 )]
 
 mod damage;
+mod fixture;
 mod model;
 
 use super::super::{MediaOp, NandRule, PAGES_PER_BLOCK};

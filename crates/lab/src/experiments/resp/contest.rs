@@ -7,30 +7,29 @@ use super::scenario::Scenario;
 use crate::canned::Canned;
 use crate::cpu_account::CpuAccount;
 use crate::experiment::{Context, LabError};
-use crate::load::{Load, Verb, fill, info_number};
+use crate::load::{Load, Ran, Verb, fill, info_number};
 use crate::measure::{Contestant, Spread, in_turns};
 use crate::report::Row;
 use crate::server::{Mode, Server, redis_version};
+use headwater_host::clock::Nanos;
 use std::cell::Cell;
 use std::net::SocketAddr;
 
-/// Operations of each client in the round that does not count; it shows how many fill the time of the others.
-const PILOT_OPS: u64 = 32;
-/// Fewest operations of that round: a single client warms nothing in 32.
-const PILOT_OPS_MIN: u64 = 200;
+/// Rate that the round which does not count assumes; it shows the real one to those that follow.
+const PILOT_PER_S: f64 = 10_000.0;
 /// How a quick and a full run spend their time.
 const QUICK: Effort = Effort {
-    rounds: 4,
-    seconds: 0.05,
+    rounds: 5,
+    span: Nanos::from_millis(50),
 };
 const FULL: Effort = Effort {
     rounds: 7,
-    seconds: 1.0,
+    span: Nanos::from_millis(1_000),
 };
 
 struct Effort {
     rounds: usize,
-    seconds: f64,
+    span: Nanos,
 }
 
 /// The servers of one durability.
@@ -110,11 +109,12 @@ impl Contest {
         let mut work: Vec<_> = seats
             .iter()
             .map(|&(place, address, account)| {
-                let mut ops = (PILOT_OPS * load.clients).max(PILOT_OPS_MIN);
+                let mut expected_per_s = PILOT_PER_S;
                 let counts_flushes = place == Self::OURS;
                 move || {
-                    let sample = sample(load, address, account, ops, counts_flushes)?;
-                    ops = ops_for(effort.seconds, sample.ops_per_s);
+                    let ran = || load.run(address, effort.span, expected_per_s);
+                    let sample = sample(ran, address, account, counts_flushes)?;
+                    expected_per_s = sample.ops_per_s;
                     Ok::<Sample, LabError>(sample)
                 }
             })
@@ -161,10 +161,9 @@ impl Contest {
 }
 
 fn sample(
-    load: Load,
+    run: impl FnOnce() -> Result<Ran, LabError>,
     address: SocketAddr,
     account: CpuAccount,
-    ops: u64,
     counts_flushes: bool,
 ) -> Result<Sample, LabError> {
     let flushes = || counts_flushes.then(|| info_number(address, "flushes")).flatten();
@@ -174,7 +173,7 @@ fn sample(
     };
     let flushes_before = flushes();
     let before = account.used().ok_or_else(gone)?;
-    let ran = load.run(address, ops)?;
+    let ran = run()?;
     let used = account.used().ok_or_else(gone)?.since(before);
     Ok(Sample {
         cpu_us: used.to_duration().as_secs_f64() * 1e6 / count(ran.ops),
@@ -186,16 +185,6 @@ fn sample(
             .zip(flushes_before)
             .map(|(after, before)| after.saturating_sub(before)),
     })
-}
-
-/// As many operations as fill so many seconds at a rate.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "clamped to a range that both types hold"
-)]
-fn ops_for(seconds: f64, ops_per_s: f64) -> u64 {
-    (seconds * ops_per_s).clamp(64.0, 5e7) as u64
 }
 
 #[expect(

@@ -1,5 +1,6 @@
 //! What is wrong with a flash file is said, and nothing of it panics.
 
+use super::super::layout;
 use super::super::layout::{PIECE_BYTES, STAMP_OFFSET, Twin};
 use super::*;
 use std::fs::OpenOptions;
@@ -212,6 +213,46 @@ fn a_file_cut_off_under_a_live_medium_makes_pages_unreadable() {
         );
         assert_eq!(done.result, Err(MediaError::Unreadable { page: at }), "{way:?}");
         assert!(done.frame.is_some());
+    }
+}
+
+#[test]
+fn a_page_that_cannot_be_read_takes_no_other_with_it() {
+    for way in ways() {
+        let directory = TempDir::new().unwrap();
+        let mut media = create(&directory, 4, way);
+        for number in 0..8 {
+            submit(&mut media, 0, program(page(3, number), number));
+        }
+        drain(&mut media);
+        flush(&mut media);
+        // The file ends within the sixth page.
+        let end = media.layout.slot_offset(page(3, 5)) + 512;
+        file(&directory).set_len(end).unwrap();
+        for number in 0..8 {
+            let op = MediaOp::Read {
+                page: page(3, number),
+                frame: Frame::zeroed(),
+            };
+            submit(&mut media, u64::from(number), op);
+        }
+        let mut done = drain(&mut media);
+        done.sort_by_key(|done| done.token);
+        for (done, number) in done.iter().zip(0..8) {
+            let page = page(3, number);
+            let expected = if number < 5 {
+                Ok(PageState::Programmed)
+            } else {
+                Err(MediaError::Unreadable { page })
+            };
+            assert_eq!(done.result, expected, "{way:?} {number}");
+            assert_eq!(
+                done.frame.as_ref().map(|frame| frame.len()),
+                Some(layout::SLOT_BYTES)
+            );
+            assert!(number >= 5 || done.frame.as_ref().unwrap()[100] == number);
+        }
+        assert_eq!(done.len(), 8);
     }
 }
 

@@ -1,13 +1,13 @@
-//! Programs that were accepted and not yet started, gathered into long writes.
+//! Pages that were accepted and not yet started, gathered into long transfers.
 //!
-//! In: programs, in the order they were accepted. Out: batches of consecutive pages of one block. Invariant: the
-//! programs of a block leave in the order they came.
+//! In: programs, or reads, in the order they were accepted. Out: batches of consecutive pages of one block. Invariant:
+//! the pages of a block leave in the order they came.
 
 use crate::media::{MediaToken, PAGES_PER_BLOCK, PageAddress};
 use headwater_host::region::SectorBuffer;
 use std::collections::VecDeque;
 
-/// Consecutive pages of one block on their way to the file.
+/// Consecutive pages of one block on their way to or from the file.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) first: PageAddress,
@@ -17,14 +17,14 @@ pub(super) struct Batch {
 
 /// Batches that wait for the next poll.
 #[derive(Debug, Default)]
-pub(super) struct Programs {
+pub(super) struct Batches {
     waiting: VecDeque<Batch>,
     spare_tokens: Vec<Vec<MediaToken>>,
     spare_slots: Vec<Vec<SectorBuffer>>,
 }
 
-impl Programs {
-    /// Adds a program; it joins the last batch if it goes on where that one ends.
+impl Batches {
+    /// Adds a page; it joins the last batch if it goes on where that one ends.
     pub(super) fn push(&mut self, token: MediaToken, page: PageAddress, slot: SectorBuffer) {
         if let Some(last) = self.waiting.back_mut()
             && last.first.block == page.block
