@@ -28,6 +28,7 @@ pub mod limits;
 mod listener;
 mod listing;
 mod locks;
+mod numbers;
 mod operation;
 mod output;
 mod pair;
