@@ -280,7 +280,7 @@ impl RespFace {
         moved |= self.settle(store, now, wall);
         self.sweep_idle(store);
         self.flush_all();
-        moved || !self.hungry.is_empty()
+        moved || !self.hungry.is_empty() || !self.shared.dirty.is_empty()
     }
 
     fn take_kernel_events(&mut self) {

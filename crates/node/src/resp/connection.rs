@@ -113,6 +113,8 @@ pub(crate) struct Connection {
     pub(crate) in_flight: u32,
     /// Read-modify-writes that have not written yet.
     pub(crate) locks: u32,
+    /// The locked key that its next command waits for.
+    pub(crate) waits_for: Option<(NamespaceId, Bytes)>,
     /// The slot that lets nothing behind it begin.
     pub(crate) barrier: Option<u64>,
     pub(crate) output: Output,
@@ -147,6 +149,7 @@ impl Connection {
             base: 0,
             in_flight: 0,
             locks: 0,
+            waits_for: None,
             barrier: None,
             output: Output::default(),
             readable: false,

@@ -11,6 +11,7 @@ use super::edit::Edit;
 use super::errors::{self, Failure};
 use super::gather::Gather;
 use super::limits::{BATCH_COMMANDS_MAX, IN_FLIGHT_MAX, QUERY_BUFFER_BYTES_MAX};
+use super::locks::Found;
 use super::operation::{Drive, Lane, Operation, again};
 use super::parser::{Rules, Standing};
 use super::plan::{Access, Place, Plan, plan};
@@ -114,24 +115,28 @@ impl<S: Store> Turn<'_, S> {
                 command,
                 wait,
             }) => {
-                if self.is_locked(connection, request.arg(key_at), access) {
+                if self.is_locked(connection, (request, key_at), access) {
                     return Outcome::NotYet;
                 }
-                self.submit_one(connection, (verb, request.len()), command, wait)
+                let outcome = self.submit_one(connection, (verb, request.len()), command, wait);
+                if outcome == Outcome::Taken
+                    && let Some((namespace, key)) = connection.waits_for.take()
+                {
+                    // Its turn had come and it needed the key only for this moment.
+                    self.shared.abandon(namespace, &key, connection.index);
+                }
+                outcome
             }
             Ok(Plan::Edit(key, change)) => {
-                if !self
-                    .shared
-                    .locks
-                    .acquire(connection.namespace(), &key, connection.index)
-                {
-                    self.shared
-                        .locks
-                        .wait(connection.namespace(), &key, connection.index);
+                let namespace = connection.namespace();
+                if !self.shared.locks.acquire(namespace, &key, connection.index) {
+                    self.shared.locks.wait(namespace, &key, connection.index);
+                    connection.waits_for = Some((namespace, key));
                     return Outcome::NotYet;
                 }
+                connection.waits_for = None;
                 connection.locks += 1;
-                let edit = Edit::new(connection.namespace(), key, change);
+                let edit = Edit::new(namespace, key, change);
                 self.begin(connection, (verb, request.len()), Operation::Edit(edit));
                 Outcome::Taken
             }
@@ -162,21 +167,31 @@ impl<S: Store> Turn<'_, S> {
         }
     }
 
-    /// Whether a key is between the reading and the writing of a read-modify-write that this command must not overtake or slip into.
+    /// Whether a key is between the reading and the writing of a read-modify-write that this command must not overtake or slip
+    /// into.
     #[inline]
-    fn is_locked(&mut self, connection: &Connection, key: &[u8], access: Access) -> bool {
+    fn is_locked(
+        &mut self,
+        connection: &mut Connection,
+        (request, key_at): (&Request<'_>, usize),
+        access: Access,
+    ) -> bool {
         if self.shared.locks.is_empty() {
             return false;
         }
         let namespace = connection.namespace();
-        let Some(owner) = self.shared.locks.owner(namespace, key) else {
-            return false;
+        let key = request.arg(key_at);
+        let must_wait = match self.shared.locks.look(namespace, key, connection.index) {
+            Found::Free | Found::Promised => false,
+            Found::Own => true,
+            // A read only has to come behind the connection's own writes.
+            Found::Taken => access == Access::Write,
         };
-        let matters = access == Access::Write || owner == connection.index;
-        if matters {
+        if must_wait {
             self.shared.locks.wait(namespace, key, connection.index);
+            connection.waits_for = Some((namespace, request.bytes(key_at)));
         }
-        matters
+        must_wait
     }
 
     #[inline]

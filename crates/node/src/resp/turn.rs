@@ -90,6 +90,9 @@ impl RespFace {
                 self.shared.unlock(namespace, key);
             }
         }
+        if let Some((namespace, key)) = connection.waits_for.take() {
+            self.shared.abandon(namespace, &key, connection.index);
+        }
         connection.slots.clear();
         connection.pending = super::connection::Pending::default();
     }

@@ -426,8 +426,8 @@ fn increments_of_one_pipeline_do_not_wait_for_each_others_durability() {
         .write_all(&encode(&[b"INCR", b"n"]).repeat(50))
         .unwrap();
     bench.turns(2_000);
-    // All fifty are written though none is durable: one flush releases them all.
-    bench.model.flushing = true;
+    // All fifty are written though none is durable: a single flush releases them all.
+    bench.model.flush_once();
     let expected: String = (1..=50).map(|value| format!(":{value}\r\n")).collect();
     assert_eq!(
         String::from_utf8(bench.wait_for(expected.len())).unwrap(),

@@ -58,6 +58,11 @@ impl Model {
         }
     }
 
+    /// Makes durable what has been written so far, and nothing later.
+    pub(crate) fn flush_once(&mut self) {
+        self.durable = self.sequence;
+    }
+
     fn find(&mut self, namespace: NamespaceId, key: &[u8], wall: UnixMillis) -> Option<Record> {
         let place = (namespace.0, key.to_vec());
         let record = self.records.get(&place)?.clone();
