@@ -23,6 +23,7 @@ mod expiry;
 mod gather;
 mod glob;
 mod info;
+mod inline;
 mod lcs;
 pub mod limits;
 mod listener;

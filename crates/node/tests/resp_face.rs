@@ -1,4 +1,6 @@
 //! The face over loopback sockets, with a model for a device.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(clippy::print_stderr, reason = "a seeded test says its seed")]
 
 #[path = "resp_face/behaviour.rs"]
 mod behaviour;

@@ -6,7 +6,7 @@
 //! looked at again.
 
 use super::command_table::{Handler, Verb, lookup};
-use super::connection::{Connection, Life, Pending, ReplyMode, State};
+use super::connection::{Connection, Life, Pending, ReplyMode, State, WaitsFor};
 use super::edit::Edit;
 use super::errors::{self, Failure};
 use super::gather::Gather;
@@ -54,7 +54,7 @@ impl<S: Store> Turn<'_, S> {
                 }
                 continue;
             }
-            if connection.is_held() {
+            if connection.is_held() || self.still_waits(connection) {
                 break;
             }
             let request = Request::new(&pending.chunk, pending.batch.command(pending.cursor));
@@ -120,10 +120,10 @@ impl<S: Store> Turn<'_, S> {
                 }
                 let outcome = self.submit_one(connection, (verb, request.len()), command, wait);
                 if outcome == Outcome::Taken
-                    && let Some((namespace, key)) = connection.waits_for.take()
+                    && let Some(waits) = connection.waits_for.take()
                 {
                     // Its turn had come and it needed the key only for this moment.
-                    self.shared.abandon(namespace, &key, connection.index);
+                    self.shared.abandon(waits.namespace, &waits.key, connection.index);
                 }
                 outcome
             }
@@ -131,7 +131,11 @@ impl<S: Store> Turn<'_, S> {
                 let namespace = connection.namespace();
                 if !self.shared.locks.acquire(namespace, &key, connection.index) {
                     self.shared.locks.wait(namespace, &key, connection.index);
-                    connection.waits_for = Some((namespace, key));
+                    connection.waits_for = Some(WaitsFor {
+                        namespace,
+                        key,
+                        access: Access::Write,
+                    });
                     return Outcome::NotYet;
                 }
                 connection.waits_for = None;
@@ -167,6 +171,18 @@ impl<S: Store> Turn<'_, S> {
         }
     }
 
+    /// Whether the key that the next command needs is still not to be had: a look that costs less than planning it again.
+    #[inline]
+    fn still_waits(&self, connection: &Connection) -> bool {
+        connection.waits_for.as_ref().is_some_and(|waits| {
+            let found = self
+                .shared
+                .locks
+                .look(waits.namespace, &waits.key, connection.index);
+            must_wait(found, waits.access)
+        })
+    }
+
     /// Whether a key is between the reading and the writing of a read-modify-write that this command must not overtake or slip
     /// into.
     #[inline]
@@ -181,15 +197,14 @@ impl<S: Store> Turn<'_, S> {
         }
         let namespace = connection.namespace();
         let key = request.arg(key_at);
-        let must_wait = match self.shared.locks.look(namespace, key, connection.index) {
-            Found::Free | Found::Promised => false,
-            Found::Own => true,
-            // A read only has to come behind the connection's own writes.
-            Found::Taken => access == Access::Write,
-        };
+        let must_wait = must_wait(self.shared.locks.look(namespace, key, connection.index), access);
         if must_wait {
             self.shared.locks.wait(namespace, key, connection.index);
-            connection.waits_for = Some((namespace, request.bytes(key_at)));
+            connection.waits_for = Some(WaitsFor {
+                namespace,
+                key: request.bytes(key_at),
+                access,
+            });
         }
         must_wait
     }
@@ -281,6 +296,15 @@ impl<S: Store> Turn<'_, S> {
             Drive::Until(time) => self.shared.sleepers.push((time, again)),
             Drive::Done(reply) => connection.settle(place, reply, self.shared),
         }
+    }
+}
+
+/// Whether a command has to wait for a key it found so. A read only has to come behind the connection's own writes.
+fn must_wait(found: Found, access: Access) -> bool {
+    match found {
+        Found::Free | Found::Promised => false,
+        Found::Own => true,
+        Found::Taken => access == Access::Write,
     }
 }
 

@@ -2,12 +2,16 @@
 //!
 //! In: a key and the connection that works on it. Out: whose turn it is when the key is free again. Only commands of this face
 //! know these locks; against other faces a store's sequence condition decides. Invariant: a key has one owner at a time, and
-//! those who wait for it become its owner one by one, in the order they came, so that a busy key costs each of them one look.
+//! those who wait for it become its owner one by one, in the order they came, so that a busy key costs each of them one look. A
+//! pipeline keeps its key for a bounded run, so that its replies leave together.
 
 use super::limits::DATABASES;
 use bytes::Bytes;
 use headwater_converged::command::NamespaceId;
 use std::collections::{BTreeMap, VecDeque};
+
+/// Edits of a key that one connection makes in a row while others wait for it.
+const RUN_MAX: u32 = 31;
 
 /// Place of a connection in the face's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,6 +28,8 @@ enum Hold {
 struct Held {
     owner: ClientIndex,
     hold: Hold,
+    /// How often in a row the owner has had it.
+    run: u32,
     waiters: VecDeque<ClientIndex>,
 }
 
@@ -71,6 +77,7 @@ impl KeyLocks {
                 let held = Held {
                     owner: who,
                     hold: Hold::Working,
+                    run: 0,
                     waiters: VecDeque::new(),
                 };
                 self.held[namespace.index()].insert(key.clone(), held);
@@ -99,7 +106,13 @@ impl KeyLocks {
     /// Frees a key, or promises it to who has waited longest and must now be looked at.
     pub(crate) fn release(&mut self, namespace: NamespaceId, key: &[u8]) -> Option<ClientIndex> {
         let held = self.held[namespace.index()].get_mut(key)?;
-        if let Some(next) = held.waiters.pop_front() {
+        let own = held.waiters.iter().position(|waiter| *waiter == held.owner);
+        let next = match own {
+            Some(place) if held.run < RUN_MAX => held.waiters.remove(place),
+            _ => held.waiters.pop_front(),
+        };
+        if let Some(next) = next {
+            held.run = if next == held.owner { held.run + 1 } else { 0 };
             held.owner = next;
             held.hold = Hold::Promised;
             return Some(next);

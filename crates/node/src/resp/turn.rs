@@ -69,8 +69,8 @@ impl RespFace {
         let finished = connection.slots.is_empty() && connection.output.pending() == 0;
         if connection.life == Life::Dead || (connection.life == Life::Closing && finished) {
             self.close(&mut connection);
-        } else if connection.output.pending() > 0 && !connection.flushing {
-            connection.flushing = true;
+        } else if connection.output.pending() > 0 && !connection.queued.flushing {
+            connection.queued.flushing = true;
             self.shared.flush.push(connection.index);
         }
         if connection.socket.is_none() && connection.in_flight == 0 {
@@ -90,8 +90,8 @@ impl RespFace {
                 self.shared.unlock(namespace, key);
             }
         }
-        if let Some((namespace, key)) = connection.waits_for.take() {
-            self.shared.abandon(namespace, &key, connection.index);
+        if let Some(waits) = connection.waits_for.take() {
+            self.shared.abandon(waits.namespace, &waits.key, connection.index);
         }
         connection.slots.clear();
         connection.pending = super::connection::Pending::default();
@@ -124,13 +124,13 @@ impl RespFace {
         let Some(connection) = self.clients.get_mut(index) else {
             return;
         };
-        connection.hung_up |= seen.hung_up;
-        if seen.writable && connection.output.pending() > 0 && !connection.flushing {
-            connection.flushing = true;
+        connection.ready.hung_up |= seen.hung_up;
+        if seen.writable && connection.output.pending() > 0 && !connection.queued.flushing {
+            connection.queued.flushing = true;
             self.shared.flush.push(index);
         }
         if seen.readable {
-            connection.readable = true;
+            connection.ready.readable = true;
             self.feed(store, index);
         }
     }
@@ -145,7 +145,7 @@ impl RespFace {
             loop {
                 turn.run(connection);
                 let waits = !connection.pending.is_done() || connection.is_held();
-                if waits || draining || !connection.readable || connection.protocol_error.is_some() {
+                if waits || draining || !connection.ready.readable || connection.protocol_error.is_some() {
                     break;
                 }
                 if budget == 0 {
@@ -308,8 +308,8 @@ impl RespFace {
             // Its client is gone.
             _ => self.shared.sinks.put_back(completion.sink),
         }
-        if !connection.dirty {
-            connection.dirty = true;
+        if !connection.queued.dirty {
+            connection.queued.dirty = true;
             self.shared.dirty.push_back(index);
         }
         self.conclude(connection);
@@ -325,7 +325,7 @@ impl RespFace {
         {
             left -= 1;
             if let Some(connection) = self.clients.get_mut(index) {
-                connection.dirty = false;
+                connection.queued.dirty = false;
                 self.feed(store, index);
             }
         }
@@ -376,7 +376,7 @@ impl RespFace {
             let Some(mut connection) = self.clients.take(index) else {
                 continue;
             };
-            connection.flushing = false;
+            connection.queued.flushing = false;
             let before = connection.output.pending();
             let flushed = match &connection.socket {
                 Some(socket) => connection.output.flush(socket.as_fd(), &mut self.shared.sinks),
@@ -385,13 +385,13 @@ impl RespFace {
             self.shared.counters.output_bytes += (before - connection.output.pending()) as u64;
             match flushed {
                 // The kernel says when it takes more.
-                Ok(Flushed::Blocked) => connection.flushing = true,
+                Ok(Flushed::Blocked) => connection.queued.flushing = true,
                 Ok(Flushed::All) => {}
                 Err(_) => connection.life = Life::Dead,
             }
             self.conclude(connection);
             if let Some(connection) = self.clients.get_mut(index) {
-                connection.flushing = false;
+                connection.queued.flushing = false;
             }
         }
         if self.shared.flush.is_empty() {

@@ -123,6 +123,23 @@ impl Model {
         self.gone.insert((namespace.0, key.to_vec()), self.sequence);
     }
 
+    fn delete(
+        &mut self,
+        namespace: NamespaceId,
+        key: &[u8],
+        condition: Condition,
+        wall: UnixMillis,
+    ) -> Status {
+        let status = self.check(namespace, key, condition, wall);
+        if status.is_success() && self.find(namespace, key, wall).is_none() {
+            return Status::KEY_DOES_NOT_EXIST;
+        }
+        if status.is_success() {
+            self.remove(namespace, key);
+        }
+        status
+    }
+
     /// Carries a command out; the completion and the sequence that must be durable before it leaves.
     fn execute(&mut self, submitted: Submitted, wall: UnixMillis) -> (u64, Completion) {
         let namespace = submitted.namespace;
@@ -153,12 +170,8 @@ impl Model {
                 needs = self.seen(namespace, &key);
             }
             Command::Delete { key, condition } => {
-                completion.status = self.check(namespace, &key, condition, wall);
-                if completion.status.is_success() && self.find(namespace, &key, wall).is_none() {
-                    completion.status = Status::KEY_DOES_NOT_EXIST;
-                }
+                completion.status = self.delete(namespace, &key, condition, wall);
                 if completion.status.is_success() {
-                    self.remove(namespace, &key);
                     completion.sequence = Sequence(self.sequence);
                 }
                 needs = self.seen(namespace, &key);
@@ -189,22 +202,26 @@ impl Model {
             Command::Flush => needs = self.sequence,
             Command::Fence { up_to } => needs = up_to.0,
             Command::Clear => {
-                self.sequence += 1;
-                let sequence = self.sequence;
-                let cleared: Vec<_> = self
-                    .records
-                    .keys()
-                    .filter(|place| place.0 == namespace.0)
-                    .cloned()
-                    .collect();
-                for place in cleared {
-                    self.records.remove(&place);
-                    self.gone.insert(place, sequence);
-                }
+                self.clear(namespace);
                 needs = self.sequence;
             }
         }
         (needs, completion)
+    }
+
+    fn clear(&mut self, namespace: NamespaceId) {
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let cleared: Vec<_> = self
+            .records
+            .keys()
+            .filter(|place| place.0 == namespace.0)
+            .cloned()
+            .collect();
+        for place in cleared {
+            self.records.remove(&place);
+            self.gone.insert(place, sequence);
+        }
     }
 
     fn look(
