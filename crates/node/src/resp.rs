@@ -22,6 +22,7 @@ mod errors;
 mod expiry;
 mod gather;
 mod glob;
+mod help;
 mod info;
 mod inline;
 mod lcs;
@@ -143,6 +144,8 @@ pub struct RespFace {
     scratch: Vec<u8>,
     /// Clients whose sockets may hold more than one turn reads.
     hungry: Vec<locks::ClientIndex>,
+    /// When the kernel was last asked for events.
+    watched: Nanos,
     /// When idle clients were last looked for.
     swept: Nanos,
     begun: bool,
@@ -205,6 +208,7 @@ impl RespFace {
             events: Vec::with_capacity(TURN_EVENTS_MAX),
             scratch: vec![0; READ_BYTES],
             hungry: Vec::new(),
+            watched: Nanos::ZERO,
             swept: Nanos::ZERO,
             begun: false,
         })
@@ -285,7 +289,13 @@ impl RespFace {
     }
 
     fn take_kernel_events(&mut self) {
+        let quiet = self.events.is_empty();
         self.events.clear();
+        // A core that turns while it waits for the device need not ask the kernel each time round.
+        if quiet && self.shared.in_flight > 0 && self.shared.now.since(self.watched) < turn::WATCH_EVERY {
+            return;
+        }
+        self.watched = self.shared.now;
         let nothing = Timespec {
             tv_sec: 0,
             tv_nsec: 0,

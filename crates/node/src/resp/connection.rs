@@ -293,7 +293,8 @@ impl Connection {
         let socket = self.socket.as_ref()?;
         match recv(socket.as_fd(), &mut *scratch, RecvFlags::empty()) {
             Ok((_, 0)) => {
-                self.life = Life::Dead;
+                // What it asked before it stopped speaking it may still want to hear.
+                self.life = Life::Closing;
                 self.ready.readable = false;
                 None
             }

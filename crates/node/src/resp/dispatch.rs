@@ -10,6 +10,7 @@ use super::connection::{Connection, Life, Pending, ReplyMode, State, WaitsFor};
 use super::edit::Edit;
 use super::errors::{self, Failure};
 use super::gather::Gather;
+use super::help;
 use super::limits::{BATCH_COMMANDS_MAX, IN_FLIGHT_MAX, QUERY_BUFFER_BYTES_MAX};
 use super::locks::Found;
 use super::operation::{Drive, Lane, Operation, again};
@@ -96,6 +97,13 @@ impl<S: Store> Turn<'_, S> {
             return Outcome::Taken;
         }
         connection.last_verb = Some(verb);
+        if request.len() == 2
+            && request.is(1, "help")
+            && let Some(reply) = help::answer(verb, connection.protocol)
+        {
+            connection.answer(verb, reply, self.shared);
+            return Outcome::Taken;
+        }
         match entry.handler {
             Handler::Plan => self.carry_out(connection, verb, request),
             Handler::Settled if !connection.slots.is_empty() => Outcome::NotYet,

@@ -23,6 +23,8 @@ use std::os::fd::AsFd;
 pub(crate) const LISTENER_BIT: u64 = 1 << 63;
 /// How often idle clients are looked for.
 pub(crate) const SWEEP_EVERY: Nanos = Nanos::from_millis(1_000);
+/// How often the kernel is asked for events while device commands are in flight and nothing came last time.
+pub(crate) const WATCH_EVERY: Nanos = Nanos::from_micros(2);
 /// How often the device is run again in one turn while it keeps answering.
 const SETTLE_ROUNDS_MAX: usize = 64;
 

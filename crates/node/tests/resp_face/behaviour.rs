@@ -246,6 +246,79 @@ fn a_drain_answers_what_was_asked_and_closes() {
 }
 
 #[test]
+fn a_client_that_stops_speaking_still_hears_its_answers() {
+    for seed in 0..4 {
+        let node = Node::start(seed, 4);
+        let mut stream = TcpStream::connect(node.address).unwrap();
+        let mut bytes = encode(&[b"INCR", b"k"]).repeat(50);
+        bytes.extend(encode(&[b"MGET", b"k", b"l"]));
+        stream.write_all(&bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        assert!(
+            all.ends_with(":50\r\n*2\r\n$2\r\n50\r\n$-1\r\n"),
+            "seed {seed}: {all}"
+        );
+    }
+}
+
+#[test]
+fn one_client_too_many_is_told_so() {
+    let node = Node::start(18, 100);
+    let mut wire = node.connect();
+    assert_eq!(wire.say("CONFIG SET maxclients 2"), ok());
+    let mut second = node.connect();
+    assert_eq!(second.say("PING"), Value::Simple("PONG".to_owned()));
+    let mut third = node.connect();
+    assert_eq!(
+        third.receive(),
+        Value::Error("ERR max number of clients reached".to_owned())
+    );
+    drop(second);
+    // Its place is free as soon as the node has seen it go.
+    loop {
+        let mut again = node.connect();
+        again.send(&encode(&[b"PING"]));
+        if again.receive() == Value::Simple("PONG".to_owned()) {
+            break;
+        }
+    }
+}
+
+#[test]
+fn idle_clients_are_closed_when_there_is_a_timeout() {
+    let mut bench = Bench::start();
+    bench
+        .stream
+        .write_all(&encode(&[b"CONFIG", b"SET", b"timeout", b"3"]))
+        .unwrap();
+    assert_eq!(bench.wait_for(5), b"+OK\r\n");
+    assert_eq!(bench.face.connections(), 1);
+    assert!(bench.face.next_deadline().is_some());
+    bench.turn += 2_500_000_000;
+    bench.turns(2);
+    assert_eq!(bench.face.connections(), 1);
+    bench.turn += 1_500_000_000;
+    bench.turns(2);
+    assert_eq!(bench.face.connections(), 0);
+}
+
+#[test]
+fn every_command_with_subcommands_explains_them() {
+    let node = Node::start(19, 100);
+    let mut wire = node.connect();
+    for command in [
+        "CLIENT", "COMMAND", "CONFIG", "DEBUG", "MEMORY", "OBJECT", "SLOWLOG",
+    ] {
+        let Value::Array(lines) = wire.say(&format!("{command} HELP")) else {
+            panic!("no help for {command}")
+        };
+        assert!(lines.len() > 2, "{command}");
+    }
+}
+
+#[test]
 fn clients_can_be_silent_and_can_be_killed() {
     let node = Node::start(14, 1_000);
     let (mut one, mut two) = (node.connect(), node.connect());
@@ -355,7 +428,7 @@ impl Bench {
 
     fn turns(&mut self, count: u64) {
         for _ in 0..count {
-            self.turn += 1;
+            self.turn += 3_000;
             self.face
                 .poll(&mut self.model, Nanos(self.turn), UnixMillis(1_000_000));
         }
