@@ -4,6 +4,10 @@
 
 #[path = "resp_face/behaviour.rs"]
 mod behaviour;
+#[path = "resp_face/bench.rs"]
+mod bench;
+#[path = "resp_face/clients.rs"]
+mod clients;
 #[path = "resp_face/differential.rs"]
 mod differential;
 #[path = "resp_face/model.rs"]

@@ -37,6 +37,8 @@ pub(crate) struct Model {
     durable: u64,
     /// Most commands in flight.
     pub(crate) room: usize,
+    /// Whether another face writes between the commands of this one.
+    pub(crate) meddling: bool,
     /// Whether writes ever become durable.
     pub(crate) flushing: bool,
     random: fastrand::Rng,
@@ -53,6 +55,7 @@ impl Model {
             sequence: 0,
             durable: 0,
             room,
+            meddling: false,
             flushing: true,
             random: fastrand::Rng::with_seed(seed),
         }
@@ -207,6 +210,18 @@ impl Model {
             }
         }
         (needs, completion)
+    }
+
+    /// Another face stores a record again as it is: its value stays, its sequence does not.
+    fn meddle(&mut self) {
+        let count = self.records.len();
+        if count > 0 && self.random.u8(..3) == 0 {
+            let at = self.random.usize(..count);
+            self.sequence += 1;
+            if let Some(record) = self.records.values_mut().nth(at) {
+                record.sequence = self.sequence;
+            }
+        }
     }
 
     fn clear(&mut self, namespace: NamespaceId) {
@@ -387,6 +402,9 @@ impl Store for Model {
                 break;
             }
             let at = free[self.random.usize(..free.len())];
+            if self.meddling {
+                self.meddle();
+            }
             let submitted = self.queue.remove(at).unwrap();
             let held = self.execute(submitted, wall);
             self.held.push(held);
