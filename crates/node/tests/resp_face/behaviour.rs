@@ -266,13 +266,10 @@ fn info_config_slowlog_and_debug_tell_what_happened() {
     let Value::Array(entries) = wire.say("SLOWLOG GET") else {
         panic!("no log")
     };
-    let Value::Array(entry) = entries.last().unwrap() else {
-        panic!("no entry")
-    };
-    assert_eq!(
-        entry[3],
-        Value::Array(vec![bulk("debug"), bulk("... (2 more arguments)")])
-    );
+    // On a busy machine other commands may be there too.
+    let words = Value::Array(vec![bulk("debug"), bulk("... (2 more arguments)")]);
+    let is_sleep = |entry: &Value| matches!(entry, Value::Array(parts) if parts.contains(&words));
+    assert!(entries.iter().any(is_sleep));
     let Value::Bulk(info) = wire.say("INFO commandstats keyspace") else {
         panic!("no info")
     };
