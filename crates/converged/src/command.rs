@@ -4,6 +4,7 @@
 //! The contract of `submit` is one sentence: `Ok` means exactly one completion will follow; `Err` means none will.
 
 use bytes::Bytes;
+use headwater_dma::iova::Segments;
 use headwater_nvme::spec::status::Status;
 use std::fmt;
 
@@ -60,6 +61,54 @@ pub enum Condition {
     IfSequence(Sequence),
 }
 
+/// The bytes of a value to be stored.
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// They are here.
+    Bytes(Bytes),
+    /// They lie in client memory, and are copied once, straight into the record.
+    Client(Segments),
+}
+
+impl Payload {
+    /// How many there are.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Client(segments) => segments.bytes(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<B: Into<Bytes>> From<B> for Payload {
+    fn from(bytes: B) -> Self {
+        Self::Bytes(bytes.into())
+    }
+}
+
+/// Where the bytes of a value go that is read.
+#[derive(Clone, Debug)]
+pub enum Sink {
+    /// Appended to this; it comes back with the completion, error included.
+    Bytes(Vec<u8>),
+    /// To client memory, as many as fit.
+    Client(Segments),
+}
+
+impl From<Vec<u8>> for Sink {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
 /// Whether a read may be answered before what it saw is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
@@ -101,19 +150,19 @@ pub enum Command {
         /// Key bytes, 1 to [`KEY_BYTES_MAX`](crate::limits::KEY_BYTES_MAX).
         key: Bytes,
         /// Value bytes, up to [`VALUE_BYTES_MAX`](crate::limits::VALUE_BYTES_MAX).
-        value: Bytes,
+        value: Payload,
         /// What must hold.
         condition: Condition,
         /// When the record ceases.
         expiry: Expiry,
     },
     /// Read the value of a key (KV Retrieve 02h; UIO get 82h). The completion brings at most `bytes_max` bytes in
-    /// `sink`, appended, and the value's full length.
+    /// `sink`, and the value's full length.
     Retrieve {
         /// Key bytes.
         key: Bytes,
-        /// Where the value is appended; comes back with the completion, error included.
-        sink: Vec<u8>,
+        /// Where the value goes.
+        sink: Sink,
         /// At most so many bytes of the value's front.
         bytes_max: u32,
         /// When the answer may leave.
@@ -194,12 +243,30 @@ pub struct Completion {
     pub expiry_ms: u64,
     /// Batch: index of the write whose condition failed. Clear: how many keys went, capped.
     pub position: u32,
-    /// Retrieve: the sink that went in, with the value appended on success.
+    /// Retrieve: the bytes that went in as [`Sink::Bytes`], with the value appended on success.
     pub sink: Vec<u8>,
     /// List: the keys found.
     pub keys: Vec<ListedKey>,
     /// List: where to go on, or `None` at the end.
     pub next: Option<ListPosition>,
+}
+
+impl Completion {
+    /// An answer that brings nothing but a status.
+    #[must_use]
+    pub fn new(token: u64, status: Status) -> Self {
+        Self {
+            token,
+            status,
+            value_bytes: 0,
+            sequence: Sequence(0),
+            expiry_ms: 0,
+            position: 0,
+            sink: Vec::new(),
+            keys: Vec::new(),
+            next: None,
+        }
+    }
 }
 
 /// Why a command was not accepted: nothing happened, and no completion will follow.

@@ -1,9 +1,30 @@
 //! The device: what every face submits to and is answered by.
+//!
+//! In: commands from faces, time, and a medium. Out: one completion a command, released by the rule of its namespace.
+//! A turn of [`Device::poll`] goes once through the stages: media answers, operations that were waiting, new operations,
+//! expiry, collection, commit, release. Invariant: nothing in here blocks, sleeps or reads a clock.
 
-use crate::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
-use crate::limits::NAMESPACES;
-use crate::media::Media;
+mod open;
+mod schedule;
+
+use crate::checkpoint::Checkpointer;
+use crate::command::{Command, Completion, FaceId, NamespaceId, Payload, Sequence, SubmitError};
+use crate::execute::{Gate, Outcome};
+use crate::index::Index;
+use crate::limits::{
+    BATCH_BYTES_MAX, BATCH_WRITES_MAX, KEY_BYTES_MAX, NAMESPACES, OPERATIONS_MAX, VALUE_BYTES_MAX,
+};
+use crate::media::{Media, MediaError};
+use crate::operation::{Operation, Slab, Work};
+use crate::reads::Waiter;
+use crate::release::Release;
+use crate::trace::{Trace, Tracer};
+use crate::utl::{Stall, Utl};
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_nvme::spec::status::Status;
+use schedule::Schedule;
+
+pub use open::{OpenError, OpenReason, Progress, Start};
 
 /// When an acknowledged write of a namespace is safe from a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +57,8 @@ pub struct DeviceConfig {
     pub frames_max: usize,
     /// Seed of the key hash; any value, kept for the life of the process.
     pub hash_seed: u64,
+    /// Bits of the key hash that are used, 60 unless a test wants collisions.
+    pub hash_bits: u32,
 }
 
 impl Default for DeviceConfig {
@@ -45,6 +68,7 @@ impl Default for DeviceConfig {
             victim: VictimPolicy::Greedy,
             frames_max: 16_384,
             hash_seed: 0x68_65_61_64,
+            hash_bits: crate::index::HASH_BITS,
         }
     }
 }
@@ -80,15 +104,55 @@ pub struct DeviceStats {
     pub expired: u64,
     /// Records whose checksum did not match.
     pub damaged: u64,
+    /// Blocks set aside because a live record in them cannot be read.
+    pub quarantined: u64,
+    /// Commits that made something durable.
+    pub commits: u64,
+    /// Bytes of live records that the medium may hold.
+    pub capacity_bytes: u64,
+    /// Commands answered with "capacity exceeded" because collection found nothing to free.
+    pub no_room: u64,
+    /// Checkpoints completed.
+    pub checkpoints: u64,
+    /// Pages of checkpoints programmed.
+    pub checkpoint_pages: u64,
+    /// Completions waiting for durability now.
+    pub gated: u64,
+    /// Operations in flight now.
+    pub in_flight: u64,
 }
 
 /// The converged device over one medium.
 #[derive(Debug)]
 pub struct Device<M> {
-    media: M,
+    utl: Utl<M>,
+    slab: Slab,
+    schedule: Schedule,
+    release: Release,
+    durability: [Durability; NAMESPACES],
+    interval_due: Option<Nanos>,
+    checkpointer: Checkpointer,
+    tracer: Tracer,
+    awake: Vec<Waiter>,
+    now: Nanos,
 }
 
 impl<M: Media> Device<M> {
+    fn over(utl: Utl<M>, config: &DeviceConfig) -> Self {
+        Self {
+            utl,
+            slab: Slab::default(),
+            schedule: Schedule::default(),
+            release: Release::default(),
+            durability: config.durability,
+            interval_due: None,
+            checkpointer: Checkpointer::default(),
+            tracer: Tracer::default(),
+            awake: Vec::new(),
+            now: Nanos::ZERO,
+        }
+    }
+
     /// Submits a command for a face. `Ok` means exactly one completion will follow; `Err` means none will.
     ///
     /// # Errors
@@ -100,30 +164,328 @@ impl<M: Media> Device<M> {
         token: u64,
         command: Command,
     ) -> Result<(), SubmitError> {
-        let _ = (face, namespace, token, command);
-        Err(SubmitError::Busy(0))
+        self.check(namespace, &command).map_err(SubmitError::Refused)?;
+        let mut operation = Operation::new(face, token, namespace, Work::Command(command), self.now);
+        operation.hash_keys(&self.utl.hasher);
+        self.utl.index.prefetch(operation.hash);
+        let at = self
+            .slab
+            .insert(operation)
+            .map_err(|_| SubmitError::Busy(OPERATIONS_MAX))?;
+        self.schedule.incoming.push_back(at);
+        Ok(())
+    }
+
+    /// Whether the command lies inside the limits, else the status that says which one it breaks.
+    fn check(&self, namespace: NamespaceId, command: &Command) -> Result<(), Status> {
+        if namespace.0 == 0 || namespace.index() >= NAMESPACES {
+            return Err(Status::INVALID_NAMESPACE);
+        }
+        let key_fits = |key: &[u8]| {
+            if key.is_empty() || key.len() > KEY_BYTES_MAX {
+                Err(Status::INVALID_KEY_SIZE)
+            } else {
+                Ok(())
+            }
+        };
+        // A record is built whole in device DRAM before its pages leave, so DRAM limits values too.
+        let value_max = VALUE_BYTES_MAX.min(self.utl.dram.frames_max() / 4 * crate::media::PAGE_DATA_BYTES);
+        let value_fits = |value: &Payload| {
+            if value.len() > value_max {
+                Err(Status::INVALID_VALUE_SIZE)
+            } else {
+                Ok(())
+            }
+        };
+        match command {
+            Command::Store { key, value, .. } => key_fits(key).and_then(|()| value_fits(value)),
+            Command::Retrieve { key, .. } | Command::Exist { key, .. } | Command::Delete { key, .. } => {
+                key_fits(key)
+            }
+            Command::Batch { writes } => check_batch(writes, value_max, key_fits),
+            Command::List { .. } | Command::Flush | Command::Fence { .. } | Command::Clear => Ok(()),
+        }
     }
 
     /// Runs every stage as far as it can go at this time; never blocks. Returns whether anything moved.
     pub fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool {
-        let _ = (now, wall);
-        false
+        self.now = now;
+        self.utl.wall_ms = wall.0;
+        let mut moved = self.utl.pump(now, &mut self.awake);
+        self.wake();
+        moved |= self.run_waiting();
+        moved |= self.run_incoming();
+        moved |= self.expire();
+        moved |= self.collect();
+        moved |= self.checkpointer.advance(&mut self.utl, now);
+        moved |= self.tick_interval();
+        moved |= self.utl.pump(now, &mut self.awake);
+        self.wake();
+        moved |= self.settle_release();
+        moved | self.unjam(moved)
+    }
+
+    fn tick_interval(&mut self) -> bool {
+        let due = self.interval_due.is_some_and(|due| due <= self.now);
+        if due {
+            self.interval_due = None;
+            let applied = self.utl.applied();
+            self.utl.commit.want(applied);
+        }
+        due
+    }
+
+    fn settle_release(&mut self) -> bool {
+        if self.utl.failed.is_some() {
+            return self.release.fail(Status::INTERNAL_ERROR);
+        }
+        let durable = self.utl.commit.durable;
+        self.tracer.durable(durable, self.now);
+        self.release.advance(durable)
+    }
+
+    /// An operation is finished: its completion goes to the release rule.
+    fn finish(&mut self, at: usize, outcome: Outcome) {
+        let Some(mut operation) = self.slab.remove(at) else {
+            return;
+        };
+        let Outcome { mut completion, gate } = outcome;
+        completion.token = operation.token;
+        let completion = operation.answer(completion);
+        let gate = match gate {
+            Gate::Durable(sequence) => sequence,
+            Gate::Open => Sequence(0),
+            Gate::Promise(sequence) => self.promised(operation.namespace, sequence),
+        };
+        self.utl.commit.want(gate);
+        self.tracer
+            .executed(&operation, completion.status, gate, self.now);
+        if matches!(operation.work, Work::Command(_)) {
+            self.utl.stats.completed += 1;
+            self.release
+                .push(operation.face, completion, gate, self.utl.commit.durable);
+        }
+    }
+
+    /// What the namespace's durability makes of a gate.
+    fn promised(&mut self, namespace: NamespaceId, sequence: Sequence) -> Sequence {
+        match self.durability[namespace.index()] {
+            Durability::Always => sequence,
+            Durability::OnFlush => Sequence(0),
+            Durability::Interval(interval) => {
+                if sequence > self.utl.commit.durable {
+                    self.interval_due.get_or_insert(self.now.after(interval));
+                }
+                Sequence(0)
+            }
+        }
     }
 
     /// Takes the next completion that may leave, for one face.
+    #[inline]
     pub fn next_completion(&mut self, face: FaceId) -> Option<Completion> {
-        let _ = face;
-        None
+        self.release.pop(face)
     }
 
-    /// When the device next has work of its own (a durability interval, an expiry, a simulated media event);
-    /// `None` when only a command or a media completion can wake it.
+    /// When the device next has work of its own (a durability interval, a simulated media event); `None` when only a
+    /// command or a media completion can wake it. Expiry is wall time: see [`next_expiry`](Self::next_expiry).
+    #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.media.next_event()
+        self.interval_due
+            .into_iter()
+            .chain(self.utl.media.next_event())
+            .min()
+    }
+
+    /// The wall time at which the next key ceases to exist, if any will.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<UnixMillis> {
+        self.utl.expiry.next_ms().map(UnixMillis)
+    }
+
+    /// Changes a namespace's durability from the next completion on.
+    pub fn set_durability(&mut self, namespace: NamespaceId, durability: Durability) {
+        if let Some(slot) = self.durability.get_mut(namespace.index()) {
+            *slot = durability;
+        }
+    }
+
+    /// A namespace's durability.
+    #[must_use]
+    pub fn durability(&self, namespace: NamespaceId) -> Durability {
+        self.durability
+            .get(namespace.index())
+            .copied()
+            .unwrap_or(Durability::Always)
+    }
+
+    /// Keys of a namespace.
+    #[must_use]
+    pub fn keys(&self, namespace: NamespaceId) -> u64 {
+        self.utl
+            .namespaces
+            .get(namespace.index())
+            .map_or(0, |state| state.keys)
+    }
+
+    /// Operations in flight, completions waiting for durability not counted.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Asks for a checkpoint; it is written in the background, turn by turn.
+    pub fn request_checkpoint(&mut self) {
+        self.checkpointer.request();
+    }
+
+    /// Whether a checkpoint is being written or waits for room.
+    #[must_use]
+    pub fn is_checkpointing(&self) -> bool {
+        self.checkpointer.is_busy()
+    }
+
+    /// The failure after which the device accepts no writes, if there was one.
+    #[must_use]
+    pub fn failure(&self) -> Option<MediaError> {
+        self.utl.failed
+    }
+
+    /// Stage times of the last sampled request.
+    #[must_use]
+    pub fn trace(&self) -> Option<Trace> {
+        self.tracer.last()
+    }
+
+    /// The medium.
+    pub fn media(&self) -> &M {
+        &self.utl.media
+    }
+
+    /// The medium, for the faults of a simulator.
+    pub fn media_mut(&mut self) -> &mut M {
+        &mut self.utl.media
+    }
+
+    /// Gives the medium back, as a power cut would leave it.
+    pub fn into_media(self) -> M {
+        self.utl.media
+    }
+
+    /// Makes everything durable, writes a checkpoint, and returns the time when that is done. Blocks on the media.
+    ///
+    /// # Errors
+    /// The failure that keeps the medium from becoming durable.
+    pub fn shutdown(&mut self, mut now: Nanos, wall: UnixMillis) -> Result<Nanos, MediaError> {
+        let applied = self.utl.applied();
+        self.utl.commit.want(applied);
+        self.checkpointer.request();
+        loop {
+            let moved = self.poll(now, wall);
+            if let Some(error) = self.utl.failed {
+                return Err(error);
+            }
+            let settled = self.utl.commit.durable >= applied && !self.checkpointer.is_busy();
+            if settled {
+                return Ok(now);
+            }
+            if !moved {
+                if self.utl.media.in_flight() == 0 && self.checkpointer.give_up() {
+                    continue;
+                }
+                now = self.utl.media.wait(now);
+            }
+        }
     }
 
     /// The numbers.
+    #[must_use]
     pub fn stats(&self) -> DeviceStats {
-        DeviceStats::default()
+        let mut stats = self.utl.stats;
+        for (keys, state) in stats.keys.iter_mut().zip(&self.utl.namespaces) {
+            *keys = state.keys;
+        }
+        stats.programmed_bytes = self.utl.programmed_bytes();
+        stats.free_blocks = u32::try_from(self.utl.blocks.free()).unwrap_or(u32::MAX);
+        stats.live_bytes = self.utl.blocks.live_bytes();
+        stats.index_bytes = self.utl.index.bytes();
+        stats.capacity_bytes = self.utl.capacity_bytes();
+        stats.commits = self.utl.commit.commits;
+        stats.gated = self.release.gated() as u64;
+        stats.in_flight = self.slab.len() as u64;
+        stats
+    }
+}
+
+/// Whether a batch lies inside the limits and names no key twice.
+fn check_batch(
+    writes: &[crate::command::BatchWrite],
+    value_max: usize,
+    key_fits: impl Fn(&[u8]) -> Result<(), Status>,
+) -> Result<(), Status> {
+    if writes.len() > BATCH_WRITES_MAX {
+        return Err(Status::INVALID_FIELD);
+    }
+    let mut keys: Vec<&[u8]> = Vec::with_capacity(writes.len());
+    let mut bytes = 0;
+    for write in writes {
+        key_fits(write.key())?;
+        let value_bytes = match write {
+            crate::command::BatchWrite::Store { value, .. } => value.len(),
+            crate::command::BatchWrite::Delete { .. } => 0,
+        };
+        bytes += crate::record::HEADER_BYTES + write.key().len() + value_bytes;
+        keys.push(write.key());
+    }
+    if bytes > BATCH_BYTES_MAX.min(value_max + value_max / 2) {
+        return Err(Status::INVALID_VALUE_SIZE);
+    }
+    keys.sort_unstable();
+    if keys.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(Status::COMMAND_SEQUENCE_ERROR);
+    }
+    Ok(())
+}
+
+impl<M: Media> Device<M> {
+    /// Submits what came due, a few at a time so that a wave of expiries does not hold up commands.
+    fn expire(&mut self) -> bool {
+        const AT_ONCE: usize = 128;
+        let mut any = false;
+        while self.schedule.expiring < AT_ONCE {
+            let Some((expiry_ms, hash, address)) = self.utl.expiry.due(self.utl.wall_ms) else {
+                break;
+            };
+            let mut operation = Operation::new(
+                FaceId(0),
+                0,
+                NamespaceId::FIRST,
+                Work::Expire { address },
+                self.now,
+            );
+            operation.hash = hash;
+            let Ok(at) = self.slab.insert(operation) else {
+                break;
+            };
+            // While it is being removed the queue must not name it again.
+            self.utl.expiry.remove(expiry_ms, hash, address);
+            self.schedule.expiring += 1;
+            self.run(at);
+            any = true;
+        }
+        any
+    }
+
+    fn collect(&mut self) -> bool {
+        match self.utl.collect() {
+            Ok(moved) => moved,
+            Err(Stall::Pages(pages)) => {
+                for page in pages {
+                    self.utl.reads.request(page, Waiter::Collector, &self.utl.blocks);
+                }
+                true
+            }
+            Err(Stall::Room { .. }) => false,
+        }
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Time is an argument: real media ignore it, simulated media complete by it.
 
+pub mod file;
 pub mod geometry;
 pub mod memory;
 pub mod rules;
@@ -131,6 +132,8 @@ pub struct MediaTraits {
     pub guard_pages: u8,
     /// Most operations in flight.
     pub queue_max: usize,
+    /// Whether [`Media::view`] shows every page from the moment its program was accepted.
+    pub addressable: bool,
 }
 
 /// Flash, real or simulated.

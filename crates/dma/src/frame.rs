@@ -4,29 +4,42 @@
 //! in flight nobody else can name it. The pool keeps returned frames for reuse and holds a named limit.
 //! Invariant: frames handed out plus frames kept never exceed the pool's limit.
 
+use headwater_host::region::{SECTOR_BYTES, SectorBuffer};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of one page slot: 4,096 of data, 128 of spare, 384 that belong to the media.
 pub const FRAME_BYTES: usize = 4_608;
 
-const SECTOR_BYTES: usize = 512;
 const SECTORS: usize = FRAME_BYTES / SECTOR_BYTES;
 const _: () = assert!(SECTORS * SECTOR_BYTES == FRAME_BYTES);
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C, align(512))]
-struct Sector([u8; SECTOR_BYTES]);
-
 /// One page slot of memory, 512-byte aligned. Derefs to its bytes while the CPU owns it.
-pub struct Frame(Box<[Sector; SECTORS]>);
+pub struct Frame(SectorBuffer);
 
 impl Frame {
     /// A zeroed frame that belongs to no pool.
     #[must_use]
     pub fn zeroed() -> Self {
-        Self(Box::new([Sector([0; SECTOR_BYTES]); SECTORS]))
+        Self(SectorBuffer::zeroed(SECTORS))
+    }
+
+    /// The frame as the buffer that a ring of the host takes.
+    #[must_use]
+    pub fn into_sectors(self) -> SectorBuffer {
+        self.0
+    }
+
+    /// The frame back from a ring.
+    ///
+    /// # Errors
+    /// The buffer is not as long as a frame; it is given back.
+    pub fn from_sectors(sectors: SectorBuffer) -> Result<Self, SectorBuffer> {
+        if sectors.len() == FRAME_BYTES {
+            Ok(Self(sectors))
+        } else {
+            Err(sectors)
+        }
     }
 }
 
@@ -35,14 +48,14 @@ impl Deref for Frame {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        self.0.as_bytes()
+        &self.0
     }
 }
 
 impl DerefMut for Frame {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.0.as_mut_bytes()
+        &mut self.0
     }
 }
 
@@ -118,6 +131,15 @@ mod tests {
         let frame = Frame::zeroed();
         assert_eq!(frame.as_ptr().align_offset(SECTOR_BYTES), 0);
         assert_eq!(frame.len(), FRAME_BYTES);
+    }
+
+    #[test]
+    fn a_frame_goes_to_a_ring_and_comes_back() {
+        let mut frame = Frame::zeroed();
+        frame[4_607] = 7;
+        let frame = Frame::from_sectors(frame.into_sectors()).unwrap();
+        assert_eq!(frame[4_607], 7);
+        assert!(Frame::from_sectors(SectorBuffer::zeroed(SECTORS + 1)).is_err());
     }
 
     #[test]

@@ -1,1 +1,283 @@
-//! calibration
+//! Thresholds that are measured on this host, not guessed, and kept.
+//!
+//! In: a clock, the cache file of an earlier run, `HEADWATER_SPIN_US`. Out: a [`Calibration`]. Invariant: a kept value
+//! is used only on the machine, kernel and version that measured it; a cache that is missing, damaged or cannot be
+//! written costs a measurement of a few milliseconds and nothing else.
+
+mod measure;
+
+use crate::clock::{Clock, Nanos};
+use crate::topology::Topology;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+/// Longest spin before sleep that is ever chosen.
+pub const SPIN_MAX: Nanos = Nanos::from_micros(50);
+
+/// Overrides [`Calibration::spin_before_sleep`], in microseconds.
+pub const SPIN_VARIABLE: &str = "HEADWATER_SPIN_US";
+
+/// Where streaming copies begin if there was no time or memory to measure: a page, as measured on Zen 4.
+const STREAMING_FROM_DEFAULT: u64 = 4_096;
+
+/// Most machines that one cache file remembers.
+const MACHINES_MAX: usize = 64;
+
+/// What the thresholds of this host are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Calibration {
+    /// How long an idle core polls before it sleeps: as long as waking it takes, at most [`SPIN_MAX`]; zero where there
+    /// is one core only, for then nobody works while it spins.
+    pub spin_before_sleep: Nanos,
+    /// Waking a sleeping thread and being woken by it, through two eventfds.
+    pub wake_round_trip: Nanos,
+    /// From this many bytes on a copy into cold memory is faster past the cache; `u64::MAX` if it never is.
+    pub streaming_copy_from_bytes: u64,
+    /// Where the values come from.
+    pub origin: Origin,
+    /// What the spin override says.
+    pub spin_override: SpinOverride,
+}
+
+/// Where a calibration comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Measured just now.
+    Measured,
+    /// Measured by an earlier run on this machine.
+    Cached,
+}
+
+/// What was made of [`SPIN_VARIABLE`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SpinOverride {
+    /// It is not set.
+    Unset,
+    /// It replaced the measured spin.
+    Used,
+    /// It is not a whole number of microseconds, and was ignored.
+    Ignored(String),
+}
+
+/// Values as they are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    wake_round_trip_ns: u64,
+    streaming_copy_from_bytes: u64,
+}
+
+/// The cache file: values by the fingerprint of the machine that measured them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct CacheFile {
+    machines: BTreeMap<String, Kept>,
+}
+
+impl Calibration {
+    /// This host's thresholds: from the cache if they are there, measured and kept if not.
+    #[must_use]
+    pub fn load_or_measure(clock: &Clock) -> Self {
+        let path = cache_path(
+            env::var_os("XDG_CACHE_HOME").as_deref(),
+            env::var_os("HOME").as_deref(),
+        );
+        let spin = env::var_os(SPIN_VARIABLE).map(|value| value.to_string_lossy().into_owned());
+        Self::load_or_measure_at(clock, path.as_deref(), spin.as_deref())
+    }
+
+    fn load_or_measure_at(clock: &Clock, path: Option<&Path>, spin: Option<&str>) -> Self {
+        let topology = Topology::read();
+        let fingerprint = fingerprint(&topology);
+        let mut cache = path.and_then(load).unwrap_or_default();
+        let found = cache.machines.get(&fingerprint).copied();
+        let (kept, origin) = match found {
+            Some(kept) => (kept, Origin::Cached),
+            None => (measure(clock), Origin::Measured),
+        };
+        if let (Origin::Measured, Some(path)) = (origin, path) {
+            if cache.machines.len() >= MACHINES_MAX {
+                cache.machines.clear();
+            }
+            cache.machines.insert(fingerprint, kept);
+            // A cache that cannot be written is measured again next time.
+            let _ = store(path, &cache);
+        }
+        Self::from_kept(kept, origin, topology.cores(), spin)
+    }
+
+    fn from_kept(kept: Kept, origin: Origin, cores: usize, spin: Option<&str>) -> Self {
+        let wake_round_trip = Nanos(kept.wake_round_trip_ns);
+        let measured = if cores > 1 {
+            wake_round_trip.min(SPIN_MAX)
+        } else {
+            Nanos::ZERO
+        };
+        let (spin_before_sleep, spin_override) = match spin.map(|text| (text, text.trim().parse::<u64>())) {
+            None => (measured, SpinOverride::Unset),
+            Some((_, Ok(micros))) => (Nanos(micros.saturating_mul(1_000)), SpinOverride::Used),
+            Some((text, Err(_))) => (measured, SpinOverride::Ignored(text.to_owned())),
+        };
+        Self {
+            spin_before_sleep,
+            wake_round_trip,
+            streaming_copy_from_bytes: kept.streaming_copy_from_bytes,
+            origin,
+            spin_override,
+        }
+    }
+}
+
+fn measure(clock: &Clock) -> Kept {
+    Kept {
+        // A system without eventfds or threads to spare spins as long as it ever would.
+        wake_round_trip_ns: measure::wake_round_trip(clock).unwrap_or(SPIN_MAX).0,
+        streaming_copy_from_bytes: measure::streaming_copy_from_bytes(clock)
+            .unwrap_or(STREAMING_FROM_DEFAULT),
+    }
+}
+
+/// What the measured values hold for.
+fn fingerprint(topology: &Topology) -> String {
+    format!(
+        "{} | {} cores | Linux {} | headwater {}",
+        topology.cpu_model,
+        topology.cores(),
+        topology.kernel_release,
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+/// Where the cache is: under the user's cache directory, or nowhere.
+fn cache_path(cache_home: Option<&std::ffi::OsStr>, home: Option<&std::ffi::OsStr>) -> Option<PathBuf> {
+    // The XDG specification says that a path which is not absolute counts as unset.
+    let absolute = |path: Option<&std::ffi::OsStr>| path.map(PathBuf::from).filter(|path| path.is_absolute());
+    let directory = absolute(cache_home).or_else(|| Some(absolute(home)?.join(".cache")))?;
+    Some(directory.join("headwater").join("calibration.json"))
+}
+
+fn load(path: &Path) -> Option<CacheFile> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// Writes the cache beside its place and renames it there, so that two processes never leave half a file.
+fn store(path: &Path, cache: &CacheFile) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let unfinished = path.with_extension(format!("{}.unfinished", std::process::id()));
+    fs::write(&unfinished, serde_json::to_vec_pretty(cache)?)?;
+    fs::rename(&unfinished, path).inspect_err(|_| {
+        let _ = fs::remove_file(&unfinished);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEPT: Kept = Kept {
+        wake_round_trip_ns: 7_000,
+        streaming_copy_from_bytes: 2_048,
+    };
+
+    fn at(path: Option<&Path>) -> Calibration {
+        Calibration::load_or_measure_at(&Clock::start(), path, None)
+    }
+
+    #[test]
+    fn a_second_run_uses_what_the_first_measured() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("deep/calibration.json");
+        let first = at(Some(&path));
+        assert_eq!(first.origin, Origin::Measured);
+        assert!(first.spin_before_sleep <= SPIN_MAX);
+        let second = at(Some(&path));
+        assert_eq!(
+            second,
+            Calibration {
+                origin: Origin::Cached,
+                ..first
+            }
+        );
+    }
+
+    #[test]
+    fn a_damaged_cache_is_measured_again_and_mended() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("calibration.json");
+        for damage in ["", "{", "[]", "{\"machines\": {\"x\": 3}}", "\u{0}"] {
+            fs::write(&path, damage).unwrap();
+            assert_eq!(at(Some(&path)).origin, Origin::Measured, "{damage:?}");
+            assert_eq!(at(Some(&path)).origin, Origin::Cached, "{damage:?}");
+        }
+    }
+
+    #[test]
+    fn another_machines_values_are_kept_but_not_used() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("calibration.json");
+        let mut cache = CacheFile::default();
+        cache.machines.insert("another".into(), KEPT);
+        store(&path, &cache).unwrap();
+        assert_eq!(at(Some(&path)).origin, Origin::Measured);
+        assert_eq!(load(&path).unwrap().machines["another"], KEPT);
+        assert_eq!(load(&path).unwrap().machines.len(), 2);
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_no_error() {
+        assert_eq!(
+            at(Some(Path::new("/proc/nowhere/calibration.json"))).origin,
+            Origin::Measured
+        );
+        assert_eq!(at(None).origin, Origin::Measured);
+    }
+
+    #[test]
+    fn the_override_wins_and_nonsense_is_told() {
+        let from = |spin| Calibration::from_kept(KEPT, Origin::Cached, 4, spin);
+        assert_eq!(from(None).spin_before_sleep, Nanos(7_000));
+        assert_eq!(from(Some("120")).spin_before_sleep, Nanos::from_micros(120));
+        assert_eq!(from(Some("0")).spin_before_sleep, Nanos::ZERO);
+        assert_eq!(from(Some("0")).spin_override, SpinOverride::Used);
+        for nonsense in ["", "-1", "5us", "1e3"] {
+            assert_eq!(from(Some(nonsense)).spin_before_sleep, Nanos(7_000));
+            assert_eq!(
+                from(Some(nonsense)).spin_override,
+                SpinOverride::Ignored(nonsense.into())
+            );
+        }
+    }
+
+    #[test]
+    fn the_spin_has_a_ceiling_and_one_core_never_spins() {
+        let slow = Kept {
+            wake_round_trip_ns: 900_000,
+            ..KEPT
+        };
+        assert_eq!(
+            Calibration::from_kept(slow, Origin::Cached, 2, None).spin_before_sleep,
+            SPIN_MAX
+        );
+        assert_eq!(
+            Calibration::from_kept(slow, Origin::Cached, 1, None).spin_before_sleep,
+            Nanos::ZERO
+        );
+    }
+
+    #[test]
+    fn the_cache_lies_where_xdg_says() {
+        let path = |cache: Option<&str>, home: Option<&str>| {
+            cache_path(cache.map(AsRef::as_ref), home.map(AsRef::as_ref))
+        };
+        let tail = "headwater/calibration.json";
+        assert_eq!(path(Some("/c"), Some("/h")), Some(Path::new("/c").join(tail)));
+        assert_eq!(
+            path(Some("c"), Some("/h")),
+            Some(Path::new("/h/.cache").join(tail))
+        );
+        assert_eq!(path(None, Some("/h")), Some(Path::new("/h/.cache").join(tail)));
+        assert_eq!(path(None, None), None);
+    }
+}

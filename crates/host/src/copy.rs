@@ -1,1 +1,93 @@
-//! copy
+//! The kernels that move and check payload: copy, copy past the cache, CRC-32C, and both in one pass.
+//!
+//! In: byte slices that the CPU owns. Out: the same bytes elsewhere, and their CRC-32C (Castagnoli). Invariant: every
+//! kernel gives the same answer for the same bytes; which one runs is chosen once, from what the CPU has, and costs one
+//! load and one indirect call afterwards.
+//!
+//! A CRC here is a value that composes: `crc32c(crc32c(0, a), b)` is the CRC of `a` followed by `b`.
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod dispatch;
+mod fold;
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod stream;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+#[cfg(test)]
+mod tests;
+
+use dispatch::kernels;
+
+/// Copies shorter than this go through the cache even when asked to stream: the fence would cost more than it saves.
+pub const STREAMING_BYTES_MIN: usize = 1_024;
+
+/// Copies `src` into `dst`.
+///
+/// # Panics
+/// When the lengths differ.
+#[inline]
+pub fn copy(dst: &mut [u8], src: &[u8]) {
+    dst.copy_from_slice(src);
+}
+
+/// Copies `src` into `dst` past the cache, for bytes that will not be read soon. The stores are fenced before it
+/// returns. Short copies, and CPUs without wide streaming stores, take [`copy`].
+///
+/// # Panics
+/// When the lengths differ.
+#[inline]
+pub fn copy_streaming(dst: &mut [u8], src: &[u8]) {
+    if src.len() < STREAMING_BYTES_MIN {
+        return copy(dst, src);
+    }
+    kernels().stream(dst, src);
+}
+
+/// The CRC-32C of `bytes`, continued from `seed`: the CRC of what came before, 0 at the start.
+#[must_use]
+#[inline]
+pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    !kernels().crc(!seed, bytes)
+}
+
+/// Copies `src` into `dst` and returns the CRC-32C of the bytes, continued from `seed`, in one pass over them.
+///
+/// # Panics
+/// When the lengths differ.
+#[inline]
+pub fn copy_crc32c(dst: &mut [u8], src: &[u8], seed: u32) -> u32 {
+    assert_eq!(dst.len(), src.len(), "a copy between lengths that differ");
+    !kernels().copy_crc(!seed, dst, src)
+}
+
+/// Name of the CRC kernel in use, for `doctor`.
+#[must_use]
+pub fn kernel_name() -> &'static str {
+    kernels().name
+}
+
+/// Asks the CPU to bring every cache line of `bytes` closer. A hint: it changes nothing that a program can see.
+#[inline]
+pub fn prefetch(bytes: &[u8]) {
+    for line in bytes.chunks(64) {
+        prefetch_read(&line[0]);
+    }
+}
+
+/// Asks the CPU to bring the first cache line of `target` closer, for reading.
+#[inline]
+pub fn prefetch_read<T>(target: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch is a hint that touches no architectural state and cannot fault; SSE is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(target).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = target;
+    }
+}

@@ -13,4 +13,11 @@
 pub mod calibration;
 pub mod clock;
 pub mod copy;
+pub mod file;
+pub mod foreign;
 pub mod region;
+pub mod ring_memory;
+pub mod sync;
+pub mod topology;
+pub mod uring;
+pub mod wake;

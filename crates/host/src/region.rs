@@ -1,1 +1,210 @@
-//! region
+//! Memory that we map ourselves: large, aligned, backed by huge pages where the kernel gives them.
+//!
+//! In: a length in bytes. Out: a [`Region`], zeroed, owned by the CPU, given back when it is dropped; or a
+//! [`SectorBuffer`], the small kind that direct I/O takes. Invariant: a region's bytes are mapped readable and writable
+//! for exactly as long as the value lives, and nobody else has their address.
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
+use std::slice;
+
+pub use crate::region::sector::{SECTOR_BYTES, SectorBuffer};
+
+mod sector;
+
+/// Bytes of a huge page; regions at least this long start on such a boundary.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Why a region could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegionError {
+    /// The kernel refused the mapping.
+    #[error("the kernel would not map {bytes} bytes of memory (error {errno}): ask for less or free some")]
+    Map {
+        /// How much was asked for.
+        bytes: usize,
+        /// The kernel's number.
+        errno: i32,
+    },
+    /// The length does not fit the address space.
+    #[error("{bytes} bytes of memory do not fit the address space: ask for less")]
+    TooLong {
+        /// How much was asked for.
+        bytes: usize,
+    },
+}
+
+/// A run of mapped memory that this value owns.
+pub struct Region {
+    start: NonNull<u8>,
+    bytes: usize,
+    mapped_bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and to no thread in particular; access follows `&` and `&mut`.
+unsafe impl Send for Region {}
+// SAFETY: through `&Region` the bytes can only be read.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps `bytes` of zeroed memory. Pages are taken from the system when they are first touched.
+    ///
+    /// # Errors
+    /// The kernel refuses the mapping, or the length does not fit.
+    pub fn zeroed(bytes: usize) -> Result<Self, RegionError> {
+        let huge = bytes >= HUGE_PAGE_BYTES;
+        let page_bytes = if huge {
+            HUGE_PAGE_BYTES
+        } else {
+            rustix::param::page_size()
+        };
+        let mapped_bytes = bytes
+            .max(1)
+            .checked_next_multiple_of(page_bytes)
+            .ok_or(RegionError::TooLong { bytes })?;
+        // A huge page more than needed, so that an aligned start lies within; what is over is given back at once.
+        let slack = if huge { HUGE_PAGE_BYTES } else { 0 };
+        let asked = mapped_bytes
+            .checked_add(slack)
+            .ok_or(RegionError::TooLong { bytes })?;
+        // SAFETY: a private anonymous mapping at an address of the kernel's choice touches no memory that exists.
+        let found = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                asked,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        let map_error = |errno: rustix::io::Errno| RegionError::Map {
+            bytes,
+            errno: errno.raw_os_error(),
+        };
+        let found = found.map_err(map_error)?;
+        let lead = if huge {
+            found.align_offset(HUGE_PAGE_BYTES).min(slack)
+        } else {
+            0
+        };
+        let start = found.wrapping_byte_add(lead);
+        give_back(found, lead);
+        give_back(start.wrapping_byte_add(mapped_bytes), slack - lead);
+        if huge {
+            // SAFETY: the range is the mapping made above; the advice changes how it is backed, not what it holds.
+            // Its failure (a kernel without huge pages) costs speed only.
+            let _ = unsafe { madvise(start, mapped_bytes, Advice::LinuxHugepage) };
+        }
+        let start = NonNull::new(start.cast::<u8>()).ok_or(RegionError::Map { bytes, errno: 0 })?;
+        Ok(Self {
+            start,
+            bytes,
+            mapped_bytes,
+        })
+    }
+}
+
+/// Unmaps a part of a mapping that nobody has an address into.
+fn give_back(start: *mut c_void, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: called only with page-aligned parts of a mapping of this module, whose owner gives them up here.
+        // A failure leaves the pages mapped, which leaks address space but breaks nothing.
+        let _ = unsafe { munmap(start, bytes) };
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        give_back(self.start.as_ptr().cast(), self.mapped_bytes);
+    }
+}
+
+impl Deref for Region {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start` is the first of at least `bytes` mapped, initialised bytes (the kernel zeroes them), which
+        // live as long as `self`; a shared borrow of `self` excludes writers.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl DerefMut for Region {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and a unique borrow of `self` excludes everybody else.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({} bytes)", self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_is_zeroed_and_as_long_as_asked() {
+        for bytes in [
+            0,
+            1,
+            4_095,
+            4_096,
+            HUGE_PAGE_BYTES - 1,
+            HUGE_PAGE_BYTES,
+            HUGE_PAGE_BYTES + 4_097,
+        ] {
+            let mut region = Region::zeroed(bytes).unwrap();
+            assert_eq!(region.len(), bytes);
+            assert!(region.iter().all(|&byte| byte == 0));
+            region.fill(7);
+            assert!(region.iter().all(|&byte| byte == 7));
+        }
+    }
+
+    #[test]
+    fn a_large_region_starts_on_a_huge_page() {
+        for _ in 0..8 {
+            let region = Region::zeroed(3 * HUGE_PAGE_BYTES + 5).unwrap();
+            assert_eq!(region.as_ptr().align_offset(HUGE_PAGE_BYTES), 0);
+        }
+    }
+
+    #[test]
+    fn dropped_regions_are_given_back() {
+        // Together far more address space than there is: only unmapping makes this pass.
+        for _ in 0..1_000 {
+            let mut region = Region::zeroed(1 << 40).unwrap();
+            region[1 << 39] = 1;
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_is_an_error() {
+        assert_eq!(
+            Region::zeroed(usize::MAX).unwrap_err(),
+            RegionError::TooLong { bytes: usize::MAX }
+        );
+        assert!(matches!(Region::zeroed(1 << 62), Err(RegionError::Map { .. })));
+    }
+
+    #[test]
+    fn regions_move_between_threads() {
+        let mut region = Region::zeroed(4_096).unwrap();
+        region[9] = 9;
+        let region = std::thread::spawn(move || {
+            region[10] = region[9] + 1;
+            region
+        })
+        .join()
+        .unwrap();
+        assert_eq!(region[10], 10);
+    }
+}

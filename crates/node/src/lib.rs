@@ -1,4 +1,26 @@
-//! The daemon's rooms, as a library so that tests and benchmarks can drive them without a process.
+//! The daemon and the command line of Headwater.
+//!
+//! In: arguments, a configuration file, signals, client connections. Out: a node that serves, and the answers of every
+//! `headwater` command. Nothing of the device's own behaviour is decided here.
 #![forbid(unsafe_code)]
 
+pub mod bench;
+pub mod check;
+pub mod cli;
+pub mod config;
+pub mod core_device;
+pub mod core_loop;
+pub mod data_dir;
+pub mod device_file;
+pub mod doctor;
+pub mod dump;
+pub mod face;
+pub mod kv_target;
+pub mod load;
+pub mod metrics;
+pub mod pipeline;
+pub mod ready_file;
 pub mod resp;
+pub mod resp_client;
+pub mod serve;
+pub mod stop;

@@ -1,1 +1,5 @@
-fn main() {}
+//! The binary `headwater`: hands its arguments to the command line and its verdict to the shell.
+
+fn main() -> std::process::ExitCode {
+    headwater_node::cli::run()
+}

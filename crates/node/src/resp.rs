@@ -21,7 +21,7 @@ mod edit;
 mod errors;
 mod expiry;
 mod gather;
-mod glob;
+pub(crate) mod glob;
 mod help;
 mod info;
 mod inline;

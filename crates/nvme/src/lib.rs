@@ -3,4 +3,7 @@
 //! In: entries in ring memory. Out: decoded commands and posted completions.
 #![forbid(unsafe_code)]
 
+pub mod controller;
+pub mod queue_pair;
+pub mod ring;
 pub mod spec;

@@ -1,3 +1,7 @@
 //! What travels on the wire, and nothing but that: tables, layouts and their names. No state, no I/O.
 
+pub mod command;
+pub mod completion;
+pub mod kv;
+pub mod opcode;
 pub mod status;

@@ -226,7 +226,7 @@ impl<S: Store> Turn<'_, S> {
         wait: Wait,
     ) -> Outcome {
         if let Command::Retrieve { sink, .. } = &mut command {
-            *sink = self.shared.sinks.take();
+            *sink = self.shared.sinks.take().into();
         }
         let token = connection.token(connection.next_slot());
         let submitted = if self.shared.in_flight < IN_FLIGHT_MAX {

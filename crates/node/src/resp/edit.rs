@@ -156,7 +156,7 @@ impl Edit {
             Stage::Read => Some((
                 Command::Retrieve {
                     key,
-                    sink: lane.shared.sinks.take(),
+                    sink: lane.shared.sinks.take().into(),
                     bytes_max: u32::MAX,
                     release: Release::Speculative,
                 },
@@ -169,7 +169,7 @@ impl Edit {
                 let command = match action {
                     Action::Store(value, expiry) => Command::Store {
                         key,
-                        value: value.clone(),
+                        value: value.clone().into(),
                         condition,
                         // A key that was not there has no time to keep.
                         expiry: match (*expiry, condition) {

@@ -114,7 +114,7 @@ impl Gather {
         match self.question {
             Question::Value => Command::Retrieve {
                 key,
-                sink: shared.sinks.take(),
+                sink: shared.sinks.take().into(),
                 bytes_max: u32::MAX,
                 release,
             },

@@ -78,7 +78,7 @@ impl Pair {
         while self.submitted < 2 && self.failed.is_none() {
             let command = Command::Retrieve {
                 key: self.keys[self.submitted].clone(),
-                sink: lane.shared.sinks.take(),
+                sink: lane.shared.sinks.take().into(),
                 bytes_max: u32::MAX,
                 release: Release::WhenDurable,
             };

@@ -187,7 +187,7 @@ pub(crate) fn read(request: &Request<'_>, key_at: usize, bytes_max: u32, wait: W
         key_at,
         command: Command::Retrieve {
             key: request.bytes(key_at),
-            sink: Vec::new(),
+            sink: Vec::new().into(),
             bytes_max,
             release: Release::WhenDurable,
         },

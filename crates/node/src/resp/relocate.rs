@@ -80,7 +80,7 @@ impl Relocate {
             Stage::Read => {
                 let command = Command::Retrieve {
                     key: self.route.from.1.clone(),
-                    sink: Vec::new(),
+                    sink: Vec::new().into(),
                     bytes_max: u32::MAX,
                     release: Release::WhenDurable,
                 };
@@ -163,7 +163,7 @@ impl Relocate {
         if !self.is_rename() {
             return Command::Store {
                 key,
-                value: bytes,
+                value: bytes.into(),
                 condition,
                 expiry,
             };

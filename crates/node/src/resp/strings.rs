@@ -27,7 +27,7 @@ pub(crate) fn store(
         key_at: 1,
         command: Command::Store {
             key: request.bytes(1),
-            value: request.bytes(value_at),
+            value: request.bytes(value_at).into(),
             condition,
             expiry,
         },

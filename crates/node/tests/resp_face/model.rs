@@ -5,7 +5,7 @@
 
 use headwater_converged::command::{
     BatchWrite, Command, Completion, Condition, Expiry, FaceId, ListPosition, ListedKey, NamespaceId,
-    Release, Sequence, SubmitError,
+    Payload, Release, Sequence, Sink, SubmitError,
 };
 use headwater_converged::device::DeviceStats;
 use headwater_host::clock::{Nanos, UnixMillis};
@@ -167,6 +167,9 @@ impl Model {
             } => {
                 completion.status = self.check(namespace, &key, condition, wall);
                 if completion.status.is_success() {
+                    let Payload::Bytes(value) = value else {
+                        panic!("the face lends no memory")
+                    };
                     self.put(namespace, &key, &value, expiry, wall);
                     completion.sequence = Sequence(self.sequence);
                 }
@@ -185,7 +188,7 @@ impl Model {
                 bytes_max,
                 release,
             } => {
-                completion.sink = sink;
+                completion.sink = owned(sink);
                 self.look(namespace, &key, Some(bytes_max), wall, &mut completion);
                 if release == Release::WhenDurable {
                     needs = self.seen(namespace, &key);
@@ -335,6 +338,13 @@ impl Model {
                     _ => false,
                 }
         })
+    }
+}
+
+fn owned(sink: Sink) -> Vec<u8> {
+    match sink {
+        Sink::Bytes(bytes) => bytes,
+        Sink::Client(_) => panic!("the face lends no memory"),
     }
 }
 

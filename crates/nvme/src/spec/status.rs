@@ -80,7 +80,33 @@ impl Status {
     pub const fn is_success(self) -> bool {
         self.code_type == 0 && self.code == 0
     }
+
+    /// The status as bits 15 to 1 of the upper half of completion dword 3 carry it, bit 0 (the phase tag) clear:
+    /// SC in 8:1, SCT in 11:9, DNR in 15. Command Retry Delay and More are not used and stay zero.
+    #[must_use]
+    #[inline]
+    pub const fn to_field(self) -> u16 {
+        ((self.code as u16) << 1)
+            | (((self.code_type & 0x7) as u16) << 9)
+            | if self.do_not_retry { DO_NOT_RETRY } else { 0 }
+    }
+
+    /// Reads what [`to_field`](Self::to_field) wrote; the phase tag, Command Retry Delay and More are left aside.
+    #[must_use]
+    #[inline]
+    pub const fn from_field(field: u16) -> Self {
+        let [code, _] = (field >> 1).to_le_bytes();
+        let [code_type, _] = ((field >> 9) & 0x7).to_le_bytes();
+        Self {
+            code_type,
+            code,
+            do_not_retry: field & DO_NOT_RETRY != 0,
+        }
+    }
 }
+
+/// Place of the Do Not Retry bit in the status field with its phase tag: bit 31 of completion dword 3.
+const DO_NOT_RETRY: u16 = 1 << 15;
 
 impl fmt::Debug for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,5 +123,34 @@ impl fmt::Display for Status {
             self.code_type,
             self.code
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_survives_the_wire() {
+        for code_type in 0..8 {
+            for code in 0..=u8::MAX {
+                for do_not_retry in [false, true] {
+                    let status = Status {
+                        code_type,
+                        code,
+                        do_not_retry,
+                    };
+                    assert_eq!(Status::from_field(status.to_field()), status);
+                    assert_eq!(Status::from_field(status.to_field() | 1), status);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn do_not_retry_is_the_top_bit() {
+        assert_eq!(Status::INVALID_FIELD.to_field(), 0x8004);
+        assert_eq!(Status::CAPACITY_EXCEEDED.to_field(), 0x0102);
+        assert_eq!(Status::SUCCESS.to_field(), 0);
     }
 }

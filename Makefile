@@ -1,0 +1,71 @@
+# Two commands: `make run` starts a node, `make test` proves it. `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+DATA ?= ./data
+RESP ?=
+SERVE_ARGS ?=
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS := command_decode resp media_recovery config
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: help run build test test-tools test-loom lab fuzz deny fmt clippy doc tidy check clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+run: build ## build in release and start a node on ./data (DATA=, RESP=, SERVE_ARGS= change it)
+	exec $(TARGET_DIR)/release/headwater serve --data $(DATA) $(if $(RESP),--resp $(RESP)) $(SERVE_ARGS)
+
+build: ## build the node in release
+	cargo build --release --package headwater-node
+
+test: test-tools ## install what tests need, run every test, the loom models and the fuzz corpora
+	cargo test --workspace
+	$(MAKE) --no-print-directory test-loom
+
+# The differential tests compare us with redis-server; without it they say so and skip.
+test-tools:
+	@.ci/packages redis-server=redis-server redis-benchmark=redis-tools redis-cli=redis-tools \
+	  || echo "without redis-server the tests that compare with Redis skip, and say so"
+
+# Loom explores every interleaving of the rings' handshakes; it is another build world, hence another target folder.
+test-loom: ## every interleaving of the ring handshakes
+	RUSTFLAGS="--cfg loom" cargo test --package headwater-nvme --release --target-dir $(TARGET_DIR)/loom loom_
+
+lab: build ## list the experiments; `make lab RUN="resp --quick"` runs one
+	$(TARGET_DIR)/release/headwater lab $(if $(RUN),run $(RUN),list)
+
+fuzz: ## fuzz every parser of untrusted bytes, 60 s each (FUZZ_SECONDS=, FUZZ_TARGETS=)
+	@cargo +nightly --version >/dev/null 2>&1 || { echo "fuzzing needs a nightly toolchain: rustup toolchain install nightly"; exit 1; }
+	@.ci/packages g++=g++
+	@cargo fuzz --version >/dev/null 2>&1 || cargo install cargo-fuzz --locked
+	@for target in $(FUZZ_TARGETS); do \
+	  echo "== $$target for $(FUZZ_SECONDS) s"; \
+	  scratch=$$(mktemp -d); \
+	  cargo +nightly fuzz run "$$target" "$$scratch" "fuzz/corpus/$$target" -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1; \
+	  rm -rf "$$scratch"; \
+	done
+
+deny: ## licenses, sources and banned crates (installs cargo-deny: minutes)
+	@cargo deny --version >/dev/null 2>&1 || cargo install cargo-deny --locked
+	cargo deny check bans licenses sources
+
+fmt: ## formatting, as CI checks it
+	cargo fmt --all --check
+
+clippy: ## lints, warnings as errors
+	cargo clippy --workspace --all-targets -- -D warnings
+
+doc: ## rustdoc, warnings as errors
+	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
+
+tidy: ## the house rules that no compiler checks
+	cargo xtask tidy
+
+check: fmt clippy doc tidy ## everything CI asks for beside the tests
+
+clean: ## throw build output away; the data stays
+	cargo clean

@@ -1,0 +1,536 @@
+//! The block table: what each block holds, in which order blocks were opened, and which to collect next.
+//!
+//! In: opens, live bytes added and taken away, erases. Out: erased blocks to write to, victims, and the watermark below
+//! which no record can be left on the medium.
+//!
+//! ```text
+//!  Dirty --erase--> Erasing --done--> Ready --open--> Open --full--> Closed --evacuated--> Evacuated --erase--> Erasing
+//!                                                                       \--damaged live record--> Quarantined
+//! ```
+//!
+//! Invariant: a block is opened only when it is Ready, and its order is higher than that of every block before it.
+
+use crate::command::Sequence;
+use crate::device::VictimPolicy;
+use crate::limits::VALUE_BYTES_MAX;
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, Geometry};
+use crate::record::{RecordAddress, UNIT_BYTES};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a block is good for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockState {
+    /// Holds nothing that counts, and must be erased before it is programmed.
+    Dirty,
+    /// An erase is under way.
+    Erasing,
+    /// Erased.
+    Ready,
+    /// The log or a checkpoint writes to it.
+    Open,
+    /// Written, and not to be written again before an erase.
+    Closed,
+    /// Nothing in it is live any more; erased when its moved records are durable.
+    Evacuated,
+    /// Holds a live record that cannot be read. Never erased, so that the damage is reported and not hidden.
+    Quarantined,
+}
+
+/// Everything known of one block.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    /// What it is good for.
+    pub state: BlockState,
+    /// Order in which it was opened; 0 when it holds nothing.
+    pub order: u64,
+    /// Lowest sequence not given out when it was opened.
+    pub open_sequence: Sequence,
+    /// Highest sequence of any record in it.
+    pub max_sequence: Sequence,
+    /// Bytes of live records, without tombstones.
+    pub live_bytes: u32,
+    /// Bytes of tombstones and clear records.
+    pub tombstone_bytes: u32,
+    /// Highest sequence of a tombstone in it.
+    pub tombstone_sequence: Sequence,
+    /// Block that was opened next, where a chained record goes on.
+    pub next: Option<BlockId>,
+    /// Pages that were written.
+    pub pages: u8,
+    /// Checkpoint blocks are not collected.
+    pub checkpoint: bool,
+}
+
+const NOTHING: Block = Block {
+    state: BlockState::Dirty,
+    order: 0,
+    open_sequence: Sequence(0),
+    max_sequence: Sequence(0),
+    live_bytes: 0,
+    tombstone_bytes: 0,
+    tombstone_sequence: Sequence(0),
+    next: None,
+    pages: 0,
+    checkpoint: false,
+};
+
+/// How far the erase of a block is from being durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Erase {
+    Accepted,
+    Done,
+    Flushing,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Fading {
+    block: BlockId,
+    open_sequence: Sequence,
+    erase: Erase,
+}
+
+/// The table of all blocks.
+#[derive(Debug)]
+pub struct Blocks {
+    table: Vec<Block>,
+    dirty: VecDeque<BlockId>,
+    ready: VecDeque<BlockId>,
+    /// Log blocks that hold records, by order: the first sets the watermark.
+    by_order: BTreeMap<u64, BlockId>,
+    /// Evacuated, but the erase is not yet durable: they still hold back the watermark.
+    fading: Vec<Fading>,
+    erasing: usize,
+    order_next: u64,
+    live_bytes: u64,
+    tombstone_bytes: u64,
+}
+
+impl Blocks {
+    /// A table of blocks that all must be erased before use.
+    #[must_use]
+    pub fn new(geometry: Geometry) -> Self {
+        Self {
+            table: vec![NOTHING; geometry.blocks as usize],
+            dirty: (0..geometry.blocks).map(BlockId).collect(),
+            ready: VecDeque::new(),
+            by_order: BTreeMap::new(),
+            fading: Vec::new(),
+            erasing: 0,
+            order_next: 1,
+            live_bytes: 0,
+            tombstone_bytes: 0,
+        }
+    }
+
+    /// One block.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, block: BlockId) -> &Block {
+        &self.table[block.index()]
+    }
+
+    /// All blocks with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> + '_ {
+        (0..).map(BlockId).zip(&self.table)
+    }
+
+    /// How many blocks there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Blocks that hold nothing: dirty, being erased or ready.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.dirty.len() + self.ready.len()
+    }
+
+    /// Blocks being erased.
+    #[must_use]
+    pub fn erasing_now(&self) -> usize {
+        self.erasing
+    }
+
+    /// Blocks that can be opened now.
+    #[must_use]
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Bytes of live records and tombstones on the whole medium.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
+    /// Bytes of tombstones among them.
+    #[must_use]
+    pub fn tombstone_bytes(&self) -> u64 {
+        self.tombstone_bytes
+    }
+
+    /// Whether an erase is not durable yet.
+    #[must_use]
+    pub fn is_fading(&self) -> bool {
+        !self.fading.is_empty()
+    }
+
+    /// Order that the next opened block will get.
+    #[must_use]
+    pub fn order_next(&self) -> u64 {
+        self.order_next
+    }
+
+    /// A block that waits for an erase, marked as being erased.
+    pub fn take_dirty(&mut self) -> Option<BlockId> {
+        let block = self.dirty.pop_front()?;
+        self.table[block.index()].state = BlockState::Erasing;
+        self.erasing += 1;
+        Some(block)
+    }
+
+    /// The erase of a block was refused for now.
+    pub fn put_back_dirty(&mut self, block: BlockId) {
+        self.table[block.index()].state = BlockState::Dirty;
+        self.dirty.push_front(block);
+        self.erasing -= 1;
+    }
+
+    /// An erase is done.
+    pub fn erased(&mut self, block: BlockId) {
+        self.erasing -= 1;
+        let fading = self
+            .fading
+            .iter_mut()
+            .find(|fading| fading.block == block && fading.erase == Erase::Accepted);
+        if let Some(fading) = fading {
+            fading.erase = Erase::Done;
+        }
+        self.table[block.index()] = Block {
+            state: BlockState::Ready,
+            ..NOTHING
+        };
+        self.ready.push_back(block);
+    }
+
+    /// Opens a ready block for the log or a checkpoint.
+    pub fn open(&mut self, open_sequence: Sequence, checkpoint: bool) -> Option<BlockId> {
+        let block = self.ready.pop_front()?;
+        let order = self.order_next;
+        self.order_next += 1;
+        self.table[block.index()] = Block {
+            state: BlockState::Open,
+            order,
+            open_sequence,
+            checkpoint,
+            ..NOTHING
+        };
+        if !checkpoint {
+            self.by_order.insert(order, block);
+        }
+        Some(block)
+    }
+
+    /// Remembers where the records of `block` go on.
+    pub fn chain(&mut self, block: BlockId, next: BlockId) {
+        self.table[block.index()].next = Some(next);
+    }
+
+    /// Whether a chained record that starts in `from` may go on in `to`: not once `from` has begun another life.
+    #[must_use]
+    pub fn leads_to(&self, from: BlockId, to: BlockId) -> bool {
+        let mut block = self.table.get(from.index());
+        for _ in 0..=VALUE_BYTES_MAX / BLOCK_DATA_BYTES + 1 {
+            match block.and_then(|block| block.next) {
+                Some(next) if next == to => return true,
+                Some(next) => block = self.table.get(next.index()),
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// An open block will not be written any more.
+    pub fn close(&mut self, block: BlockId, pages: u8) {
+        let entry = &mut self.table[block.index()];
+        entry.state = BlockState::Closed;
+        entry.pages = pages;
+    }
+
+    /// A live record that cannot be read was found in the block.
+    pub fn quarantine(&mut self, block: BlockId) {
+        self.table[block.index()].state = BlockState::Quarantined;
+    }
+
+    /// Nothing in the block is live any more.
+    pub fn evacuated(&mut self, block: BlockId) {
+        let entry = &mut self.table[block.index()];
+        entry.state = BlockState::Evacuated;
+        self.live_bytes -= u64::from(entry.live_bytes) + u64::from(entry.tombstone_bytes);
+        self.tombstone_bytes -= u64::from(entry.tombstone_bytes);
+        entry.live_bytes = 0;
+        entry.tombstone_bytes = 0;
+    }
+
+    /// The erase of an evacuated block was accepted. Until the erase is durable the block holds back the watermark.
+    pub fn erasing(&mut self, block: BlockId) {
+        self.erasing += 1;
+        let entry = &mut self.table[block.index()];
+        entry.state = BlockState::Erasing;
+        let open_sequence = entry.open_sequence;
+        if self.by_order.remove(&entry.order).is_some() {
+            self.fading.push(Fading {
+                block,
+                open_sequence,
+                erase: Erase::Accepted,
+            });
+        }
+    }
+
+    /// A flush begins: it will make every completed erase durable.
+    pub fn flush_started(&mut self) {
+        self.fading
+            .iter_mut()
+            .filter(|fading| fading.erase == Erase::Done)
+            .for_each(|fading| {
+                fading.erase = Erase::Flushing;
+            });
+    }
+
+    /// The flush is done: what it covered is durable.
+    pub fn flush_done(&mut self) {
+        self.fading.retain(|fading| fading.erase != Erase::Flushing);
+    }
+
+    /// No record with a sequence below this is left on the medium but those that were moved into younger blocks: every
+    /// block that was opened before this sequence was given out is gone.
+    #[must_use]
+    pub fn watermark(&self) -> Sequence {
+        let oldest = self
+            .by_order
+            .values()
+            .next()
+            .map(|block| self.get(*block).open_sequence);
+        let fading = self.fading.iter().map(|fading| fading.open_sequence).min();
+        oldest
+            .into_iter()
+            .chain(fading)
+            .min()
+            .unwrap_or(Sequence(u64::MAX))
+    }
+
+    /// Adds a record of `units` at `address` to the blocks it lies in; `sign` takes it away again.
+    fn account(&mut self, address: RecordAddress, units: u32, mut change: impl FnMut(&mut Block, u32)) {
+        let mut block = address.block();
+        let mut offset = address.offset_in_block();
+        let mut left = units as usize * UNIT_BYTES;
+        while left > 0 {
+            let here = left.min(BLOCK_DATA_BYTES - offset);
+            let entry = &mut self.table[block.index()];
+            change(entry, u32::try_from(here).unwrap_or(u32::MAX));
+            left -= here;
+            offset = 0;
+            match entry.next {
+                Some(next) => block = next,
+                None => break,
+            }
+        }
+    }
+
+    /// A live record was written.
+    pub fn add_live(&mut self, address: RecordAddress, units: u32) {
+        self.live_bytes += u64::from(units) * UNIT_BYTES as u64;
+        self.account(address, units, |block, bytes| block.live_bytes += bytes);
+    }
+
+    /// A live record was replaced, removed or moved away.
+    ///
+    /// # Panics
+    /// When more is taken away than was added: the table's own promise is broken.
+    pub fn remove_live(&mut self, address: RecordAddress, units: u32) {
+        self.live_bytes -= u64::from(units) * UNIT_BYTES as u64;
+        self.account(address, units, |block, bytes| {
+            assert!(
+                block.live_bytes >= bytes,
+                "more live bytes taken from a block than it had"
+            );
+            block.live_bytes -= bytes;
+        });
+    }
+
+    /// A tombstone was written.
+    pub fn add_tombstone(&mut self, address: RecordAddress, units: u32, sequence: Sequence) {
+        self.live_bytes += u64::from(units) * UNIT_BYTES as u64;
+        self.tombstone_bytes += u64::from(units) * UNIT_BYTES as u64;
+        self.account(address, units, |block, bytes| {
+            block.tombstone_bytes += bytes;
+            block.tombstone_sequence = block.tombstone_sequence.max(sequence);
+        });
+    }
+
+    /// A tombstone was moved away, or is no longer needed.
+    pub fn remove_tombstone(&mut self, address: RecordAddress, units: u32) {
+        self.live_bytes -= u64::from(units) * UNIT_BYTES as u64;
+        self.tombstone_bytes -= u64::from(units) * UNIT_BYTES as u64;
+        self.account(address, units, |block, bytes| {
+            block.tombstone_bytes = block.tombstone_bytes.saturating_sub(bytes);
+        });
+    }
+
+    /// A record with this sequence was written into the block.
+    #[inline]
+    pub fn saw_sequence(&mut self, block: BlockId, sequence: Sequence) {
+        let entry = &mut self.table[block.index()];
+        entry.max_sequence = entry.max_sequence.max(sequence);
+    }
+
+    /// Bytes that must be moved before the block can be erased.
+    #[must_use]
+    pub fn cost(&self, block: BlockId) -> u32 {
+        let entry = self.get(block);
+        let kept = if entry.tombstone_sequence < self.watermark() {
+            0
+        } else {
+            entry.tombstone_bytes
+        };
+        entry.live_bytes + kept
+    }
+
+    /// The next block to collect: closed, with records no younger than `durable` only, by policy.
+    #[must_use]
+    pub fn victim(&self, policy: VictimPolicy, durable: Sequence) -> Option<BlockId> {
+        let eligible = self.by_order.values().copied().filter(|block| {
+            let entry = self.get(*block);
+            entry.state == BlockState::Closed && entry.max_sequence <= durable
+        });
+        match policy {
+            VictimPolicy::Fifo => eligible.into_iter().next(),
+            VictimPolicy::Greedy => self.cheapest(eligible),
+        }
+    }
+
+    fn cheapest(&self, eligible: impl Iterator<Item = BlockId>) -> Option<BlockId> {
+        let watermark = self.watermark();
+        eligible.min_by_key(|block| {
+            let entry = self.get(*block);
+            let kept = if entry.tombstone_sequence < watermark {
+                0
+            } else {
+                entry.tombstone_bytes
+            };
+            entry.live_bytes + kept
+        })
+    }
+
+    /// A block that recovery found in use.
+    pub fn adopt(&mut self, block: BlockId, found: Block) {
+        self.order_next = self.order_next.max(found.order + 1);
+        if !found.checkpoint {
+            self.by_order.insert(found.order, block);
+        }
+        self.live_bytes += u64::from(found.live_bytes) + u64::from(found.tombstone_bytes);
+        self.tombstone_bytes += u64::from(found.tombstone_bytes);
+        self.table[block.index()] = found;
+    }
+
+    /// Ends adoption: every block that was not adopted must be erased before use.
+    pub fn adopted_all(&mut self) {
+        let table = &self.table;
+        self.dirty
+            .retain(|block| table[block.index()].state == BlockState::Dirty);
+    }
+
+    /// A block that turned out to hold nothing that counts; it must be erased before use.
+    pub fn discard(&mut self, block: BlockId) {
+        let order = self.get(block).order;
+        self.by_order.remove(&order);
+        self.table[block.index()] = NOTHING;
+        self.dirty.push_back(block);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready(count: u32) -> Blocks {
+        let mut blocks = Blocks::new(Geometry::with_blocks(count));
+        while let Some(block) = blocks.take_dirty() {
+            blocks.erased(block);
+        }
+        blocks
+    }
+
+    #[test]
+    fn greedy_takes_the_emptiest_and_fifo_the_oldest() {
+        let mut blocks = ready(4);
+        let first = blocks.open(Sequence(1), false).unwrap();
+        let second = blocks.open(Sequence(5), false).unwrap();
+        blocks.add_live(RecordAddress::in_block(first, 0), 100);
+        blocks.add_live(RecordAddress::in_block(second, 0), 10);
+        assert_eq!(
+            blocks.victim(VictimPolicy::Greedy, Sequence(9)),
+            None,
+            "open blocks are not collected"
+        );
+        blocks.close(first, 64);
+        blocks.close(second, 64);
+        assert_eq!(blocks.victim(VictimPolicy::Greedy, Sequence(9)), Some(second));
+        assert_eq!(blocks.victim(VictimPolicy::Fifo, Sequence(9)), Some(first));
+        blocks.saw_sequence(second, Sequence(12));
+        assert_eq!(
+            blocks.victim(VictimPolicy::Greedy, Sequence(9)),
+            Some(first),
+            "not durable yet"
+        );
+    }
+
+    #[test]
+    fn the_watermark_waits_for_durable_erases() {
+        let mut blocks = ready(4);
+        let first = blocks.open(Sequence(1), false).unwrap();
+        blocks.open(Sequence(5), false).unwrap();
+        blocks.close(first, 64);
+        assert_eq!(blocks.watermark(), Sequence(1));
+        blocks.evacuated(first);
+        blocks.erasing(first);
+        blocks.flush_started();
+        blocks.erased(first);
+        blocks.flush_done();
+        assert_eq!(
+            blocks.watermark(),
+            Sequence(1),
+            "a power cut may still undo the erase: the flush came too early"
+        );
+        blocks.flush_started();
+        blocks.flush_done();
+        assert_eq!(blocks.watermark(), Sequence(5));
+    }
+
+    #[test]
+    fn a_chained_record_counts_in_every_block_it_touches() {
+        let mut blocks = ready(3);
+        let first = blocks.open(Sequence(1), false).unwrap();
+        let second = blocks.open(Sequence(1), false).unwrap();
+        blocks.chain(first, second);
+        let address = RecordAddress::in_block(first, BLOCK_DATA_BYTES - 32);
+        blocks.add_live(address, 10);
+        assert_eq!(
+            (blocks.get(first).live_bytes, blocks.get(second).live_bytes),
+            (32, 128)
+        );
+        blocks.remove_live(address, 10);
+        assert_eq!(
+            (blocks.get(first).live_bytes, blocks.get(second).live_bytes),
+            (0, 0)
+        );
+        assert_eq!(blocks.live_bytes(), 0);
+    }
+}

@@ -1,0 +1,227 @@
+//! Which operation runs when: new ones in order, stalled ones when what they waited for has come.
+//!
+//! In: slots of the slab. Out: calls to [`execute`], and parked operations woken exactly once.
+//!
+//! ```text
+//!  incoming --run--> done
+//!     |  ^---------- key held by another: behind it, in order
+//!     +-- pages missing: holds its keys --pages came--> run again
+//!     +-- no room: holds its keys, first come first served --room--> run again
+//! ```
+//!
+//! Invariant: operations on one key run in the order of their submission, whatever each of them waits for.
+
+use super::Device;
+use crate::command::Completion;
+use crate::execute::{Gate, Outcome, execute};
+use crate::index::KeyHash;
+use crate::media::Media;
+use crate::operation::Work;
+use crate::reads::Waiter;
+use crate::utl::Stall;
+use headwater_nvme::spec::status::Status;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Operations looked at together, so that the memory of the next is on its way while one is worked on.
+const PREFETCH_BATCH: usize = 32;
+
+/// Who waits for what.
+#[derive(Debug, Default)]
+pub(super) struct Schedule {
+    /// Submitted, and not yet run.
+    pub(super) incoming: VecDeque<usize>,
+    /// To be run (again) before anything new.
+    runnable: VecDeque<usize>,
+    /// Keys held by a stalled operation, and who waits behind it.
+    held: BTreeMap<KeyHash, VecDeque<usize>>,
+    /// Stalled for room, in order.
+    room: VecDeque<usize>,
+    /// Expiries under way.
+    pub(super) expiring: usize,
+}
+
+impl<M: Media> Device<M> {
+    /// Hands pages that came to those who waited.
+    pub(super) fn wake(&mut self) {
+        for waiter in self.awake.drain(..) {
+            match waiter {
+                Waiter::Collector => self.utl.collector.wake(),
+                Waiter::Operation(at) => {
+                    if let Some(operation) = self.slab.get_mut(at) {
+                        operation.missing -= 1;
+                        if operation.missing == 0 {
+                            self.schedule.runnable.push_back(at);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs what was waiting: operations whose pages came, those behind them, and those that waited for room.
+    pub(super) fn run_waiting(&mut self) -> bool {
+        let mut moved = false;
+        while let Some(at) = self.schedule.runnable.pop_front() {
+            self.run(at);
+            moved = true;
+        }
+        while let Some(&at) = self.schedule.room.front() {
+            self.run(at);
+            if self.schedule.room.front() == Some(&at) {
+                break;
+            }
+            moved = true;
+            while let Some(at) = self.schedule.runnable.pop_front() {
+                self.run(at);
+            }
+        }
+        moved
+    }
+
+    /// Runs new operations in the order of their submission.
+    pub(super) fn run_incoming(&mut self) -> bool {
+        let moved = !self.schedule.incoming.is_empty();
+        while !self.schedule.incoming.is_empty() {
+            let batch = self.schedule.incoming.len().min(PREFETCH_BATCH);
+            for &at in self.schedule.incoming.iter().take(batch) {
+                if let Some(operation) = self.slab.get(at) {
+                    self.utl.prefetch_record(operation.hash);
+                }
+            }
+            for _ in 0..batch {
+                if let Some(at) = self.schedule.incoming.pop_front() {
+                    self.run(at);
+                }
+            }
+        }
+        moved
+    }
+
+    /// Runs one operation, unless one of its keys is held by another.
+    pub(super) fn run(&mut self, at: usize) {
+        if self.waits_behind_another(at) {
+            return;
+        }
+        let waits_for_room = self.schedule.room.front().is_some_and(|first| *first != at);
+        let Some(operation) = self.slab.get_mut(at) else {
+            return;
+        };
+        operation.started.get_or_insert(self.now);
+        // Whoever needs room waits behind those who asked before, else a large record would wait for ever.
+        let result = if waits_for_room && operation.is_write() && operation.is_keyed() {
+            Err(Stall::Room { blocks: 0 })
+        } else {
+            execute(&mut self.utl, operation)
+        };
+        for page in std::mem::take(&mut operation.pinned) {
+            self.utl.dram.unpin(page);
+        }
+        match result {
+            Ok(outcome) => self.complete(at, outcome),
+            Err(stall) => self.park(at, stall),
+        }
+    }
+
+    fn waits_behind_another(&mut self, at: usize) -> bool {
+        if self.schedule.held.is_empty() {
+            return false;
+        }
+        let Some(operation) = self.slab.get(at) else {
+            return true;
+        };
+        if operation.holds {
+            return false;
+        }
+        let held = operation
+            .keys()
+            .iter()
+            .find(|hash| self.schedule.held.contains_key(hash))
+            .copied();
+        match held.and_then(|hash| self.schedule.held.get_mut(&hash)) {
+            Some(behind) => {
+                behind.push_back(at);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The operation is done: it leaves the room queue and lets go of its keys.
+    fn complete(&mut self, at: usize, outcome: Outcome) {
+        if self.schedule.room.front() == Some(&at) {
+            self.schedule.room.pop_front();
+            self.utl.ready_wanted = 0;
+        }
+        if let Some(operation) = self.slab.get(at) {
+            if matches!(operation.work, Work::Expire { .. }) {
+                self.schedule.expiring -= 1;
+            }
+            if operation.holds {
+                for hash in operation.keys() {
+                    if let Some(behind) = self.schedule.held.remove(hash) {
+                        self.schedule.runnable.extend(behind);
+                    }
+                }
+            }
+        }
+        self.finish(at, outcome);
+    }
+
+    fn park(&mut self, at: usize, stall: Stall) {
+        let Some(operation) = self.slab.get_mut(at) else {
+            return;
+        };
+        if !operation.holds {
+            operation.holds = true;
+            for hash in operation.keys() {
+                self.schedule.held.entry(*hash).or_default();
+            }
+        }
+        match stall {
+            Stall::Pages(pages) if pages.is_empty() => self.schedule.runnable.push_back(at),
+            Stall::Pages(pages) => {
+                operation.missing = pages.len();
+                for page in &pages {
+                    self.utl
+                        .reads
+                        .request(*page, Waiter::Operation(at), &self.utl.blocks);
+                }
+                operation.pinned = pages;
+            }
+            Stall::Room { blocks } => {
+                self.utl.collector.demand(blocks);
+                self.utl.ready_wanted = self.utl.ready_wanted.max(blocks);
+                if !self.schedule.room.contains(&at) {
+                    self.schedule.room.push_back(at);
+                }
+            }
+        }
+    }
+
+    /// When nothing moves, nothing is under way, and somebody still waits for room, there is none to be had: the first
+    /// in line is told so. Returns whether that was so.
+    pub(super) fn unjam(&mut self, moved: bool) -> bool {
+        let stuck = !moved
+            && self.utl.media.in_flight() == 0
+            && self.utl.commit.is_idle()
+            && self.utl.reads.is_empty()
+            && self.utl.log.backlog() == 0;
+        let Some(&at) = self.schedule.room.front().filter(|_| stuck) else {
+            return false;
+        };
+        self.utl.stats.no_room += 1;
+        let status = if self.utl.failed.is_some() {
+            Status::INTERNAL_ERROR
+        } else {
+            Status::CAPACITY_EXCEEDED
+        };
+        self.complete(
+            at,
+            Outcome {
+                completion: Completion::new(0, status),
+                gate: Gate::Open,
+            },
+        );
+        true
+    }
+}

@@ -1,0 +1,236 @@
+//! Device DRAM: frames for open pages and transfers, and the cache of clean pages (UIO paper section 2.1).
+//!
+//! In: pages as they were read or programmed. Out: their bytes, until they are evicted by CLOCK.
+//! Invariant: a pinned page is never evicted; a page of an erased block is never served, because the translation layer
+//! forgets the block before it erases it.
+
+use crate::media::geometry::{BlockId, Geometry, PAGES_PER_BLOCK, PageAddress};
+use headwater_dma::frame::{Frame, FramePool};
+
+/// Index into `slots` plus one; zero means that the page is not here.
+type Place = u32;
+
+#[derive(Debug)]
+struct Slot {
+    page: PageAddress,
+    frame: Frame,
+    pins: u16,
+    referenced: bool,
+}
+
+/// Frames and the page cache.
+#[derive(Debug)]
+pub struct Dram {
+    pool: FramePool,
+    places: Vec<Place>,
+    slots: Vec<Option<Slot>>,
+    vacant: Vec<u32>,
+    pinned: usize,
+    hand: usize,
+}
+
+impl Dram {
+    /// DRAM of `frames_max` frames over a medium of this shape.
+    #[must_use]
+    pub fn new(geometry: Geometry, frames_max: usize) -> Self {
+        Self {
+            pool: FramePool::new(frames_max),
+            places: vec![0; geometry.blocks as usize * PAGES_PER_BLOCK],
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            pinned: 0,
+            hand: 0,
+        }
+    }
+
+    /// A frame, evicting a clean page if need be; `None` when every frame is in use.
+    pub fn take_frame(&mut self) -> Option<Frame> {
+        if self.pool.available() == 0 {
+            self.evict();
+        }
+        self.pool.take()
+    }
+
+    /// Gives a frame back.
+    pub fn put_back(&mut self, frame: Frame) {
+        self.pool.put_back(frame);
+    }
+
+    /// Frames that can be taken now, counting those that eviction would free.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.pool.available() + (self.slots.len() - self.vacant.len() - self.pinned)
+    }
+
+    /// Frames that can be taken without evicting anything.
+    #[must_use]
+    pub fn unused(&self) -> usize {
+        self.pool.available()
+    }
+
+    /// Most frames there can be.
+    #[must_use]
+    pub fn frames_max(&self) -> usize {
+        self.pool.frames_max()
+    }
+
+    fn slot(&self, page: PageAddress) -> Option<usize> {
+        let place = *self.places.get(page.index())?;
+        (place as usize).checked_sub(1)
+    }
+
+    /// The bytes of a page, if it is here (data, then spare).
+    #[must_use]
+    #[inline]
+    pub fn peek(&self, page: PageAddress) -> Option<&[u8]> {
+        let slot = self.slots[self.slot(page)?].as_ref()?;
+        Some(&slot.frame)
+    }
+
+    /// Marks a page as used recently.
+    #[inline]
+    pub fn touch(&mut self, page: PageAddress) {
+        if let Some(slot) = self.slot(page).and_then(|at| self.slots[at].as_mut()) {
+            slot.referenced = true;
+        }
+    }
+
+    /// Puts a page into the cache. A page that is there already keeps its old frame and the new one is given back.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "slots are limited by frames, frames by memory"
+    )]
+    pub fn insert(&mut self, page: PageAddress, frame: Frame) {
+        if self.slot(page).is_some() {
+            self.pool.put_back(frame);
+            return;
+        }
+        let slot = Slot {
+            page,
+            frame,
+            pins: 0,
+            referenced: true,
+        };
+        let at = match self.vacant.pop() {
+            Some(at) => {
+                self.slots[at as usize] = Some(slot);
+                at as usize
+            }
+            None => {
+                self.slots.push(Some(slot));
+                self.slots.len() - 1
+            }
+        };
+        self.places[page.index()] = at as u32 + 1;
+    }
+
+    /// Keeps a cached page from eviction until it is unpinned as often as it was pinned.
+    pub fn pin(&mut self, page: PageAddress) {
+        if let Some(slot) = self.slot(page).and_then(|at| self.slots[at].as_mut()) {
+            slot.pins += 1;
+            self.pinned += usize::from(slot.pins == 1);
+        }
+    }
+
+    /// Takes one pin off a page; a page that was forgotten meanwhile has none.
+    pub fn unpin(&mut self, page: PageAddress) {
+        if let Some(slot) = self.slot(page).and_then(|at| self.slots[at].as_mut()) {
+            self.pinned -= usize::from(slot.pins == 1);
+            slot.pins = slot.pins.saturating_sub(1);
+        }
+    }
+
+    /// Drops every page of a block.
+    #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
+    pub fn forget(&mut self, block: BlockId) {
+        for page in 0..PAGES_PER_BLOCK {
+            if let Some(at) = self.slot(PageAddress::new(block, page as u8)) {
+                self.drop_slot(at);
+            }
+        }
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "slots are limited by frames, frames by memory"
+    )]
+    fn drop_slot(&mut self, at: usize) {
+        if let Some(slot) = self.slots[at].take() {
+            self.places[slot.page.index()] = 0;
+            self.pinned -= usize::from(slot.pins > 0);
+            self.pool.put_back(slot.frame);
+            self.vacant.push(at as u32);
+        }
+    }
+
+    /// Evicts the first page that was not used since the hand last passed it.
+    fn evict(&mut self) {
+        // Two rounds: the first may do no more than clear every mark.
+        for _ in 0..self.slots.len() * 2 {
+            let at = self.hand;
+            self.hand = (self.hand + 1) % self.slots.len();
+            match self.slots[at].as_mut() {
+                Some(slot) if slot.pins == 0 && slot.referenced => slot.referenced = false,
+                Some(slot) if slot.pins == 0 => return self.drop_slot(at),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(page: u8) -> PageAddress {
+        PageAddress::new(BlockId(0), page)
+    }
+
+    fn filled(dram: &mut Dram, byte: u8) -> Frame {
+        let mut frame = dram.take_frame().unwrap();
+        frame.fill(byte);
+        frame
+    }
+
+    #[test]
+    fn pinned_pages_survive_pressure_and_others_make_room() {
+        let mut dram = Dram::new(Geometry::with_blocks(1), 3);
+        for number in 0..3 {
+            let frame = filled(&mut dram, number);
+            dram.insert(page(number), frame);
+        }
+        dram.pin(page(0));
+        for number in 3..20 {
+            let frame = filled(&mut dram, number);
+            dram.insert(page(number), frame);
+            assert_eq!(dram.peek(page(0)).unwrap()[0], 0);
+            assert_eq!(dram.peek(page(number)).unwrap()[0], number);
+        }
+        dram.unpin(page(0));
+        for number in 20..24 {
+            let frame = filled(&mut dram, number);
+            dram.insert(page(number), frame);
+        }
+        assert!(dram.peek(page(0)).is_none());
+    }
+
+    #[test]
+    fn a_forgotten_block_is_not_served() {
+        let mut dram = Dram::new(Geometry::with_blocks(1), 4);
+        let frame = filled(&mut dram, 1);
+        dram.insert(page(9), frame);
+        dram.forget(BlockId(0));
+        assert!(dram.peek(page(9)).is_none());
+        assert_eq!(dram.available(), 4);
+    }
+
+    #[test]
+    fn everything_pinned_is_no_frame() {
+        let mut dram = Dram::new(Geometry::with_blocks(1), 1);
+        let frame = filled(&mut dram, 1);
+        dram.insert(page(0), frame);
+        dram.pin(page(0));
+        assert!(dram.take_frame().is_none());
+        assert_eq!(dram.available(), 0);
+    }
+}

@@ -1,0 +1,493 @@
+//! What each command does, in one go, once everything it needs is within reach.
+//!
+//! In: an operation whose keys nobody else works on. Out: its [`Outcome`], or the [`Stall`] that must end first; then it
+//! is run again from the start. Nothing has changed when a stall is returned, except how far a list has come.
+//! Invariant: the outcome's gate covers every sequence the command wrote or saw.
+
+use crate::command::{
+    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Payload,
+    Release, Sequence, Sink,
+};
+use crate::index::{Index, KeyHash};
+use crate::limits::LIST_KEYS_MAX;
+use crate::log::Source;
+use crate::media::Media;
+use crate::operation::{Operation, Work};
+use crate::record::{FLAG_BATCH_MORE, FLAG_BATCH_REST, RecordAddress, UNIT_BYTES, record_units};
+use crate::utl::{Found, NewRecord, Reach, Stall, Utl};
+use bytes::Bytes;
+use headwater_nvme::spec::status::Status;
+
+/// When an outcome may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// When this sequence is durable, if the namespace promises durability.
+    Promise(Sequence),
+    /// When this sequence is durable, whatever the namespace promises.
+    Durable(Sequence),
+    /// At once.
+    Open,
+}
+
+/// What a command came to.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) completion: Completion,
+    pub(crate) gate: Gate,
+}
+
+impl Outcome {
+    fn status(status: Status, saw: Sequence) -> Self {
+        Self {
+            completion: Completion::new(0, status),
+            gate: Gate::Promise(saw),
+        }
+    }
+
+    fn wrote(sequence: Sequence) -> Self {
+        let mut outcome = Self::status(Status::SUCCESS, sequence);
+        outcome.completion.sequence = sequence;
+        outcome
+    }
+}
+
+/// Runs an operation.
+pub(crate) fn execute<M: Media>(utl: &mut Utl<M>, operation: &mut Operation) -> Result<Outcome, Stall> {
+    let namespace = operation.namespace;
+    let hash = operation.hash;
+    if utl.failed.is_some() && operation.is_write() {
+        return Ok(Outcome::status(Status::INTERNAL_ERROR, Sequence(0)));
+    }
+    let command = match &mut operation.work {
+        Work::Expire { address } => return expire(utl, hash, *address),
+        Work::Command(command) => command,
+    };
+    match command {
+        Command::Store {
+            key,
+            value,
+            condition,
+            expiry,
+        } => {
+            let write = One {
+                namespace,
+                hash,
+                key,
+                condition: *condition,
+            };
+            store(utl, &write, value, *expiry)
+        }
+        Command::Delete { key, condition } => delete(
+            utl,
+            &One {
+                namespace,
+                hash,
+                key,
+                condition: *condition,
+            },
+        ),
+        Command::Retrieve {
+            key,
+            sink,
+            bytes_max,
+            release,
+        } => retrieve(
+            utl,
+            &One {
+                namespace,
+                hash,
+                key,
+                condition: Condition::Always,
+            },
+            (sink, *bytes_max),
+            *release,
+        ),
+        Command::Exist { key, release } => exist(
+            utl,
+            &One {
+                namespace,
+                hash,
+                key,
+                condition: Condition::Always,
+            },
+            *release,
+        ),
+        Command::Batch { writes } => batch(utl, namespace, writes),
+        Command::List { keys_max, .. } => {
+            let keys_max = (*keys_max).clamp(1, LIST_KEYS_MAX) as usize;
+            list(utl, operation, keys_max)
+        }
+        Command::Flush => Ok(Outcome {
+            gate: Gate::Durable(utl.applied()),
+            ..Outcome::wrote(utl.applied())
+        }),
+        Command::Fence { up_to } => Ok(Outcome::status(Status::SUCCESS, (*up_to).min(utl.applied()))),
+        Command::Clear => {
+            utl.client_room(UNIT_BYTES * 3)?;
+            let (sequence, removed) = utl.clear(namespace);
+            let mut outcome = Outcome::wrote(sequence);
+            outcome.completion.position = u32::try_from(removed).unwrap_or(u32::MAX);
+            Ok(outcome)
+        }
+    }
+}
+
+/// One key of one namespace, and what must hold for it.
+struct One<'a> {
+    namespace: NamespaceId,
+    hash: KeyHash,
+    key: &'a Bytes,
+    condition: Condition,
+}
+
+impl One<'_> {
+    fn find<M: Media>(&self, utl: &Utl<M>, reach: Reach) -> Result<Option<Found>, Stall> {
+        utl.find(self.hash, self.namespace, self.key, reach)
+    }
+
+    /// Whether the condition holds for what was found, else the status that says why not.
+    fn check<M: Media>(&self, utl: &Utl<M>, found: Option<&Found>) -> Result<(), Status> {
+        let exists = found.filter(|found| !utl.expired(found));
+        match (self.condition, exists) {
+            (Condition::Always, _) | (Condition::IfExists, Some(_)) | (Condition::IfAbsent, None) => Ok(()),
+            (Condition::IfExists, None) => Err(Status::KEY_DOES_NOT_EXIST),
+            (Condition::IfAbsent, Some(_)) => Err(Status::KEY_EXISTS),
+            (Condition::IfSequence(wanted), exists) => match exists.and_then(|found| found.header) {
+                Some(header) if header.sequence == wanted => Ok(()),
+                _ => Err(Status::SEQUENCE_MISMATCH),
+            },
+        }
+    }
+
+    fn expiry_ms(expiry: Expiry, found: Option<&Found>) -> u64 {
+        match expiry {
+            Expiry::Never => 0,
+            Expiry::At(when) => when,
+            Expiry::Keep => found
+                .and_then(|found| found.header)
+                .map_or(0, |header| header.expiry_ms),
+        }
+    }
+}
+
+/// What a command saw that found this, or nothing.
+fn saw<M: Media>(utl: &Utl<M>, found: Option<&Found>) -> Sequence {
+    // Absence was made by some removal; the last one covers it.
+    found
+        .and_then(|found| found.header)
+        .map_or(utl.last_removal, |header| header.sequence)
+}
+
+fn units_of(found: Option<&Found>) -> usize {
+    found.map_or(0, |found| found.entry.units as usize * UNIT_BYTES)
+}
+
+fn store<M: Media>(
+    utl: &mut Utl<M>,
+    one: &One<'_>,
+    value: &Payload,
+    expiry: Expiry,
+) -> Result<Outcome, Stall> {
+    let found = one.find(utl, Reach::Key)?;
+    if let Err(status) = one.check(utl, found.as_ref()) {
+        return Ok(Outcome::status(status, saw(utl, found.as_ref())));
+    }
+    let alive = found.as_ref().filter(|found| !utl.expired(found));
+    let record = NewRecord {
+        namespace: one.namespace,
+        hash: one.hash,
+        key: one.key,
+        value: Some(match value {
+            Payload::Bytes(bytes) => Source::Bytes(bytes),
+            Payload::Client(segments) => Source::Client(segments),
+        }),
+        expiry_ms: One::expiry_ms(expiry, alive),
+        batch: 0,
+    };
+    if !utl.has_capacity(record.bytes(), units_of(found.as_ref())) {
+        return Ok(Outcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
+    }
+    utl.client_room(record.bytes())?;
+    Ok(Outcome::wrote(utl.write(&record, found)))
+}
+
+fn delete<M: Media>(utl: &mut Utl<M>, one: &One<'_>) -> Result<Outcome, Stall> {
+    let found = one.find(utl, Reach::Key)?;
+    if let Err(status) = one.check(utl, found.as_ref()) {
+        return Ok(Outcome::status(status, saw(utl, found.as_ref())));
+    }
+    let Some(alive) = found.filter(|found| !utl.expired(found)) else {
+        return Ok(Outcome::status(
+            Status::KEY_DOES_NOT_EXIST,
+            saw(utl, found.as_ref()),
+        ));
+    };
+    remove(utl, one, alive)
+}
+
+fn remove<M: Media>(utl: &mut Utl<M>, one: &One<'_>, found: Found) -> Result<Outcome, Stall> {
+    let tombstone = NewRecord {
+        namespace: one.namespace,
+        hash: one.hash,
+        key: one.key,
+        value: None,
+        expiry_ms: 0,
+        batch: 0,
+    };
+    utl.client_room(tombstone.bytes())?;
+    Ok(Outcome::wrote(utl.write(&tombstone, Some(found))))
+}
+
+fn expire<M: Media>(utl: &mut Utl<M>, hash: KeyHash, address: RecordAddress) -> Result<Outcome, Stall> {
+    let nothing = Outcome {
+        completion: Completion::new(0, Status::SUCCESS),
+        gate: Gate::Open,
+    };
+    let entry = (0..)
+        .map_while(|nth| utl.index.find(hash, nth))
+        .find(|entry| entry.address == address);
+    let Some(entry) = entry else { return Ok(nothing) };
+    let Some(header) = utl.header(entry, Reach::Key)? else {
+        // The header is damaged: the key reports the damage when it is read, and does not come due again.
+        utl.expiry.retain(|at, place| (at, place) != (hash, address));
+        return Ok(nothing);
+    };
+    if !header.is_expired(utl.wall_ms) {
+        return Ok(nothing);
+    }
+    let key = Bytes::from(utl.key_of(entry, &header)?);
+    let one = One {
+        namespace: entry.namespace,
+        hash,
+        key: &key,
+        condition: Condition::Always,
+    };
+    remove(
+        utl,
+        &one,
+        Found {
+            entry,
+            header: Some(header),
+        },
+    )?;
+    utl.stats.expired += 1;
+    Ok(nothing)
+}
+
+fn describe<M: Media>(utl: &Utl<M>, found: Option<&Found>, release: Release) -> Outcome {
+    let saw = saw(utl, found);
+    let gate = if release == Release::Speculative {
+        Gate::Open
+    } else {
+        Gate::Promise(saw)
+    };
+    let mut completion = match found {
+        None => Completion::new(0, Status::KEY_DOES_NOT_EXIST),
+        Some(Found { header: None, .. }) => Completion::new(0, Status::UNRECOVERED_ERROR),
+        Some(Found {
+            header: Some(header), ..
+        }) => {
+            let mut completion = Completion::new(0, Status::SUCCESS);
+            completion.value_bytes = header.value_bytes;
+            completion.expiry_ms = header.expiry_ms;
+            completion
+        }
+    };
+    completion.sequence = saw;
+    Outcome { completion, gate }
+}
+
+fn retrieve<M: Media>(
+    utl: &mut Utl<M>,
+    one: &One<'_>,
+    (sink, bytes_max): (&mut Sink, u32),
+    release: Release,
+) -> Result<Outcome, Stall> {
+    let found = one.find(utl, Reach::Value)?.filter(|found| !utl.expired(found));
+    let mut outcome = describe(utl, found.as_ref(), release);
+    if let Some(Found {
+        entry,
+        header: Some(header),
+    }) = found
+        && !utl.read_value(entry, &header, sink, bytes_max)?
+    {
+        outcome.completion.status = Status::UNRECOVERED_ERROR;
+    }
+    if outcome.completion.status == Status::UNRECOVERED_ERROR {
+        utl.stats.damaged += 1;
+    }
+    Ok(outcome)
+}
+
+fn exist<M: Media>(utl: &Utl<M>, one: &One<'_>, release: Release) -> Result<Outcome, Stall> {
+    let found = one.find(utl, Reach::Key)?.filter(|found| !utl.expired(found));
+    Ok(describe(utl, found.as_ref(), release))
+}
+
+/// One write of a batch with the record it will replace.
+type Planned<'a> = (One<'a>, &'a BatchWrite, Option<Found>);
+
+fn batch<M: Media>(
+    utl: &mut Utl<M>,
+    namespace: NamespaceId,
+    writes: &[BatchWrite],
+) -> Result<Outcome, Stall> {
+    let planned = plan(utl, namespace, writes)?;
+    let mut seen = utl.last_removal;
+    for (position, (one, _, found)) in planned.iter().enumerate() {
+        seen = seen.max(saw(utl, found.as_ref()));
+        if let Err(status) = one.check(utl, found.as_ref()) {
+            let mut outcome = Outcome::status(status, saw(utl, found.as_ref()));
+            outcome.completion.position = u32::try_from(position).unwrap_or(u32::MAX);
+            return Ok(outcome);
+        }
+    }
+    let effective: Vec<Planned<'_>> = planned
+        .into_iter()
+        .filter(|(_, write, found)| matches!(write, BatchWrite::Store { .. }) || found.is_some())
+        .collect();
+    let more: usize = effective.iter().map(|(_, write, _)| bytes_of(write)).sum();
+    let less = effective
+        .iter()
+        .map(|(_, _, found)| units_of(found.as_ref()))
+        .sum();
+    if !utl.has_capacity(more, less) {
+        return Ok(Outcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
+    }
+    // Records that do not fit behind one another leave room at the end of a block: an eighth covers it.
+    utl.client_room(more + more / 8)?;
+    let last = effective.len().saturating_sub(1);
+    let mut wrote = seen;
+    for (place, (one, write, found)) in effective.into_iter().enumerate() {
+        let (value, expiry_ms) = match write {
+            BatchWrite::Store { value, expiry, .. } => {
+                let alive = found.as_ref().filter(|found| !utl.expired(found));
+                (Some(Source::Bytes(value)), One::expiry_ms(*expiry, alive))
+            }
+            BatchWrite::Delete { .. } => (None, 0),
+        };
+        let more = if place < last { FLAG_BATCH_MORE } else { 0 };
+        let rest = if place > 0 { FLAG_BATCH_REST } else { 0 };
+        let batch = more | rest;
+        let record = NewRecord {
+            namespace,
+            hash: one.hash,
+            key: one.key,
+            value,
+            expiry_ms,
+            batch,
+        };
+        wrote = utl.write(&record, found);
+    }
+    Ok(Outcome::wrote(wrote))
+}
+
+fn bytes_of(write: &BatchWrite) -> usize {
+    let (key, value) = match write {
+        BatchWrite::Store { key, value, .. } => (key.len(), value.len()),
+        BatchWrite::Delete { key, .. } => (key.len(), 0),
+    };
+    record_units(key, value) as usize * UNIT_BYTES
+}
+
+/// Finds what every write of a batch would replace, or all the pages that are needed to know.
+fn plan<'a, M: Media>(
+    utl: &Utl<M>,
+    namespace: NamespaceId,
+    writes: &'a [BatchWrite],
+) -> Result<Vec<Planned<'a>>, Stall> {
+    let mut planned = Vec::with_capacity(writes.len());
+    let mut missing = Vec::new();
+    for write in writes {
+        let (key, condition) = match write {
+            BatchWrite::Store { key, condition, .. } | BatchWrite::Delete { key, condition } => {
+                (key, *condition)
+            }
+        };
+        let one = One {
+            namespace,
+            hash: utl.hasher.hash(namespace, key),
+            key,
+            condition,
+        };
+        match one.find(utl, Reach::Key) {
+            Ok(found) => planned.push((one, write, found)),
+            Err(Stall::Pages(pages)) => missing.extend(pages),
+            Err(stall) => return Err(stall),
+        }
+    }
+    if missing.is_empty() {
+        return Ok(planned);
+    }
+    missing.sort_unstable();
+    missing.dedup();
+    Err(Stall::Pages(missing))
+}
+
+/// Keys whose pages are asked for together while a list waits.
+const LIST_AHEAD: usize = 64;
+
+fn list<M: Media>(utl: &Utl<M>, operation: &mut Operation, keys_max: usize) -> Result<Outcome, Stall> {
+    let mut next = None;
+    while let Some((hash, _)) = utl.index.next(KeyHash(operation.position.0)) {
+        if operation.listed.len() >= keys_max {
+            next = Some(ListPosition(hash.0));
+            break;
+        }
+        match list_one(utl, operation.namespace, hash) {
+            Ok(keys) => operation.listed.extend(keys),
+            Err(Stall::Pages(mut pages)) => {
+                list_ahead(utl, operation.namespace, hash, &mut pages);
+                operation.position = ListPosition(hash.0);
+                return Err(Stall::Pages(pages));
+            }
+            Err(stall) => return Err(stall),
+        }
+        operation.position = ListPosition(hash.0 + 1);
+    }
+    let mut outcome = Outcome::status(Status::SUCCESS, utl.applied());
+    outcome.completion.next = next;
+    Ok(outcome)
+}
+
+/// The keys that share one hash.
+fn list_one<M: Media>(utl: &Utl<M>, namespace: NamespaceId, hash: KeyHash) -> Result<Vec<ListedKey>, Stall> {
+    let mut keys = Vec::new();
+    for entry in (0..).map_while(|nth| utl.index.find(hash, nth)) {
+        if entry.namespace != namespace {
+            continue;
+        }
+        let Some(header) = utl.header(entry, Reach::Key)? else {
+            continue;
+        };
+        if !header.is_expired(utl.wall_ms) {
+            let key = Bytes::from(utl.key_of(entry, &header)?);
+            keys.push(ListedKey {
+                key,
+                value_bytes: header.value_bytes,
+                expiry_ms: header.expiry_ms,
+            });
+        }
+    }
+    Ok(keys)
+}
+
+/// Adds the pages that the keys after `hash` will need.
+fn list_ahead<M: Media>(
+    utl: &Utl<M>,
+    namespace: NamespaceId,
+    hash: KeyHash,
+    pages: &mut Vec<crate::media::PageAddress>,
+) {
+    let mut from = hash.0 + 1;
+    for _ in 0..LIST_AHEAD {
+        let Some((hash, entry)) = utl.index.next(KeyHash(from)) else {
+            break;
+        };
+        from = hash.0 + 1;
+        let page = entry.address.page();
+        if entry.namespace == namespace && utl.page(page).is_none() && !pages.contains(&page) {
+            pages.push(page);
+        }
+    }
+}

@@ -1,0 +1,593 @@
+//! The log: one frontier to which every record is appended, the client's and the collector's alike.
+//!
+//! In: record headers with their key and value bytes. Out: the address at which the record lies, and programs for the
+//! media in page order. A record is built straight into the open page in device DRAM, its checksum computed while it is
+//! copied. Invariant: pages leave in the order they were filled, and a page that was acknowledged is never the direct
+//! neighbour of one that is programmed later (`guard_pages`).
+//!
+//! # What this does not do
+//! It does not decide when to seal, flush or collect; it is told.
+
+use crate::blocks::Blocks;
+use crate::command::Sequence;
+use crate::dram::Dram;
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
+use crate::media::{Media, MediaOp, MediaToken, Refused};
+use crate::page::{NO_RECORD, PageKind, PageSpare};
+use crate::record::{FLAG_CHAINED, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
+use headwater_dma::frame::Frame;
+use headwater_dma::iova::Segments;
+use headwater_host::clock::Nanos;
+use headwater_host::copy::{copy, copy_crc32c, crc32c};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A record longer than this goes on in the next block when the open one cannot hold it; a shorter one moves there whole.
+const CHAIN_FROM_BYTES: usize = BLOCK_DATA_BYTES / 16;
+
+/// Whether the header's checksum is right already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    /// Compute it while the bytes are copied.
+    Compute,
+    /// The record is moved as it was, and was verified before.
+    Known,
+}
+
+/// Bytes to be appended.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// Ours.
+    Bytes(&'a [u8]),
+    /// A client's, read once.
+    Client(&'a Segments),
+}
+
+impl Source<'_> {
+    /// How many there are.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Client(segments) => segments.bytes(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[derive(Debug)]
+struct OpenBlock {
+    block: BlockId,
+    order: u64,
+    open_sequence: Sequence,
+    continues: u64,
+    page: usize,
+    offset: usize,
+    first: u16,
+    frame: Option<Frame>,
+}
+
+#[derive(Debug)]
+struct Filled {
+    id: u64,
+    page: PageAddress,
+    frame: Frame,
+}
+
+/// The one frontier of a device.
+#[derive(Debug)]
+pub struct Log {
+    open: Option<OpenBlock>,
+    filled: VecDeque<Filled>,
+    in_flight: BTreeMap<u64, PageAddress>,
+    program_next: u64,
+    guard_pages: u8,
+    addressable: bool,
+    unguarded: bool,
+    durable_stamp: Sequence,
+    sequence_next: Sequence,
+    programmed_pages: u64,
+}
+
+impl Log {
+    /// A log with no open block, for a media with these traits.
+    #[must_use]
+    pub fn new(guard_pages: u8, addressable: bool) -> Self {
+        Self {
+            open: None,
+            filled: VecDeque::new(),
+            in_flight: BTreeMap::new(),
+            program_next: 0,
+            guard_pages,
+            addressable,
+            unguarded: false,
+            durable_stamp: Sequence(0),
+            sequence_next: Sequence(1),
+            programmed_pages: 0,
+        }
+    }
+
+    /// Every page programmed from now on says that all sequences up to this one are durable.
+    pub fn stamp_durable(&mut self, durable: Sequence) {
+        self.durable_stamp = durable;
+    }
+
+    /// The durable sequence that pages are stamped with now.
+    #[must_use]
+    pub fn durable_stamp(&self) -> Sequence {
+        self.durable_stamp
+    }
+
+    /// The barrier that covers everything appended so far, the open page included.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        let open = self.open.as_ref().is_some_and(|open| open.offset > 0);
+        self.program_next + u64::from(open)
+    }
+
+    /// The sequence that the next new record gets. It counts as given out once [`advance`](Self::advance) was called,
+    /// after the record was appended, so that a block opened for the record is not older than it.
+    #[must_use]
+    pub fn sequence_next(&self) -> Sequence {
+        self.sequence_next
+    }
+
+    /// The record with the next sequence was appended.
+    pub fn advance(&mut self) {
+        self.sequence_next = Sequence(self.sequence_next.0 + 1);
+    }
+
+    /// Goes on behind what recovery found.
+    pub fn resume(&mut self, sequence_next: Sequence) {
+        self.sequence_next = sequence_next;
+    }
+
+    /// Pages handed to the media so far.
+    #[must_use]
+    pub fn programmed_pages(&self) -> u64 {
+        self.programmed_pages
+    }
+
+    /// Pages filled and not yet accepted by the media.
+    #[must_use]
+    pub fn backlog(&self) -> usize {
+        self.filled.len()
+    }
+
+    /// Order of the open block, or the order the next one will get.
+    #[must_use]
+    pub fn order(&self, blocks: &Blocks) -> u64 {
+        self.open.as_ref().map_or(blocks.order_next(), |open| open.order)
+    }
+
+    /// Ready blocks that an append of this many bytes may open, at most.
+    #[must_use]
+    pub fn blocks_for(&self, bytes: usize) -> usize {
+        let left = self.open.as_ref().map_or(0, |open| left_in(open));
+        if bytes <= left {
+            0
+        } else {
+            1 + bytes.div_ceil(BLOCK_DATA_BYTES)
+        }
+    }
+
+    /// Frames that an append of this many bytes may take, at most.
+    #[must_use]
+    pub const fn frames_for(&self, bytes: usize) -> usize {
+        bytes / PAGE_DATA_BYTES + 3
+    }
+
+    /// Appends a record and returns where it lies. The caller made sure of room with [`blocks_for`](Self::blocks_for)
+    /// and [`frames_for`](Self::frames_for).
+    ///
+    /// # Panics
+    /// When there is no room after all: the caller's promise is broken.
+    pub fn append(
+        &mut self,
+        dram: &mut Dram,
+        blocks: &mut Blocks,
+        header: &RecordHeader,
+        checksum: Checksum,
+        payload: &[Source<'_>],
+    ) -> RecordAddress {
+        let units = header.units() as usize;
+        let left = self.open.as_ref().map_or(0, left_in);
+        let bytes = units * UNIT_BYTES;
+        let chain = bytes > left && bytes > CHAIN_FROM_BYTES && left >= PAGE_DATA_BYTES;
+        if bytes > left && !chain {
+            self.finish_block(dram, blocks);
+            self.open_block(blocks, 0);
+        }
+        let mut header = *header;
+        let chained = chain || bytes > BLOCK_DATA_BYTES;
+        let flags = header.flags & !FLAG_CHAINED | if chained { FLAG_CHAINED } else { 0 };
+        let checksum = if flags == header.flags {
+            checksum
+        } else {
+            Checksum::Compute
+        };
+        header.flags = flags;
+        let address = self.start_record(dram);
+        blocks.saw_sequence(address.block(), header.sequence);
+        let filled_before = self.filled.len();
+        let encoded = header.encode();
+        let mut writer = Writer {
+            log: self,
+            dram,
+            blocks,
+            head: address,
+            sequence: header.sequence,
+        };
+        writer.put(&encoded);
+        match checksum {
+            Checksum::Known => payload.iter().for_each(|piece| match piece {
+                Source::Bytes(bytes) => writer.put(bytes),
+                Source::Client(_) => unreachable!("a moved record lies on the medium"),
+            }),
+            Checksum::Compute => {
+                let mut crc = crc32c(0, &encoded[4..]);
+                payload.iter().for_each(|piece| match piece {
+                    Source::Bytes(bytes) => crc = writer.put_crc(bytes, crc),
+                    Source::Client(segments) => crc = writer.put_client(segments, crc),
+                });
+                let offset = address.offset_in_block() % PAGE_DATA_BYTES;
+                self.page_mut(address.page(), filled_before)[offset..offset + 4]
+                    .copy_from_slice(&crc.to_le_bytes());
+            }
+        }
+        self.align();
+        self.close_full_page(dram, blocks);
+        address
+    }
+
+    /// Makes sure that a page with room is open and returns the address at which the next record starts.
+    fn start_record(&mut self, dram: &mut Dram) -> RecordAddress {
+        let open = self.open.as_mut().expect("a block was opened for the record");
+        if open.frame.is_none() {
+            open.frame = Some(dram.take_frame().expect("frames were counted before the append"));
+        }
+        if open.first == NO_RECORD {
+            open.first = u16::try_from(open.offset).unwrap_or(NO_RECORD);
+        }
+        RecordAddress::in_block(open.block, open.page * PAGE_DATA_BYTES + open.offset)
+    }
+
+    /// The frame that holds the start of the record being appended.
+    fn page_mut(&mut self, page: PageAddress, filled_before: usize) -> &mut [u8] {
+        match self.filled.get_mut(filled_before) {
+            Some(filled) if filled.page == page => &mut filled.frame,
+            _ => self
+                .open
+                .as_mut()
+                .and_then(|open| open.frame.as_mut())
+                .expect("the record starts in the open page"),
+        }
+    }
+
+    /// Pads to the next record boundary.
+    fn align(&mut self) {
+        if let Some(OpenBlock {
+            frame: Some(frame),
+            offset,
+            ..
+        }) = self.open.as_mut()
+        {
+            let aligned = offset.next_multiple_of(UNIT_BYTES);
+            frame[*offset..aligned].fill(0);
+            *offset = aligned;
+        }
+    }
+
+    fn close_full_page(&mut self, dram: &mut Dram, blocks: &mut Blocks) {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.offset == PAGE_DATA_BYTES)
+        {
+            self.fill_page(PageKind::Log);
+            self.close_full_block(dram, blocks);
+        }
+    }
+
+    fn close_full_block(&mut self, dram: &mut Dram, blocks: &mut Blocks) {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.page == PAGES_PER_BLOCK)
+        {
+            self.finish_block(dram, blocks);
+        }
+    }
+
+    /// Stamps the open page's spare and puts the page in line for the media.
+    fn fill_page(&mut self, kind: PageKind) {
+        let durable_sequence = self.durable_stamp;
+        let Some(open) = self.open.as_mut() else { return };
+        let Some(mut frame) = open.frame.take() else {
+            return;
+        };
+        frame[open.offset..PAGE_DATA_BYTES].fill(0);
+        let page = PageAddress::new(open.block, u8::try_from(open.page).unwrap_or(u8::MAX));
+        let spare = PageSpare {
+            kind,
+            page: page.page,
+            first: open.first,
+            used: u16::try_from(open.offset).unwrap_or(0),
+            order: open.order,
+            open_sequence: open.open_sequence,
+            durable_sequence,
+            continues: if open.page == 0 { open.continues } else { 0 },
+            stream: 0,
+        };
+        spare.encode(&mut frame);
+        self.filled.push_back(Filled {
+            id: self.program_next,
+            page,
+            frame,
+        });
+        self.program_next += 1;
+        self.unguarded = kind == PageKind::Log;
+        open.page += 1;
+        open.offset = 0;
+        open.first = NO_RECORD;
+    }
+
+    /// Puts the open page in line even though it is not full, with guard pages behind it, so that everything appended
+    /// so far can become durable and stay so. Returns the id below which every program must complete for that.
+    pub fn seal(&mut self, dram: &mut Dram, blocks: &mut Blocks) -> u64 {
+        if self.open.as_ref().is_some_and(|open| open.offset > 0) {
+            self.fill_page(PageKind::Log);
+            self.close_full_block(dram, blocks);
+        }
+        if self.unguarded {
+            for _ in 0..self.guard_pages {
+                let Some(open) = self.open.as_mut() else { break };
+                if open.page == 0 {
+                    break;
+                }
+                let Some(frame) = dram.take_frame() else { break };
+                open.frame = Some(frame);
+                self.fill_page(PageKind::Guard);
+                self.close_full_block(dram, blocks);
+            }
+        }
+        self.program_next
+    }
+
+    /// Programs a page without records, so that the durable sequence it is stamped with is on the medium.
+    pub fn witness(&mut self, dram: &mut Dram, blocks: &mut Blocks) {
+        if self.open.is_none() {
+            self.open_block(blocks, 0);
+        }
+        if let Some(open) = self.open.as_mut()
+            && open.frame.is_none()
+        {
+            open.frame = dram.take_frame();
+        }
+        let holds_records = self.open.as_ref().is_some_and(|open| open.offset > 0);
+        self.fill_page(if holds_records {
+            PageKind::Log
+        } else {
+            PageKind::Guard
+        });
+        self.close_full_block(dram, blocks);
+    }
+
+    /// Ends the open block, full or not.
+    pub fn finish_block(&mut self, dram: &mut Dram, blocks: &mut Blocks) {
+        if self.open.as_ref().is_some_and(|open| open.offset > 0) {
+            self.fill_page(PageKind::Log);
+        }
+        if let Some(open) = self.open.take() {
+            if let Some(frame) = open.frame {
+                dram.put_back(frame);
+            }
+            blocks.close(open.block, u8::try_from(open.page).unwrap_or(u8::MAX));
+            // Blocks share no sector, so the next block's first page needs no guard.
+            self.unguarded = false;
+        }
+    }
+
+    fn open_block(&mut self, blocks: &mut Blocks, continues: u64) {
+        let open_sequence = self.sequence_next;
+        let block = blocks
+            .open(open_sequence, false)
+            .expect("ready blocks were counted before the append");
+        let order = blocks.get(block).order;
+        self.open = Some(OpenBlock {
+            block,
+            order,
+            open_sequence,
+            continues,
+            page: 0,
+            offset: 0,
+            first: NO_RECORD,
+            frame: None,
+        });
+    }
+
+    /// Hands filled pages to the media, in order, until it refuses. Returns whether any went.
+    pub fn submit<M: Media>(&mut self, media: &mut M, dram: &mut Dram, now: Nanos) -> bool {
+        let mut moved = false;
+        while let Some(Filled { id, page, frame }) = self.filled.pop_front() {
+            if !self.addressable {
+                let Some(mut shown) = dram.take_frame() else {
+                    self.filled.push_front(Filled { id, page, frame });
+                    break;
+                };
+                copy(&mut shown, &frame);
+                dram.insert(page, shown);
+                dram.pin(page);
+            }
+            match media.submit(token(id), MediaOp::Program { page, frame }, now) {
+                Ok(()) => {
+                    self.in_flight.insert(id, page);
+                    self.programmed_pages += 1;
+                    moved = true;
+                }
+                Err(Refused { op, reason }) => {
+                    let MediaOp::Program { frame, .. } = op else {
+                        unreachable!("the program came back")
+                    };
+                    dram.unpin(page);
+                    self.filled.push_front(Filled { id, page, frame });
+                    assert!(
+                        reason == crate::media::RefusedReason::QueueFull,
+                        "the log broke a rule of NAND at {page}: {reason:?}"
+                    );
+                    break;
+                }
+            }
+        }
+        moved
+    }
+
+    /// A program completed: its frame goes back.
+    pub fn programmed(&mut self, id: u64, frame: Option<Frame>, dram: &mut Dram) {
+        if let Some(page) = self.in_flight.remove(&id) {
+            dram.unpin(page);
+        }
+        if let Some(frame) = frame {
+            dram.put_back(frame);
+        }
+    }
+
+    /// Whether every program with an id below `barrier` has completed.
+    #[must_use]
+    pub fn completed_to(&self, barrier: u64) -> bool {
+        let waiting = self.filled.front().map(|filled| filled.id);
+        let flying = self.in_flight.keys().next().copied();
+        waiting.into_iter().chain(flying).all(|id| id >= barrier)
+    }
+
+    /// The bytes of a page that the media does not have yet.
+    #[must_use]
+    #[inline]
+    pub fn peek(&self, page: PageAddress) -> Option<&[u8]> {
+        if let Some(open) = self.open.as_ref()
+            && open.block == page.block
+            && open.page == usize::from(page.page)
+        {
+            return open.frame.as_deref();
+        }
+        self.filled
+            .iter()
+            .find(|filled| filled.page == page)
+            .map(|filled| &*filled.frame)
+    }
+}
+
+fn left_in(open: &OpenBlock) -> usize {
+    (PAGES_PER_BLOCK - open.page) * PAGE_DATA_BYTES - open.offset
+}
+
+const PROGRAM_TOKENS: u64 = 1 << 60;
+
+const fn token(id: u64) -> MediaToken {
+    MediaToken(PROGRAM_TOKENS | id)
+}
+
+/// The program a token names, if it names one.
+#[must_use]
+pub const fn program_id(token: MediaToken) -> Option<u64> {
+    if token.0 >> 60 == 1 {
+        Some(token.0 & (PROGRAM_TOKENS - 1))
+    } else {
+        None
+    }
+}
+
+/// One append under way.
+struct Writer<'a> {
+    log: &'a mut Log,
+    dram: &'a mut Dram,
+    blocks: &'a mut Blocks,
+    head: RecordAddress,
+    sequence: Sequence,
+}
+
+impl Writer<'_> {
+    /// The rest of the open page, after opening the next page or block if the current one is full.
+    fn room(&mut self) -> (&mut [u8], &mut usize) {
+        let full = self
+            .log
+            .open
+            .as_ref()
+            .is_none_or(|open| open.offset == PAGE_DATA_BYTES);
+        if full {
+            self.log.fill_page(PageKind::Log);
+            let before = self.log.open.as_ref().map(|open| (open.block, open.page));
+            if let Some((block, PAGES_PER_BLOCK)) = before {
+                self.log.finish_block(self.dram, self.blocks);
+                self.log.open_block(self.blocks, self.head.0 + 1);
+                let next = self.log.open.as_ref().map_or(block, |open| open.block);
+                self.blocks.chain(block, next);
+                self.blocks.saw_sequence(next, self.sequence);
+            }
+        }
+        let open = self
+            .log
+            .open
+            .as_mut()
+            .expect("a block is open while a record is appended");
+        if open.frame.is_none() {
+            open.frame = Some(
+                self.dram
+                    .take_frame()
+                    .expect("frames were counted before the append"),
+            );
+        }
+        let OpenBlock {
+            frame: Some(frame),
+            offset,
+            ..
+        } = open
+        else {
+            unreachable!("the frame was just put there")
+        };
+        (&mut frame[..PAGE_DATA_BYTES], offset)
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (page, offset) = self.room();
+            let (here, rest) = bytes.split_at(bytes.len().min(PAGE_DATA_BYTES - *offset));
+            copy(&mut page[*offset..*offset + here.len()], here);
+            *offset += here.len();
+            bytes = rest;
+        }
+    }
+
+    fn put_crc(&mut self, mut bytes: &[u8], mut crc: u32) -> u32 {
+        while !bytes.is_empty() {
+            let (page, offset) = self.room();
+            let (here, rest) = bytes.split_at(bytes.len().min(PAGE_DATA_BYTES - *offset));
+            crc = copy_crc32c(&mut page[*offset..*offset + here.len()], here, crc);
+            *offset += here.len();
+            bytes = rest;
+        }
+        crc
+    }
+
+    /// The bytes are checked where they were copied to, because a client may change its own meanwhile.
+    fn put_client(&mut self, segments: &Segments, mut crc: u32) -> u32 {
+        let mut at = 0;
+        while at < segments.bytes() {
+            let (page, offset) = self.room();
+            let here = (segments.bytes() - at).min(PAGE_DATA_BYTES - *offset);
+            let target = &mut page[*offset..*offset + here];
+            segments.copy_in(at, target);
+            crc = crc32c(crc, target);
+            *offset += here;
+            at += here;
+        }
+        crc
+    }
+}
+
+const _: () = assert!(HEADER_BYTES.is_multiple_of(UNIT_BYTES) && PAGE_DATA_BYTES.is_multiple_of(UNIT_BYTES));

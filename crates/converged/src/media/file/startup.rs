@@ -1,0 +1,191 @@
+//! Making a flash file, and opening one.
+//!
+//! In: a data directory. Out: an open, locked, checked file with its layout and its erase table, or an error that says
+//! what is wrong with which part. Invariant: a file named `flash` is complete, for it gets the name last; and a session
+//! is durable before it gives out a generation.
+
+use super::layout::{Layout, PIECE_BYTES, SuperblockFault, Twin, VERSION, is_sound};
+use super::stretches::STRETCH_BYTES;
+use super::table::{EraseTable, TableFault};
+use super::{FLASH_FILE_NAME, FileMediaError};
+use crate::media::Geometry;
+use headwater_host::file::{AllocateError, allocate};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use zerocopy::IntoBytes;
+
+/// An open flash file.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) path: PathBuf,
+    /// Holds the lock for as long as it is open.
+    pub(super) lock: File,
+    pub(super) layout: Layout,
+    pub(super) table: EraseTable,
+}
+
+fn system<'p>(path: &'p Path, doing: &'static str) -> impl FnOnce(io::Error) -> FileMediaError + use<'p> {
+    move |source| FileMediaError::System {
+        path: path.to_owned(),
+        doing,
+        source,
+    }
+}
+
+/// Makes the file. It appears under its name only when it is complete and durable.
+pub(super) fn create(directory: &Path, geometry: Geometry, uuid: [u8; 16]) -> Result<(), FileMediaError> {
+    if !is_sound(geometry) {
+        return Err(FileMediaError::Geometry { geometry });
+    }
+    let path = directory.join(FLASH_FILE_NAME);
+    if path.exists() {
+        return Err(FileMediaError::Exists { path });
+    }
+    let unfinished = directory.join("flash.unfinished");
+    let layout = Layout::new(geometry, uuid);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&unfinished)
+        .map_err(system(&unfinished, "create"))?;
+    lock(&unfinished, &file)?;
+    if let Err(error) = fill(&file, &unfinished, &layout) {
+        // The error at hand says more than one about the removal would.
+        let _ = fs::remove_file(&unfinished);
+        return Err(error);
+    }
+    fs::rename(&unfinished, &path).map_err(system(&path, "name"))?;
+    let parent = File::open(directory).map_err(system(directory, "open"))?;
+    parent.sync_all().map_err(system(directory, "sync"))
+}
+
+fn fill(file: &File, path: &Path, layout: &Layout) -> Result<(), FileMediaError> {
+    allocate(file, layout.file_bytes()).map_err(|error| match error {
+        AllocateError::NoSpace {
+            needed_bytes,
+            free_bytes,
+        } => FileMediaError::NoSpace {
+            path: path.to_owned(),
+            needed_bytes,
+            free_bytes,
+        },
+        AllocateError::System(source) => system(path, "allocate")(source),
+    })?;
+    let write = || -> io::Result<()> {
+        file.write_all_at(layout.superblock().as_bytes(), 0)?;
+        file.write_all_at(&layout.session_piece(0), Layout::session_offset(Twin::First))?;
+        EraseTable::create(layout, file)?;
+        // The first stretch is written once, so that the first commits find space that is not merely reserved.
+        let slots = layout.slots_offset();
+        let end = layout.file_bytes().min(slots + STRETCH_BYTES);
+        let zeros = [0; PIECE_BYTES];
+        let mut at = slots;
+        while at < end {
+            let some = usize::try_from(end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+            file.write_all_at(&zeros[..some], at)?;
+            at += some as u64;
+        }
+        file.sync_all()
+    };
+    write().map_err(system(path, "write"))
+}
+
+/// Opens the file, checks it, and begins a session.
+pub(super) fn open(directory: &Path) -> Result<Opened, FileMediaError> {
+    let path = directory.join(FLASH_FILE_NAME);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .map_err(system(&path, "open"))?;
+    lock(&path, &file)?;
+    let layout = superblock(&path, &file)?;
+    let mut table = EraseTable::load(&layout, &file).map_err(|fault| match fault {
+        TableFault::Damaged(number) => FileMediaError::TableDamaged {
+            path: path.clone(),
+            number,
+        },
+        TableFault::Io(source) => system(&path, "read the erase table of")(source),
+    })?;
+    let (last, copy) = last_session(&path, &file, &layout)?;
+    let session = table.session_after().max(last + 1);
+    let begin = || -> io::Result<()> {
+        file.write_all_at(
+            &layout.session_piece(session),
+            Layout::session_offset(copy.other()),
+        )?;
+        file.sync_all()
+    };
+    begin().map_err(system(&path, "begin a session in"))?;
+    table.begin_session(session);
+    Ok(Opened {
+        path,
+        lock: file,
+        layout,
+        table,
+    })
+}
+
+fn lock(path: &Path, file: &File) -> Result<(), FileMediaError> {
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => FileMediaError::InUse {
+            path: path.to_owned(),
+        },
+        TryLockError::Error(source) => system(path, "lock")(source),
+    })
+}
+
+fn superblock(path: &Path, file: &File) -> Result<Layout, FileMediaError> {
+    let found_bytes = file.metadata().map_err(system(path, "examine"))?.len();
+    let too_short = |expected_bytes| FileMediaError::Length {
+        path: path.to_owned(),
+        expected_bytes,
+        found_bytes,
+    };
+    if found_bytes < PIECE_BYTES as u64 {
+        return Err(too_short(PIECE_BYTES as u64));
+    }
+    let mut piece = [0; PIECE_BYTES];
+    file.read_exact_at(&mut piece, 0)
+        .map_err(system(path, "read the superblock of"))?;
+    let path_owned = path.to_owned();
+    let layout = Layout::from_superblock(&piece).map_err(|fault| match fault {
+        SuperblockFault::NotFlash => FileMediaError::NotFlash { path: path_owned },
+        SuperblockFault::Damaged | SuperblockFault::Nonsense => {
+            FileMediaError::SuperblockDamaged { path: path_owned }
+        }
+        SuperblockFault::Version(found) => FileMediaError::Version {
+            path: path_owned,
+            found,
+            known: VERSION,
+        },
+    })?;
+    // A longer file is no harm: what lies behind the last slot is not looked at.
+    if found_bytes < layout.file_bytes() {
+        return Err(too_short(layout.file_bytes()));
+    }
+    Ok(layout)
+}
+
+/// The last session that began, and the copy that says so.
+fn last_session(path: &Path, file: &File, layout: &Layout) -> Result<(u64, Twin), FileMediaError> {
+    let mut best = None;
+    let mut piece = [0; PIECE_BYTES];
+    for copy in Twin::BOTH {
+        file.read_exact_at(&mut piece, Layout::session_offset(copy))
+            .map_err(system(path, "read the session of"))?;
+        let found = layout.read_session(&piece).map(|session| (session, copy));
+        best = match (best, found) {
+            (Some((best, _)), Some((session, _))) if session > best => found,
+            (None, _) => found,
+            _ => best,
+        };
+    }
+    best.ok_or_else(|| FileMediaError::SessionDamaged {
+        path: path.to_owned(),
+    })
+}

@@ -1,0 +1,356 @@
+//! The record: how a key and its value lie on flash (`docs/formats/record.md`).
+//!
+//! In: header bytes from a page. Out: a checked [`RecordHeader`], or the reason why these bytes are not one.
+//! Invariant: what [`RecordHeader::decode`] accepts has lengths inside the limits, so nothing behind it can overflow.
+
+use crate::command::{NamespaceId, Sequence};
+use crate::limits::{NAMESPACES, VALUE_BYTES_MAX};
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
+use std::fmt;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of a record header.
+pub const HEADER_BYTES: usize = 48;
+/// Records start at multiples of this and are counted in it.
+pub const UNIT_BYTES: usize = 16;
+/// Version of the format.
+pub const RECORD_VERSION: u8 = 1;
+
+const UNITS_PER_PAGE: u64 = (PAGE_DATA_BYTES / UNIT_BYTES) as u64;
+const UNITS_PER_BLOCK: u64 = (BLOCK_DATA_BYTES / UNIT_BYTES) as u64;
+
+/// The key is gone.
+pub const FLAG_TOMBSTONE: u8 = 1;
+/// Part of an all-or-nothing batch, and not its last record.
+pub const FLAG_BATCH_MORE: u8 = 2;
+/// Goes on in the block that was opened next.
+pub const FLAG_CHAINED: u8 = 4;
+/// Every record of the namespace with a lower sequence is gone.
+pub const FLAG_CLEAR: u8 = 8;
+/// Part of an all-or-nothing batch, and not its first record.
+pub const FLAG_BATCH_REST: u8 = 16;
+/// Part of a batch of more than one record.
+pub const FLAGS_BATCH: u8 = FLAG_BATCH_MORE | FLAG_BATCH_REST;
+const FLAGS_KNOWN: u8 = FLAG_TOMBSTONE | FLAGS_BATCH | FLAG_CHAINED | FLAG_CLEAR;
+
+/// Where a record's header lies, in units of 16 bytes over the data areas of the whole medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecordAddress(pub u64);
+
+impl RecordAddress {
+    /// The address of a byte of a block's data, which must be a multiple of 16.
+    #[must_use]
+    #[inline]
+    pub const fn in_block(block: BlockId, offset: usize) -> Self {
+        Self(block.0 as u64 * UNITS_PER_BLOCK + (offset / UNIT_BYTES) as u64)
+    }
+
+    /// The block.
+    #[must_use]
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "addresses are made from 26-bit block numbers"
+    )]
+    pub const fn block(self) -> BlockId {
+        BlockId((self.0 / UNITS_PER_BLOCK) as u32)
+    }
+
+    /// Byte offset within the block's data.
+    #[must_use]
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "an offset within a block")]
+    pub const fn offset_in_block(self) -> usize {
+        (self.0 % UNITS_PER_BLOCK) as usize * UNIT_BYTES
+    }
+
+    /// The page the header starts in.
+    #[must_use]
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a page number within a block")]
+    pub const fn page(self) -> PageAddress {
+        PageAddress::new(self.block(), (self.0 % UNITS_PER_BLOCK / UNITS_PER_PAGE) as u8)
+    }
+}
+
+const _: () = assert!(PAGES_PER_BLOCK < u8::MAX as usize);
+
+impl fmt::Display for RecordAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} offset {}", self.block(), self.offset_in_block())
+    }
+}
+
+/// A record's length in units of 16 bytes, header, key, value and padding together.
+#[must_use]
+#[inline]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "lengths are limited to 16 MiB + 64 KiB + 48"
+)]
+pub const fn record_units(key_bytes: usize, value_bytes: usize) -> u32 {
+    (HEADER_BYTES + key_bytes + value_bytes).div_ceil(UNIT_BYTES) as u32
+}
+
+/// The header as it lies on flash.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RecordHeaderLayout {
+    /// CRC-32C of everything behind it.
+    pub crc: U32,
+    /// [`RECORD_VERSION`].
+    pub version: u8,
+    /// `FLAG_*`.
+    pub flags: u8,
+    /// Key length in bytes.
+    pub key_bytes: U16,
+    /// Value length in bytes.
+    pub value_bytes: U32,
+    /// Namespace, from 1.
+    pub namespace: U32,
+    /// Place in the order of all writes.
+    pub sequence: U64,
+    /// Epoch of the accepting primary.
+    pub epoch: U32,
+    /// CRC16 slot of the key.
+    pub slot: U16,
+    /// Zero.
+    pub reserved: U16,
+    /// Idempotency id of a remote write.
+    pub request_id: U64,
+    /// Wall time in milliseconds at which the record ceases, 0 for never.
+    pub expiry_ms: U64,
+}
+
+const _: () = assert!(size_of::<RecordHeaderLayout>() == HEADER_BYTES);
+const _: () = assert!(std::mem::offset_of!(RecordHeaderLayout, sequence) == 16);
+const _: () = assert!(std::mem::offset_of!(RecordHeaderLayout, request_id) == 32);
+const _: () = assert!(std::mem::offset_of!(RecordHeaderLayout, expiry_ms) == 40);
+
+/// A header whose fields were checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// CRC-32C of everything behind it.
+    pub crc: u32,
+    /// `FLAG_*`.
+    pub flags: u8,
+    /// Key length in bytes.
+    pub key_bytes: u16,
+    /// Value length in bytes.
+    pub value_bytes: u32,
+    /// Whose key.
+    pub namespace: NamespaceId,
+    /// Place in the order of all writes.
+    pub sequence: Sequence,
+    /// Wall time in milliseconds at which the record ceases, 0 for never.
+    pub expiry_ms: u64,
+}
+
+/// Why bytes are not a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// The version is not one this program reads.
+    #[error("record version {0} is not known; this program reads version {RECORD_VERSION}")]
+    Version(u8),
+    /// A field has a value that no writer puts there.
+    #[error("field `{0}` of a record header is out of range")]
+    Field(&'static str),
+    /// The checksum does not match.
+    #[error("record checksum mismatch")]
+    Checksum,
+}
+
+impl RecordHeader {
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// [`RecordError`] names the field that cannot be.
+    #[inline]
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, RecordError> {
+        let layout: RecordHeaderLayout = zerocopy::transmute!(*bytes);
+        if layout.version != RECORD_VERSION {
+            return Err(RecordError::Version(layout.version));
+        }
+        let header = Self {
+            crc: layout.crc.get(),
+            flags: layout.flags,
+            key_bytes: layout.key_bytes.get(),
+            value_bytes: layout.value_bytes.get(),
+            namespace: NamespaceId(u8::try_from(layout.namespace.get()).unwrap_or(0)),
+            sequence: Sequence(layout.sequence.get()),
+            expiry_ms: layout.expiry_ms.get(),
+        };
+        if header.namespace.0 == 0 || usize::from(header.namespace.0) > NAMESPACES {
+            return Err(RecordError::Field("namespace"));
+        }
+        if header.flags & !FLAGS_KNOWN != 0 {
+            return Err(RecordError::Field("flags"));
+        }
+        if header.value_bytes as usize > VALUE_BYTES_MAX {
+            return Err(RecordError::Field("value length"));
+        }
+        if (header.key_bytes == 0) != header.is_clear() {
+            return Err(RecordError::Field("key length"));
+        }
+        if header.sequence.0 == 0 {
+            return Err(RecordError::Field("sequence"));
+        }
+        Ok(header)
+    }
+
+    /// Writes the header with the checksum field zero; the checksum is put in when the rest is known.
+    #[must_use]
+    #[inline]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let layout = RecordHeaderLayout {
+            crc: U32::new(self.crc),
+            version: RECORD_VERSION,
+            flags: self.flags,
+            key_bytes: U16::new(self.key_bytes),
+            value_bytes: U32::new(self.value_bytes),
+            namespace: U32::new(u32::from(self.namespace.0)),
+            sequence: U64::new(self.sequence.0),
+            epoch: U32::ZERO,
+            slot: U16::ZERO,
+            reserved: U16::ZERO,
+            request_id: U64::ZERO,
+            expiry_ms: U64::new(self.expiry_ms),
+        };
+        zerocopy::transmute!(layout)
+    }
+
+    /// Length in 16-byte units.
+    #[must_use]
+    #[inline]
+    pub const fn units(&self) -> u32 {
+        record_units(self.key_bytes as usize, self.value_bytes as usize)
+    }
+
+    /// Bytes that the checksum covers and the header start: header, key and value without padding.
+    #[must_use]
+    #[inline]
+    pub const fn payload_end(&self) -> usize {
+        HEADER_BYTES + self.key_bytes as usize + self.value_bytes as usize
+    }
+
+    /// Whether the record says that its key is gone.
+    #[must_use]
+    #[inline]
+    pub const fn is_tombstone(&self) -> bool {
+        self.flags & FLAG_TOMBSTONE != 0
+    }
+
+    /// Whether the record empties its namespace.
+    #[must_use]
+    #[inline]
+    pub const fn is_clear(&self) -> bool {
+        self.flags & FLAG_CLEAR != 0
+    }
+
+    /// Whether the record no longer exists at this wall time.
+    #[must_use]
+    #[inline]
+    pub const fn is_expired(&self, wall_ms: u64) -> bool {
+        self.expiry_ms != 0 && self.expiry_ms <= wall_ms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> RecordHeader {
+        RecordHeader {
+            crc: 7,
+            flags: FLAG_BATCH_MORE,
+            key_bytes: 3,
+            value_bytes: 100,
+            namespace: NamespaceId(2),
+            sequence: Sequence(9),
+            expiry_ms: 11,
+        }
+    }
+
+    #[test]
+    fn a_header_reads_back_as_written() {
+        assert_eq!(RecordHeader::decode(&header().encode()), Ok(header()));
+    }
+
+    #[test]
+    fn bytes_lie_where_the_format_page_says() {
+        let bytes = header().encode();
+        assert_eq!(bytes[0..4], [7, 0, 0, 0]);
+        assert_eq!(bytes[4], RECORD_VERSION);
+        assert_eq!(bytes[5], FLAG_BATCH_MORE);
+        assert_eq!(bytes[6..8], [3, 0]);
+        assert_eq!(bytes[8..12], [100, 0, 0, 0]);
+        assert_eq!(bytes[12..16], [2, 0, 0, 0]);
+        assert_eq!(bytes[16..24], [9, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[40..48], [11, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn impossible_fields_are_refused() {
+        let mut bytes = header().encode();
+        bytes[4] = 2;
+        assert_eq!(RecordHeader::decode(&bytes), Err(RecordError::Version(2)));
+        for (change, field) in [
+            (
+                RecordHeader {
+                    namespace: NamespaceId(0),
+                    ..header()
+                },
+                "namespace",
+            ),
+            (
+                RecordHeader {
+                    namespace: NamespaceId(17),
+                    ..header()
+                },
+                "namespace",
+            ),
+            (
+                RecordHeader {
+                    flags: 0x80,
+                    ..header()
+                },
+                "flags",
+            ),
+            (
+                RecordHeader {
+                    value_bytes: u32::MAX,
+                    ..header()
+                },
+                "value length",
+            ),
+            (
+                RecordHeader {
+                    key_bytes: 0,
+                    ..header()
+                },
+                "key length",
+            ),
+            (
+                RecordHeader {
+                    sequence: Sequence(0),
+                    ..header()
+                },
+                "sequence",
+            ),
+        ] {
+            assert_eq!(
+                RecordHeader::decode(&change.encode()),
+                Err(RecordError::Field(field))
+            );
+        }
+    }
+
+    #[test]
+    fn addresses_split_into_block_page_and_offset() {
+        let address = RecordAddress::in_block(BlockId(3), 4_096 * 5 + 32);
+        assert_eq!(address.block(), BlockId(3));
+        assert_eq!(address.offset_in_block(), 4_096 * 5 + 32);
+        assert_eq!(address.page(), PageAddress::new(BlockId(3), 5));
+    }
+}

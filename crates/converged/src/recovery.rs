@@ -1,0 +1,150 @@
+//! Recovery: what a medium holds becomes index, block table and counts again.
+//!
+//! In: a medium in whatever state a power cut left it. Out: a translation layer that knows every record that counts.
+//!
+//! 1. The first page of every block says what the block is ([`survey`]).
+//! 2. The newest whole checkpoint, if any, gives the index as it was ([`load`]).
+//! 3. Every block of the log from the checkpoint on is scanned, page by page ([`scan`]).
+//! 4. Of each key the record with the highest sequence wins; incomplete batches are set aside ([`replay`]).
+//!
+//! Invariant: the result depends on the medium's bytes alone, and running it twice gives the same.
+
+mod load;
+mod replay;
+mod scan;
+mod survey;
+
+use crate::command::Sequence;
+use crate::device::{DeviceConfig, Progress};
+use crate::media::geometry::{BlockId, PageAddress};
+use crate::media::{Media, MediaDone, MediaError, MediaOp, MediaToken, PageState, Refused};
+use crate::utl::Utl;
+use headwater_dma::frame::Frame;
+use headwater_host::clock::Nanos;
+use std::collections::{BTreeSet, VecDeque};
+
+/// What recovery found, beside the translation layer itself.
+#[derive(Debug, Default)]
+pub(crate) struct Recovered {
+    pub(crate) checkpoint_blocks: Vec<BlockId>,
+    pub(crate) checkpoint_next: u64,
+    pub(crate) start_order: u64,
+    /// Blocks with records of incomplete batches.
+    pub(crate) debris: BTreeSet<BlockId>,
+    pub(crate) discarded: BTreeSet<Sequence>,
+}
+
+/// Rebuilds a translation layer. `now` moves on with the media.
+pub(crate) fn recover<M: Media>(
+    utl: &mut Utl<M>,
+    config: &DeviceConfig,
+    now: &mut Nanos,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Recovered, MediaError> {
+    let survey = survey::survey(utl, now, progress)?;
+    let mut recovered = Recovered {
+        checkpoint_next: survey.checkpoint_next,
+        ..Recovered::default()
+    };
+    let checkpoint = load::newest(utl, &survey, now, progress)?;
+    if let Some((blocks, decoded)) = &checkpoint {
+        recovered.checkpoint_blocks.clone_from(blocks);
+        recovered.start_order = decoded.start_order;
+    }
+    let decoded = checkpoint.map(|(_, decoded)| decoded);
+    utl.hasher = match &decoded {
+        Some(decoded) => crate::index::KeyHasher::from_parts(decoded.hasher),
+        None => crate::index::KeyHasher::new(config.hash_seed, config.hash_bits),
+    };
+    let scanned = scan::scan(utl, &survey, recovered.start_order, now, progress)?;
+    load::adopt(
+        utl,
+        &survey,
+        &scanned,
+        decoded.as_ref(),
+        &recovered.checkpoint_blocks,
+    );
+    replay::replay(utl, scanned, decoded.as_ref(), &mut recovered, now, progress)?;
+    Ok(recovered)
+}
+
+/// Reads pages in the given order, several in flight, and hands each to `each`: its bytes, or `None` when it is blank.
+/// An unreadable page is handed over as zeroes; a failing medium ends it.
+fn read_pages<M: Media>(
+    media: &mut M,
+    now: &mut Nanos,
+    mut pages: impl Iterator<Item = PageAddress>,
+    mut each: impl FnMut(PageAddress, Option<&[u8]>),
+) -> Result<(), MediaError> {
+    let addressable = media.traits().addressable;
+    let depth = media.traits().queue_max.clamp(1, 128);
+    let mut in_flight: VecDeque<(PageAddress, Option<MediaDone>)> = VecDeque::new();
+    let mut first_token = 0;
+    let mut spare: Vec<Frame> = Vec::new();
+    let mut done = Vec::new();
+    let mut refused = None;
+    loop {
+        while refused.is_none() && in_flight.len() < depth {
+            let Some(page) = pages.next() else { break };
+            if addressable {
+                each(page, media.view(page));
+                continue;
+            }
+            refused = Some((page, spare.pop().unwrap_or_else(Frame::zeroed)));
+            submit_read(media, *now, first_token, &mut in_flight, &mut refused);
+        }
+        submit_read(media, *now, first_token, &mut in_flight, &mut refused);
+        if in_flight.is_empty() {
+            if refused.is_none() {
+                return Ok(());
+            }
+        }
+        media.poll(*now, &mut done);
+        if done.is_empty() {
+            *now = media.wait(*now);
+            continue;
+        }
+        for answer in done.drain(..) {
+            let at = usize::try_from(answer.token.0.wrapping_sub(first_token)).unwrap_or(usize::MAX);
+            if let Some(slot) = in_flight.get_mut(at) {
+                slot.1 = Some(answer);
+            }
+        }
+        while let Some((page, Some(answer))) = in_flight.pop_front_if(|(_, answer)| answer.is_some()) {
+            first_token += 1;
+            let Some(mut frame) = answer.frame else { continue };
+            match answer.result {
+                Ok(PageState::Programmed) => each(page, Some(&frame)),
+                Ok(PageState::Blank) => each(page, None),
+                Err(MediaError::Unreadable { .. }) => {
+                    frame.fill(0);
+                    each(page, Some(&frame));
+                }
+                Err(error) => return Err(error),
+            }
+            spare.push(frame);
+        }
+    }
+}
+
+/// Hands the read that waits to the media; it stays when the media's queue is full.
+fn submit_read<M: Media>(
+    media: &mut M,
+    now: Nanos,
+    first_token: u64,
+    in_flight: &mut VecDeque<(PageAddress, Option<MediaDone>)>,
+    waiting: &mut Option<(PageAddress, Frame)>,
+) {
+    let Some((page, frame)) = waiting.take() else {
+        return;
+    };
+    let token = MediaToken(first_token + in_flight.len() as u64);
+    match media.submit(token, MediaOp::Read { page, frame }, now) {
+        Ok(()) => in_flight.push_back((page, None)),
+        Err(Refused {
+            op: MediaOp::Read { frame, .. },
+            ..
+        }) => *waiting = Some((page, frame)),
+        Err(_) => {}
+    }
+}

@@ -1,0 +1,166 @@
+//! Loading: the newest whole checkpoint, and the blocks that recovery found in use.
+
+use super::read_pages;
+use super::scan::Scanned;
+use super::survey::Survey;
+use crate::blocks::{Block, BlockState};
+use crate::checkpoint::stream::{Decoded, decode, split_part};
+use crate::command::Sequence;
+use crate::device::Progress;
+use crate::index::{Entry, KeyHash};
+use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
+use crate::media::{Media, MediaError};
+use crate::page::{PageKind, PageSpare};
+use crate::utl::Utl;
+use headwater_host::clock::Nanos;
+use std::collections::BTreeMap;
+
+/// The blocks of a checkpoint and what it says.
+type Loaded = (Vec<BlockId>, Decoded);
+
+/// The newest checkpoint that is whole, with its blocks.
+pub(super) fn newest<M: Media>(
+    utl: &mut Utl<M>,
+    survey: &Survey,
+    now: &mut Nanos,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Option<Loaded>, MediaError> {
+    let mut checkpoints: BTreeMap<u64, Vec<(u64, BlockId)>> = BTreeMap::new();
+    for block in (0..utl.geometry.blocks).map(BlockId) {
+        if let Some(spare) = survey
+            .spare(block)
+            .filter(|spare| spare.kind == PageKind::Checkpoint)
+        {
+            let (id, part) = split_part(spare.stream);
+            checkpoints.entry(id).or_default().push((part, block));
+        }
+    }
+    for (id, mut parts) in checkpoints.into_iter().rev() {
+        parts.sort_unstable();
+        let blocks: Vec<BlockId> = parts.into_iter().map(|(_, block)| block).collect();
+        let stream = read_stream(utl, id, &blocks, now, progress)?;
+        if let Some(decoded) = stream.as_deref().and_then(decode) {
+            return Ok(Some((blocks, decoded)));
+        }
+    }
+    Ok(None)
+}
+
+/// The bytes of a checkpoint, if every one of its pages is there up to the one that says it is the last.
+#[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
+fn read_stream<M: Media>(
+    utl: &mut Utl<M>,
+    id: u64,
+    blocks: &[BlockId],
+    now: &mut Nanos,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Option<Vec<u8>>, MediaError> {
+    let pages = blocks
+        .iter()
+        .flat_map(|block| (0..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
+    let total = (blocks.len() * PAGES_PER_BLOCK) as u64;
+    let mut stream = Vec::with_capacity(blocks.len() * PAGES_PER_BLOCK * PAGE_DATA_BYTES);
+    let (mut next_part, mut ended, mut broken, mut done) = (0, false, false, 0);
+    read_pages(&mut utl.media, now, pages, |page, bytes| {
+        done += 1;
+        progress(Progress {
+            stage: "checkpoint",
+            done,
+            total,
+        });
+        if ended || broken {
+            return;
+        }
+        let spare = bytes.and_then(|bytes| Some((PageSpare::decode(bytes, page.page)?, bytes)));
+        match spare {
+            Some((spare, bytes))
+                if spare.kind == PageKind::Checkpoint && split_part(spare.stream) == (id, next_part) =>
+            {
+                stream.extend_from_slice(&bytes[..usize::from(spare.used)]);
+                next_part += 1;
+                ended = spare.continues == next_part;
+            }
+            _ => broken = true,
+        }
+    })?;
+    Ok(ended.then_some(stream))
+}
+
+/// Puts every block that is in use into the block table: those of the checkpoint's table that are still what they were,
+/// those that were scanned, and the checkpoint's own.
+pub(super) fn adopt<M: Media>(
+    utl: &mut Utl<M>,
+    survey: &Survey,
+    scanned: &Scanned,
+    decoded: Option<&Decoded>,
+    checkpoint_blocks: &[BlockId],
+) {
+    let mut found: BTreeMap<u64, (BlockId, Block)> = BTreeMap::new();
+    for (number, block) in decoded.map(|decoded| &decoded.blocks[..]).unwrap_or_default() {
+        let first = survey.spare(*number);
+        let same =
+            first.is_some_and(|spare| spare.kind != PageKind::Checkpoint && spare.order == block.order);
+        // A first page that became unreadable says nothing; the scan then says what the rest holds.
+        if same {
+            found.insert(block.order, (*number, *block));
+        }
+    }
+    for (number, block) in &scanned.blocks {
+        found.insert(block.order, (*number, *block));
+    }
+    let order: Vec<(u64, BlockId)> = found
+        .iter()
+        .map(|(order, (number, _))| (*order, *number))
+        .collect();
+    for pair in order.windows(2) {
+        let goes_on = survey.spare(pair[1].1).is_some_and(|spare| spare.continues != 0);
+        if let Some((_, block)) = found.get_mut(&pair[0].0).filter(|_| goes_on) {
+            block.next = Some(pair[1].1);
+        }
+    }
+    for (number, block) in found.into_values() {
+        utl.blocks.adopt(number, block);
+    }
+    for number in checkpoint_blocks {
+        let order = survey.spare(*number).map_or(0, |spare| spare.order);
+        utl.blocks.adopt(*number, checkpoint_block(order));
+    }
+    utl.blocks.adopted_all();
+}
+
+fn checkpoint_block(order: u64) -> Block {
+    Block {
+        state: BlockState::Closed,
+        order,
+        open_sequence: Sequence(0),
+        max_sequence: Sequence(0),
+        live_bytes: 0,
+        tombstone_bytes: 0,
+        tombstone_sequence: Sequence(0),
+        next: None,
+        pages: u8::try_from(PAGES_PER_BLOCK).unwrap_or(u8::MAX),
+        checkpoint: true,
+    }
+}
+
+/// Puts the checkpoint's entries into the index, but those that point where something else may lie by now: blocks that
+/// were opened since, or erased. What was there is in the scanned part of the log.
+pub(super) fn index<M: Media>(utl: &mut Utl<M>, decoded: &Decoded, cleared: &[bool]) {
+    let counts = |entry: &Entry| {
+        let block = entry.address.block();
+        block.0 < utl.geometry.blocks
+            && !cleared.get(entry.namespace.index()).copied().unwrap_or(true)
+            && utl.blocks.get(block).order != 0
+            && utl.blocks.get(block).order < decoded.start_order
+            && !utl.blocks.get(block).checkpoint
+    };
+    for (number, entries) in decoded.segments.iter().enumerate() {
+        let kept: Vec<(KeyHash, Entry)> = entries
+            .iter()
+            .filter(|(_, entry)| counts(entry))
+            .copied()
+            .collect();
+        // Segments are written in order; one that is not was damaged in a way the checksum missed, and is left out.
+        let _ = utl.index.load_segment(number, &kept);
+    }
+}

@@ -1,0 +1,261 @@
+//! The replay: of all records found, those that count.
+//!
+//! In: lines of the scan, and the checkpoint's index. Out: the index as it must be. Invariant: of one key the highest
+//! sequence wins; of copies with one sequence the one in the youngest block; a batch counts only as a whole.
+
+use super::scan::{Line, Scanned};
+use super::{Recovered, load, read_pages};
+use crate::checkpoint::stream::Decoded;
+use crate::command::{NamespaceId, Sequence};
+use crate::commit::Commit;
+use crate::device::Progress;
+use crate::index::{Entry, Index, KeyHash, Lifetime};
+use crate::limits::NAMESPACES;
+use crate::media::{Media, MediaError};
+use crate::record::{
+    FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH, RecordAddress,
+};
+use crate::utl::{Found, Reach, Stall, Utl};
+use headwater_host::clock::Nanos;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Puts index, counts, sequences and expiries right.
+pub(super) fn replay<M: Media>(
+    utl: &mut Utl<M>,
+    scanned: Scanned,
+    decoded: Option<&Decoded>,
+    recovered: &mut Recovered,
+    now: &mut Nanos,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), MediaError> {
+    let durable = scanned
+        .durable
+        .max(decoded.map_or(Sequence(0), |decoded| decoded.durable));
+    let last = scanned
+        .lines
+        .iter()
+        .map(|line| line.sequence)
+        .max()
+        .unwrap_or_default();
+    let last = last
+        .max(decoded.map_or(Sequence(0), |decoded| decoded.sequence))
+        .max(durable);
+    let mut lines = scanned.lines;
+    discard_incomplete(&mut lines, durable, recovered);
+    let cleared = clears(utl, &lines, decoded);
+    if let Some(decoded) = decoded {
+        load::index(utl, decoded, &cleared);
+    }
+    keep_tombstones(utl, &lines);
+    let newest = newest_of_each(lines);
+    let total = newest.len() as u64;
+    let mut done = 0;
+    for line in newest {
+        done += 1;
+        progress(Progress {
+            stage: "replay",
+            done,
+            total,
+        });
+        apply(utl, &line, decoded.is_some(), now)?;
+    }
+    account(utl, decoded);
+    let next = Sequence(last.0 + 1);
+    utl.log.resume(next);
+    utl.last_removal = last;
+    utl.commit = Commit::new(last, durable);
+    utl.log.stamp_durable(if recovered.discarded.is_empty() {
+        last
+    } else {
+        durable
+    });
+    Ok(())
+}
+
+/// Takes out the records of batches that are not whole. Only what lies above the durable sequence can be incomplete.
+fn discard_incomplete(lines: &mut Vec<Line>, durable: Sequence, recovered: &mut Recovered) {
+    let mut batch: BTreeMap<Sequence, u8> = BTreeMap::new();
+    for line in lines.iter().filter(|line| line.sequence > durable) {
+        // A moved copy stands alone, and then so does what it is a copy of.
+        let flags = line.flags & FLAGS_BATCH;
+        batch
+            .entry(line.sequence)
+            .and_modify(|all| *all &= flags)
+            .or_insert(flags);
+    }
+    let mut discarded = BTreeSet::new();
+    let mut lacks = |(sequence, flags): (&Sequence, &u8), flag: u8, neighbour: u64| {
+        let neighbour = Sequence(neighbour);
+        // A neighbour that stands alone was moved, and only whole batches are moved from.
+        let gone = !batch.contains_key(&neighbour) && neighbour > durable;
+        if flags & flag != 0 && (gone || discarded.contains(&neighbour)) {
+            discarded.insert(*sequence);
+        }
+    };
+    batch
+        .iter()
+        .for_each(|entry| lacks(entry, FLAG_BATCH_REST, entry.0.0 - 1));
+    batch
+        .iter()
+        .rev()
+        .for_each(|entry| lacks(entry, FLAG_BATCH_MORE, entry.0.0 + 1));
+    // The end may have been found missing after the front was looked at: once more from the front.
+    batch
+        .iter()
+        .for_each(|entry| lacks(entry, FLAG_BATCH_REST, entry.0.0 - 1));
+    lines.retain(|line| {
+        let keep = !discarded.contains(&line.sequence);
+        if !keep {
+            recovered.debris.insert(line.address.block());
+        }
+        keep
+    });
+    recovered.discarded = discarded;
+}
+
+/// Raises each namespace's clear sequence; says which were cleared after the checkpoint began.
+fn clears<M: Media>(utl: &mut Utl<M>, lines: &[Line], decoded: Option<&Decoded>) -> [bool; NAMESPACES] {
+    let mut cleared = [false; NAMESPACES];
+    if let Some(decoded) = decoded {
+        for (state, sequence) in utl.namespaces.iter_mut().zip(decoded.cleared) {
+            state.cleared = sequence;
+        }
+    }
+    for line in lines.iter().filter(|line| line.flags & FLAG_CLEAR != 0) {
+        let state = &mut utl.namespaces[line.namespace.index()];
+        if line.sequence > state.cleared {
+            state.cleared = line.sequence;
+            cleared[line.namespace.index()] = true;
+        }
+    }
+    cleared
+}
+
+fn keep_tombstones<M: Media>(utl: &mut Utl<M>, lines: &[Line]) {
+    for line in lines
+        .iter()
+        .filter(|line| line.flags & (FLAG_TOMBSTONE | FLAG_CLEAR) != 0)
+    {
+        utl.blocks.add_tombstone(line.address, line.units, line.sequence);
+    }
+}
+
+/// The line that counts for each key.
+fn newest_of_each(mut lines: Vec<Line>) -> Vec<Line> {
+    lines.retain(|line| line.flags & FLAG_CLEAR == 0);
+    lines.sort_unstable_by_key(|line| (line.digest, line.sequence, line.order));
+    let mut newest: Vec<Line> = Vec::new();
+    for line in lines {
+        match newest.last_mut() {
+            Some(last) if last.digest == line.digest => *last = line,
+            _ => newest.push(line),
+        }
+    }
+    // In hash order the index is walked once from front to back.
+    newest.sort_unstable_by_key(|line| line.hash);
+    newest
+}
+
+/// Applies the newest record of a key on top of what the checkpoint has for it.
+fn apply<M: Media>(utl: &mut Utl<M>, line: &Line, has_base: bool, now: &mut Nanos) -> Result<(), MediaError> {
+    if line.sequence < utl.namespaces[line.namespace.index()].cleared {
+        return Ok(());
+    }
+    let base = if has_base { base_of(utl, line, now)? } else { None };
+    if let Some((found, sequence)) = base {
+        if sequence > line.sequence {
+            return Ok(());
+        }
+        utl.index.remove(line.hash, found.entry.address);
+    }
+    if line.flags & FLAG_TOMBSTONE == 0 {
+        let lifetime = if line.expiry_ms == 0 {
+            Lifetime::Unlimited
+        } else {
+            Lifetime::Limited
+        };
+        let entry = Entry {
+            address: line.address,
+            units: line.units,
+            namespace: line.namespace,
+            lifetime,
+        };
+        utl.index.insert(line.hash, entry);
+        utl.expiry.insert(line.expiry_ms, line.hash, line.address);
+    }
+    Ok(())
+}
+
+/// What the checkpoint has for the key of a line: found by reading the key, because a hash is not a key.
+fn base_of<M: Media>(
+    utl: &mut Utl<M>,
+    line: &Line,
+    now: &mut Nanos,
+) -> Result<Option<(Found, Sequence)>, MediaError> {
+    if utl.index.find(line.hash, 0).is_none() {
+        return Ok(None);
+    }
+    let probe = Entry {
+        address: line.address,
+        units: line.units,
+        namespace: line.namespace,
+        lifetime: Lifetime::Unlimited,
+    };
+    let key = reach(utl, now, |utl| match utl.header(probe, Reach::Key)? {
+        Some(header) => utl.key_of(probe, &header).map(Some),
+        None => Ok(None),
+    })?;
+    let Some(key) = key else { return Ok(None) };
+    let (hash, namespace): (KeyHash, NamespaceId) = (line.hash, line.namespace);
+    let found = reach(utl, now, |utl| utl.find(hash, namespace, &key, Reach::Key))?;
+    Ok(found.map(|found| (found, found.header.map_or(Sequence(0), |header| header.sequence))))
+}
+
+/// Asks until every page that is needed is within reach.
+fn reach<M: Media, T>(
+    utl: &mut Utl<M>,
+    now: &mut Nanos,
+    ask: impl Fn(&Utl<M>) -> Result<T, Stall>,
+) -> Result<T, MediaError> {
+    loop {
+        let missing = match ask(utl) {
+            Ok(answer) => return Ok(answer),
+            Err(Stall::Pages(pages)) => pages,
+            Err(Stall::Room { .. }) => unreachable!("reading needs no room"),
+        };
+        let dram = &mut utl.dram;
+        read_pages(&mut utl.media, now, missing.into_iter(), |page, bytes| {
+            if let Some(mut frame) = dram.take_frame() {
+                match bytes {
+                    Some(bytes) => frame[..bytes.len()].copy_from_slice(bytes),
+                    None => frame.fill(0),
+                }
+                dram.insert(page, frame);
+            }
+        })?;
+    }
+}
+
+/// Live bytes by block, keys by namespace, and the expiries that the checkpoint knew.
+fn account<M: Media>(utl: &mut Utl<M>, decoded: Option<&Decoded>) {
+    let mut from = KeyHash(0);
+    while let Some((hash, _)) = utl.index.next(from) {
+        for nth in 0.. {
+            let Some(entry) = utl.index.find(hash, nth) else {
+                break;
+            };
+            utl.blocks.add_live(entry.address, entry.units);
+            utl.namespaces[entry.namespace.index()].keys += 1;
+        }
+        from = KeyHash(hash.0 + 1);
+    }
+    for &(expiry_ms, hash, address) in decoded.map(|decoded| &decoded.expiries[..]).unwrap_or_default() {
+        if in_medium(utl, address) && utl.index.contains(hash, address) {
+            utl.expiry.insert(expiry_ms, hash, address);
+        }
+    }
+}
+
+fn in_medium<M: Media>(utl: &Utl<M>, address: RecordAddress) -> bool {
+    address.block().0 < utl.geometry.blocks
+}

@@ -1,0 +1,312 @@
+//! The unity translation layer: keys to records on flash, and back (UIO paper section 3.4.3).
+//!
+//! In: keys, values, addresses. Out: records found, written and accounted for. Everything here happens at once in device
+//! memory, or says which pages it needs first ([`Stall`]); the caller asks again when they have come, from the start.
+//! Invariant: the index names exactly the newest record of every key that exists, and the block table, the expiry queue
+//! and the key counts agree with it.
+
+mod collect;
+mod find;
+mod write;
+
+pub(crate) use collect::Collector;
+pub(crate) use find::{Found, Gather, Reach};
+pub(crate) use write::NewRecord;
+
+use crate::blocks::Blocks;
+use crate::checkpoint::is_checkpoint;
+use crate::command::{NamespaceId, Sequence};
+use crate::commit::{Commit, CommitState, FLUSH_TOKEN, Target};
+use crate::device::{DeviceConfig, DeviceStats};
+use crate::dram::Dram;
+use crate::expiry::ExpiryQueue;
+use crate::index::{HashedIndex, Index, KeyHasher};
+use crate::limits::NAMESPACES;
+use crate::log::{Log, program_id};
+use crate::media::geometry::{BLOCK_DATA_BYTES, Geometry, PAGE_DATA_BYTES, PageAddress};
+use crate::media::{BlockId, Media, MediaDone, MediaOp, MediaToken, MediaTraits};
+use crate::reads::{Reads, Waiter, read_page};
+use headwater_host::clock::Nanos;
+
+/// Blocks that only the collector may open.
+pub(crate) const RESERVE_BLOCKS: usize = 3;
+/// Collection starts when fewer blocks than this are free.
+pub(crate) const LOW_BLOCKS: usize = 6;
+/// Blocks kept erased ahead of need.
+const READY_BLOCKS: usize = 4;
+
+/// Why something cannot happen now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stall {
+    /// These pages must come from the media first.
+    Pages(Vec<PageAddress>),
+    /// So many blocks must be ready to be opened, or frames be free, first.
+    Room {
+        /// Ready blocks, the collector's reserve not counted.
+        blocks: usize,
+    },
+}
+
+/// What is kept of a namespace.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NamespaceState {
+    /// Keys that exist.
+    pub(crate) keys: u64,
+    /// Records below this sequence were removed by a clear.
+    pub(crate) cleared: Sequence,
+}
+
+/// The translation layer over one medium.
+#[derive(Debug)]
+pub(crate) struct Utl<M> {
+    pub(crate) media: M,
+    pub(crate) geometry: Geometry,
+    pub(crate) traits: MediaTraits,
+    pub(crate) dram: Dram,
+    pub(crate) blocks: Blocks,
+    pub(crate) log: Log,
+    pub(crate) index: HashedIndex,
+    pub(crate) hasher: KeyHasher,
+    pub(crate) expiry: ExpiryQueue,
+    pub(crate) namespaces: [NamespaceState; NAMESPACES],
+    pub(crate) reads: Reads,
+    pub(crate) commit: Commit,
+    pub(crate) collector: Collector,
+    pub(crate) stats: DeviceStats,
+    pub(crate) wall_ms: u64,
+    /// Sequence of the last tombstone or clear: what a command saw that found nothing.
+    pub(crate) last_removal: Sequence,
+    /// Blocks that a stalled append needs erased ahead.
+    pub(crate) ready_wanted: usize,
+    /// Set when a program, erase or flush failed: nothing can be promised any more, so nothing is accepted.
+    pub(crate) failed: Option<crate::media::MediaError>,
+    /// Pages of a checkpoint that were programmed since the checkpointer last looked.
+    pub(crate) checkpoint_done: usize,
+    done: Vec<MediaDone>,
+}
+
+const ERASE_TOKENS: u64 = 3 << 60;
+
+impl<M: Media> Utl<M> {
+    /// A layer that knows nothing yet of what its medium holds.
+    pub(crate) fn new(media: M, config: &DeviceConfig) -> Self {
+        let (geometry, traits) = (media.geometry(), media.traits());
+        Self {
+            geometry,
+            traits,
+            dram: Dram::new(geometry, config.frames_max),
+            blocks: Blocks::new(geometry),
+            log: Log::new(traits.guard_pages, traits.addressable),
+            index: HashedIndex::new(),
+            hasher: KeyHasher::new(config.hash_seed, config.hash_bits),
+            expiry: ExpiryQueue::default(),
+            namespaces: [NamespaceState::default(); NAMESPACES],
+            reads: Reads::default(),
+            commit: Commit::new(Sequence(0), Sequence(0)),
+            collector: Collector::new(config.victim),
+            stats: DeviceStats::default(),
+            wall_ms: 0,
+            last_removal: Sequence(0),
+            ready_wanted: 0,
+            failed: None,
+            checkpoint_done: 0,
+            done: Vec::new(),
+            media,
+        }
+    }
+
+    /// The bytes of a page (data, then spare) if the CPU can reach them now.
+    #[inline]
+    pub(crate) fn page(&self, page: PageAddress) -> Option<&[u8]> {
+        self.log
+            .peek(page)
+            .or_else(|| self.dram.peek(page))
+            .or_else(|| self.media.view(page))
+    }
+
+    /// The last sequence given out.
+    pub(crate) fn applied(&self) -> Sequence {
+        Sequence(self.log.sequence_next().0 - 1)
+    }
+
+    /// Bytes of live records that the medium may hold: all of it but the reserve, room for two checkpoints of the
+    /// index, quarantined blocks, and one part in 32 that collection needs to breathe.
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        let checkpoints = (2 * self.index.len() * crate::index::hashed::ENTRY_BYTES as u64)
+            .div_ceil(BLOCK_DATA_BYTES as u64);
+        let set_aside = (LOW_BLOCKS + 2 + self.stats.quarantined as usize) as u64 + checkpoints;
+        let blocks = u64::from(self.geometry.blocks).saturating_sub(set_aside);
+        blocks * BLOCK_DATA_BYTES as u64 / 32 * 31
+    }
+
+    /// Keys of a namespace.
+    pub(crate) fn namespace_mut(&mut self, namespace: NamespaceId) -> &mut NamespaceState {
+        &mut self.namespaces[namespace.index()]
+    }
+
+    /// Runs everything between memory and media as far as it goes: filled pages, reads, erases, commits. Returns whether
+    /// anything moved; waiters of pages that came are appended to `awake`.
+    pub(crate) fn pump(&mut self, now: Nanos, awake: &mut Vec<Waiter>) -> bool {
+        let mut moved = self.reap(now, awake);
+        moved |= self.log.submit(&mut self.media, &mut self.dram, now);
+        moved |= self.reads.submit(&mut self.media, &mut self.dram, now);
+        moved |= self.prepare_blocks(now);
+        moved |= self.advance_commit(now);
+        moved
+    }
+
+    fn reap(&mut self, now: Nanos, awake: &mut Vec<Waiter>) -> bool {
+        let mut done = std::mem::take(&mut self.done);
+        self.media.poll(now, &mut done);
+        let moved = !done.is_empty();
+        for answer in done.drain(..) {
+            let token = answer.token;
+            if let Some(page) = read_page(token) {
+                awake.extend(self.reads.done(page, answer, &mut self.dram, &self.blocks));
+                continue;
+            }
+            if let Err(error) = answer.result {
+                self.failed.get_or_insert(error);
+            }
+            if let Some(id) = program_id(token) {
+                self.log.programmed(id, answer.frame, &mut self.dram);
+            } else if token == FLUSH_TOKEN {
+                self.flushed();
+            } else if is_checkpoint(token) {
+                self.checkpoint_done += 1;
+                if let Some(frame) = answer.frame {
+                    self.dram.put_back(frame);
+                }
+            } else {
+                self.erase_done(token);
+            }
+        }
+        self.done = done;
+        moved
+    }
+
+    fn erase_done(&mut self, token: MediaToken) {
+        let block = BlockId(u32::try_from(token.0 & (ERASE_TOKENS / 3 - 1)).unwrap_or(u32::MAX));
+        self.blocks.erased(block);
+        self.stats.erases += 1;
+        if !self.traits.volatile_cache {
+            self.blocks.flush_started();
+            self.blocks.flush_done();
+            self.settle();
+        } else if self.collector.holds_stamp() {
+            self.commit.want_flush();
+        }
+    }
+
+    fn settle(&mut self) {
+        if !self.blocks.is_fading() && self.blocks.erasing_now() == 0 {
+            self.collector.settle();
+        }
+    }
+
+    /// Erases evacuated blocks whose records are durable elsewhere, and dirty ones so that some are always ready.
+    fn prepare_blocks(&mut self, now: Nanos) -> bool {
+        let mut moved = false;
+        if self.failed.is_some() {
+            return false;
+        }
+        while let Some(block) = self.collector.next_erase(self.commit.durable_barrier) {
+            if !self.submit_erase(block, now) {
+                break;
+            }
+            self.collector.erase_accepted();
+            self.blocks.erasing(block);
+            moved = true;
+        }
+        let wanted = READY_BLOCKS.max(self.ready_wanted + RESERVE_BLOCKS);
+        while self.blocks.ready() + self.blocks.erasing_now() < wanted {
+            let Some(block) = self.blocks.take_dirty() else {
+                break;
+            };
+            if !self.submit_erase(block, now) {
+                self.blocks.put_back_dirty(block);
+                break;
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    fn submit_erase(&mut self, block: BlockId, now: Nanos) -> bool {
+        self.dram.forget(block);
+        let token = MediaToken(ERASE_TOKENS | u64::from(block.0));
+        self.media.submit(token, MediaOp::Erase { block }, now).is_ok()
+    }
+
+    fn advance_commit(&mut self, now: Nanos) -> bool {
+        match self.commit.state {
+            CommitState::Idle if self.commit.is_due() && self.failed.is_none() => self.begin_commit(now),
+            CommitState::Programming(target) if self.log.completed_to(target.barrier) => {
+                if self.failed.is_some() {
+                    return false;
+                }
+                if !self.traits.volatile_cache {
+                    self.end_commit(target);
+                    return true;
+                }
+                let accepted = self.media.submit(FLUSH_TOKEN, MediaOp::Flush, now).is_ok();
+                if accepted {
+                    self.blocks.flush_started();
+                    self.stats.flushes += 1;
+                    self.commit.state = CommitState::Flushing(target);
+                }
+                accepted
+            }
+            _ => false,
+        }
+    }
+
+    /// Seals the log. The guard pages need frames; without them the commit waits.
+    fn begin_commit(&mut self, now: Nanos) -> bool {
+        if self.dram.available() < 2 + usize::from(self.traits.guard_pages) {
+            return false;
+        }
+        let sequence = self.applied();
+        let barrier = self.log.seal(&mut self.dram, &mut self.blocks);
+        let stamp = self.log.durable_stamp();
+        self.commit.begin(Target {
+            sequence,
+            barrier,
+            stamp,
+        });
+        self.log.submit(&mut self.media, &mut self.dram, now);
+        true
+    }
+
+    fn flushed(&mut self) {
+        if let CommitState::Flushing(target) = self.commit.state
+            && self.failed.is_none()
+        {
+            self.blocks.flush_done();
+            self.settle();
+            self.end_commit(target);
+        }
+    }
+
+    fn end_commit(&mut self, target: Target) {
+        self.commit.finish(target);
+        if !self.collector.holds_stamp() {
+            self.log.stamp_durable(self.commit.durable);
+        }
+    }
+
+    /// Whether an append of this many bytes can happen now, for a client or for the collector.
+    pub(crate) fn room(&self, bytes: usize, reserve: usize) -> Result<(), Stall> {
+        let blocks = self.log.blocks_for(bytes);
+        let frames = self.log.frames_for(bytes) + usize::from(self.traits.guard_pages);
+        if (blocks > 0 && self.blocks.ready() < blocks + reserve) || self.dram.available() < frames {
+            return Err(Stall::Room { blocks });
+        }
+        Ok(())
+    }
+
+    /// Bytes of pages programmed so far, data part.
+    pub(crate) fn programmed_bytes(&self) -> u64 {
+        self.log.programmed_pages() * PAGE_DATA_BYTES as u64
+    }
+}

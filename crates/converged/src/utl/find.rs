@@ -1,0 +1,309 @@
+//! Finding a record: from the hash of a key through the index to the bytes on their pages.
+//!
+//! In: a namespace and a key. Out: the record that carries exactly this key, or the pages that must come first.
+//! Invariant: a record is found only if its full key is the one asked for; a record whose checksum does not match is
+//! reported as damaged, never as absent.
+
+use super::{Stall, Utl};
+use crate::command::{NamespaceId, Sink};
+use crate::index::{Entry, Index, KeyHash};
+use crate::media::Media;
+use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PageAddress};
+use crate::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
+use headwater_dma::iova::Segments;
+use headwater_host::copy::{copy_crc32c, crc32c, prefetch_read};
+
+/// A record that carries the key asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) entry: Entry,
+    /// `None` when the record's checksum does not match: it is this key's, and its bytes are lost.
+    pub(crate) header: Option<RecordHeader>,
+}
+
+/// How much of a record will be wanted, so that all its pages are asked for at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Header and key: to replace, remove or describe it.
+    Key,
+    /// All of it: to read its value.
+    Value,
+}
+
+/// Walks the pieces in which a run of a record's bytes lies on its pages.
+pub(crate) struct Gather<'a, M> {
+    utl: &'a Utl<M>,
+    block: crate::media::BlockId,
+    offset: usize,
+    left: usize,
+}
+
+impl<'a, M: Media> Gather<'a, M> {
+    /// The bytes `skip..skip + len` of the record at `address`.
+    pub(crate) fn new(utl: &'a Utl<M>, address: RecordAddress, skip: usize, len: usize) -> Self {
+        let mut block = address.block();
+        let mut offset = address.offset_in_block() + skip;
+        while offset >= BLOCK_DATA_BYTES {
+            offset -= BLOCK_DATA_BYTES;
+            match utl.blocks.get(block).next {
+                Some(next) => block = next,
+                None => {
+                    return Self {
+                        utl,
+                        block,
+                        offset: 0,
+                        left: 0,
+                    };
+                }
+            }
+        }
+        Self {
+            utl,
+            block,
+            offset,
+            left: len,
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "a page number within a block")]
+    fn place(&self) -> PageAddress {
+        PageAddress::new(self.block, (self.offset / PAGE_DATA_BYTES) as u8)
+    }
+
+    fn step(&mut self, bytes: usize) {
+        self.left -= bytes;
+        self.offset += bytes;
+        if self.offset == BLOCK_DATA_BYTES && self.left > 0 {
+            self.offset = 0;
+            match self.utl.blocks.get(self.block).next {
+                Some(next) => self.block = next,
+                None => self.left = 0,
+            }
+        }
+    }
+
+    /// The pages that are not within reach of the CPU.
+    pub(crate) fn missing(mut self) -> Vec<PageAddress> {
+        let mut missing = Vec::new();
+        while self.left > 0 {
+            let page = self.place();
+            if self.utl.page(page).is_none() {
+                missing.push(page);
+            }
+            let here = self.left.min(PAGE_DATA_BYTES - self.offset % PAGE_DATA_BYTES);
+            self.step(here);
+        }
+        missing
+    }
+}
+
+impl<'a, M: Media> Iterator for Gather<'a, M> {
+    type Item = Result<&'a [u8], PageAddress>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        let page = self.place();
+        let within = self.offset % PAGE_DATA_BYTES;
+        let here = self.left.min(PAGE_DATA_BYTES - within);
+        let Some(bytes) = self.utl.page(page) else {
+            self.left = 0;
+            return Some(Err(page));
+        };
+        self.step(here);
+        Some(Ok(&bytes[within..within + here]))
+    }
+}
+
+impl<M: Media> Utl<M> {
+    /// Asks the processor for the first line of the record that a hash probably leads to.
+    #[inline]
+    pub(crate) fn prefetch_record(&self, hash: KeyHash) {
+        if let Some(entry) = self.index.find(hash, 0)
+            && let Some(bytes) = self.page(entry.address.page())
+        {
+            let offset = entry.address.offset_in_block() % PAGE_DATA_BYTES;
+            prefetch_read(&bytes[offset]);
+            if let Some(line) = bytes.get(offset + 64) {
+                prefetch_read(line);
+            }
+        }
+    }
+
+    fn all_pages(&self, address: RecordAddress, bytes: usize) -> Stall {
+        Stall::Pages(Gather::new(self, address, 0, bytes).missing())
+    }
+
+    /// The header of the record at an address; `None` when the bytes there are not a header.
+    #[inline]
+    pub(crate) fn header(&self, entry: Entry, reach: Reach) -> Result<Option<RecordHeader>, Stall> {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut filled = 0;
+        for piece in Gather::new(self, entry.address, 0, HEADER_BYTES) {
+            let piece = piece.map_err(|_| match reach {
+                Reach::Key => self.all_pages(entry.address, HEADER_BYTES),
+                Reach::Value => self.all_pages(entry.address, entry.units as usize * UNIT_BYTES),
+            })?;
+            bytes[filled..filled + piece.len()].copy_from_slice(piece);
+            filled += piece.len();
+        }
+        Ok((filled == HEADER_BYTES)
+            .then(|| RecordHeader::decode(&bytes).ok())
+            .flatten())
+    }
+
+    /// Whether the record's key is this one.
+    #[inline]
+    fn carries(&self, entry: Entry, header: &RecordHeader, key: &[u8]) -> Result<bool, Stall> {
+        if usize::from(header.key_bytes) != key.len() {
+            return Ok(false);
+        }
+        let mut rest = key;
+        for piece in Gather::new(self, entry.address, HEADER_BYTES, key.len()) {
+            let piece = piece.map_err(|_| self.all_pages(entry.address, HEADER_BYTES + key.len()))?;
+            let (here, behind) = rest.split_at(piece.len());
+            if here != piece {
+                return Ok(false);
+            }
+            rest = behind;
+        }
+        Ok(rest.is_empty())
+    }
+
+    /// The CRC of a record's bytes behind the checksum field, compared with the field.
+    pub(crate) fn is_intact(&self, entry: Entry, header: &RecordHeader) -> Result<bool, Stall> {
+        if header.units() != entry.units {
+            return Ok(false);
+        }
+        let mut crc = 0;
+        for piece in Gather::new(self, entry.address, 4, header.payload_end() - 4) {
+            crc = crc32c(
+                crc,
+                piece.map_err(|_| self.all_pages(entry.address, header.payload_end()))?,
+            );
+        }
+        Ok(crc == header.crc)
+    }
+
+    /// The record of a key, expired or not.
+    pub(crate) fn find(
+        &self,
+        hash: KeyHash,
+        namespace: NamespaceId,
+        key: &[u8],
+        reach: Reach,
+    ) -> Result<Option<Found>, Stall> {
+        for nth in 0.. {
+            let Some(entry) = self.index.find(hash, nth) else {
+                break;
+            };
+            if entry.namespace != namespace {
+                continue;
+            }
+            match self.header(entry, reach)? {
+                Some(header) if header.units() == entry.units => {
+                    if self.carries(entry, &header, key)? {
+                        return Ok(Some(Found {
+                            entry,
+                            header: Some(header),
+                        }));
+                    }
+                    // Another key with the same 60 bits, or this key with a damaged byte: the checksum tells.
+                    if !self.is_intact(entry, &header)? {
+                        return Ok(Some(Found { entry, header: None }));
+                    }
+                }
+                _ => return Ok(Some(Found { entry, header: None })),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Copies the front of a record's value to `sink` and says whether the whole record is intact. If it is not, or
+    /// pages are missing, bytes appended are taken off again; a client finds its buffer undefined.
+    pub(crate) fn read_value(
+        &self,
+        entry: Entry,
+        header: &RecordHeader,
+        sink: &mut Sink,
+        bytes_max: u32,
+    ) -> Result<bool, Stall> {
+        let key_end = HEADER_BYTES + usize::from(header.key_bytes);
+        let stall = |_| self.all_pages(entry.address, header.payload_end());
+        let mut crc = 0;
+        for piece in Gather::new(self, entry.address, 4, key_end - 4) {
+            crc = crc32c(crc, piece.map_err(stall)?);
+        }
+        let value_bytes = header.value_bytes.min(bytes_max) as usize;
+        let start = if let Sink::Bytes(bytes) = sink {
+            bytes.len()
+        } else {
+            0
+        };
+        let copied = match sink {
+            Sink::Bytes(bytes) => self.append_value(entry.address, key_end, value_bytes, crc, bytes),
+            Sink::Client(segments) => self.copy_value(entry.address, key_end, value_bytes, crc, segments),
+        };
+        let intact = copied.and_then(|(taken, crc)| {
+            let rest = header.value_bytes as usize - taken;
+            let mut pieces = Gather::new(self, entry.address, key_end + taken, rest);
+            pieces
+                .try_fold(crc, |crc, piece| Ok(crc32c(crc, piece?)))
+                .map(|crc| crc == header.crc)
+        });
+        if let Sink::Bytes(bytes) = sink
+            && intact != Ok(true)
+        {
+            bytes.truncate(start);
+        }
+        intact.map_err(stall)
+    }
+
+    fn append_value(
+        &self,
+        address: RecordAddress,
+        skip: usize,
+        value_bytes: usize,
+        mut crc: u32,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(usize, u32), PageAddress> {
+        let mut at = bytes.len();
+        bytes.resize(at + value_bytes, 0);
+        for piece in Gather::new(self, address, skip, value_bytes) {
+            let piece = piece?;
+            crc = copy_crc32c(&mut bytes[at..at + piece.len()], piece, crc);
+            at += piece.len();
+        }
+        Ok((value_bytes, crc))
+    }
+
+    fn copy_value(
+        &self,
+        address: RecordAddress,
+        skip: usize,
+        value_bytes: usize,
+        mut crc: u32,
+        segments: &Segments,
+    ) -> Result<(usize, u32), PageAddress> {
+        let mut at = 0;
+        let taken = value_bytes.min(segments.bytes());
+        for piece in Gather::new(self, address, skip, taken) {
+            let piece = piece?;
+            crc = crc32c(crc, piece);
+            segments.copy_out(at, piece);
+            at += piece.len();
+        }
+        Ok((taken, crc))
+    }
+
+    /// The key of a record, for records that are named by their place and not by their key.
+    pub(crate) fn key_of(&self, entry: Entry, header: &RecordHeader) -> Result<Vec<u8>, Stall> {
+        let mut key = Vec::with_capacity(usize::from(header.key_bytes));
+        for piece in Gather::new(self, entry.address, HEADER_BYTES, usize::from(header.key_bytes)) {
+            key.extend_from_slice(piece.map_err(|_| self.all_pages(entry.address, header.payload_end()))?);
+        }
+        Ok(key)
+    }
+}

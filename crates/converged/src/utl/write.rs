@@ -1,0 +1,170 @@
+//! Writing records: appends, and what each does to index, blocks, expiry queue and counts.
+//!
+//! In: a new record and the one it replaces. Out: its sequence. Invariant: an append and its index change happen
+//! together, so nobody ever sees one without the other.
+
+use super::{Found, Stall, Utl};
+use crate::command::{NamespaceId, Sequence};
+use crate::index::{Entry, Index, KeyHash, Lifetime};
+use crate::log::{Checksum, Source};
+use crate::media::Media;
+use crate::record::{FLAG_CLEAR, FLAG_TOMBSTONE, RecordHeader, UNIT_BYTES, record_units};
+
+/// A record to be written, with everything but its sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewRecord<'a> {
+    pub(crate) namespace: NamespaceId,
+    pub(crate) hash: KeyHash,
+    pub(crate) key: &'a [u8],
+    /// `None` writes a tombstone.
+    pub(crate) value: Option<Source<'a>>,
+    pub(crate) expiry_ms: u64,
+    /// Its place in an all-or-nothing batch: `FLAG_BATCH_MORE`, `FLAG_BATCH_REST`, both or none.
+    pub(crate) batch: u8,
+}
+
+impl NewRecord<'_> {
+    /// Length in bytes, padding included.
+    pub(crate) fn bytes(&self) -> usize {
+        record_units(self.key.len(), self.value.map_or(0, |value| value.len())) as usize * UNIT_BYTES
+    }
+}
+
+impl<M: Media> Utl<M> {
+    /// Whether live bytes may grow by so many.
+    pub(crate) fn has_capacity(&self, more: usize, less: usize) -> bool {
+        self.blocks.live_bytes() + more as u64 <= self.capacity_bytes() + less as u64
+    }
+
+    /// Whether an append by a client can happen now.
+    pub(crate) fn client_room(&self, bytes: usize) -> Result<(), Stall> {
+        self.room(bytes, super::RESERVE_BLOCKS)
+    }
+
+    /// Appends a record in place of `old`, and returns its sequence. The caller checked for room.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "lengths were checked against the limits at submission"
+    )]
+    pub(crate) fn write(&mut self, new: &NewRecord<'_>, old: Option<Found>) -> Sequence {
+        let value = new.value.unwrap_or(Source::Bytes(&[]));
+        let flags = new.batch | if new.value.is_none() { FLAG_TOMBSTONE } else { 0 };
+        let header = RecordHeader {
+            crc: 0,
+            flags,
+            key_bytes: new.key.len() as u16,
+            value_bytes: value.len() as u32,
+            namespace: new.namespace,
+            sequence: self.log.sequence_next(),
+            expiry_ms: new.expiry_ms,
+        };
+        let units = header.units();
+        let payload = [Source::Bytes(new.key), value];
+        let address = self.log.append(
+            &mut self.dram,
+            &mut self.blocks,
+            &header,
+            Checksum::Compute,
+            &payload,
+        );
+        self.log.advance();
+        self.stats.client_bytes += u64::from(units) * UNIT_BYTES as u64;
+        if new.value.is_some() {
+            let lifetime = if new.expiry_ms == 0 {
+                Lifetime::Unlimited
+            } else {
+                Lifetime::Limited
+            };
+            let entry = Entry {
+                address,
+                units,
+                namespace: new.namespace,
+                lifetime,
+            };
+            self.put_entry(new.hash, entry, old);
+            self.expiry.insert(new.expiry_ms, new.hash, address);
+            self.blocks.add_live(address, units);
+        } else {
+            self.blocks.add_tombstone(address, units, header.sequence);
+            self.last_removal = header.sequence;
+            if let Some(old) = old {
+                self.index.remove(new.hash, old.entry.address);
+                self.forget_record(new.hash, old);
+                self.namespace_mut(new.namespace).keys -= 1;
+            }
+        }
+        header.sequence
+    }
+
+    fn put_entry(&mut self, hash: KeyHash, entry: Entry, old: Option<Found>) {
+        match old {
+            Some(old) => {
+                let replaced = self.index.replace(hash, old.entry.address, entry);
+                assert!(
+                    replaced,
+                    "the record found is no longer in the index, though nothing ran in between"
+                );
+                self.forget_record(hash, old);
+            }
+            None => {
+                self.index.insert(hash, entry);
+                self.namespace_mut(entry.namespace).keys += 1;
+            }
+        }
+    }
+
+    /// A record is no longer the newest of its key.
+    fn forget_record(&mut self, hash: KeyHash, old: Found) {
+        self.blocks.remove_live(old.entry.address, old.entry.units);
+        if old.entry.lifetime == Lifetime::Limited {
+            match old.header {
+                Some(header) => self.expiry.remove(header.expiry_ms, hash, old.entry.address),
+                // The damaged header no longer says when: the queue is searched. Rare, and linear.
+                None => self
+                    .expiry
+                    .retain(|at, address| (at, address) != (hash, old.entry.address)),
+            }
+        }
+    }
+
+    /// Removes every key of a namespace by one record, and returns how many there were.
+    pub(crate) fn clear(&mut self, namespace: NamespaceId) -> (Sequence, u64) {
+        let sequence = self.log.sequence_next();
+        let header = RecordHeader {
+            crc: 0,
+            flags: FLAG_CLEAR,
+            key_bytes: 0,
+            value_bytes: 0,
+            namespace,
+            sequence,
+            expiry_ms: 0,
+        };
+        let address = self
+            .log
+            .append(&mut self.dram, &mut self.blocks, &header, Checksum::Compute, &[]);
+        self.log.advance();
+        self.blocks.add_tombstone(address, header.units(), sequence);
+        self.last_removal = sequence;
+        let mut removed = 0;
+        let mut from = KeyHash(0);
+        while let Some((hash, entry)) = self.index.next(from) {
+            let doomed: Vec<Entry> = (0..)
+                .map_while(|nth| self.index.find(hash, nth))
+                .filter(|entry| entry.namespace == namespace)
+                .collect();
+            for entry in doomed {
+                self.index.remove(hash, entry.address);
+                self.blocks.remove_live(entry.address, entry.units);
+                removed += 1;
+            }
+            let _ = entry;
+            from = KeyHash(hash.0 + 1);
+        }
+        let index = &self.index;
+        self.expiry.retain(|hash, address| index.contains(hash, address));
+        let state = self.namespace_mut(namespace);
+        state.keys = 0;
+        state.cleared = sequence;
+        (sequence, removed)
+    }
+}

@@ -1,0 +1,400 @@
+//! I/O virtual addresses: what a client's commands call its memory, resolved through the client's own table.
+//!
+//! In: regions registered at an address; ranges from commands. Out: copies, or [`Segments`] that keep their regions alive
+//! while a transfer runs. Invariant: regions never overlap, and no range resolves that is not registered whole.
+//!
+//! # What this does not do
+//! It takes no part in moving the bytes beyond calling `host::foreign`, and knows no PRP or SGL.
+
+use headwater_host::foreign::{Foreign, OutOfRegion};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// An address in a client's own numbering. Means nothing without that client's [`ClientMemory`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Iova(pub u64);
+
+impl fmt::Display for Iova {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "iova {:#x}", self.0)
+    }
+}
+
+/// One run of client memory that a command names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IovaRange {
+    /// First address.
+    pub start: Iova,
+    /// Length in bytes.
+    pub bytes: u32,
+}
+
+/// Most regions of one client.
+pub const REGIONS_MAX: usize = 65_536;
+
+/// A command names memory that its client does not have. NVMe calls it Data Transfer Error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataTransferError {
+    /// Some address of the range is in no region.
+    #[error(
+        "{bytes} bytes at {start}: {unmapped} is in no registered region; register it before the command"
+    )]
+    Unmapped {
+        /// First address of the range.
+        start: Iova,
+        /// Length of the range.
+        bytes: u64,
+        /// First address that is nowhere.
+        unmapped: Iova,
+    },
+    /// The range runs over the end of the address space.
+    #[error("{bytes} bytes at {start} run over the end of the address space; send a shorter range")]
+    Overflow {
+        /// First address of the range.
+        start: Iova,
+        /// Length of the range.
+        bytes: u64,
+    },
+}
+
+/// Why a region could not be registered or revoked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// Another region has some of these addresses.
+    #[error(
+        "{bytes} bytes at {start} overlap the region at {other}; revoke that first or choose another address"
+    )]
+    Overlap {
+        /// Where the region was to start.
+        start: Iova,
+        /// Its length.
+        bytes: u64,
+        /// The region that is there.
+        other: Iova,
+    },
+    /// The region runs over the end of the address space.
+    #[error("{bytes} bytes at {start} run over the end of the address space; choose a lower address")]
+    Overflow {
+        /// Where the region was to start.
+        start: Iova,
+        /// Its length.
+        bytes: u64,
+    },
+    /// The client has as many regions as it may have.
+    #[error("the client has its limit of {REGIONS_MAX} regions; revoke one or register larger ones")]
+    Full,
+    /// No region starts at this address.
+    #[error("no region starts at {start}; name the address it was registered at")]
+    Missing {
+        /// The address.
+        start: Iova,
+    },
+}
+
+#[derive(Debug)]
+struct Region {
+    memory: Foreign,
+    /// Length, as addresses count.
+    bytes: u64,
+}
+
+/// What a revoked region leaves behind: transfers that had resolved it may still run.
+#[derive(Debug)]
+#[must_use = "the client may take its memory back only when nothing in flight names it"]
+pub struct Revocation {
+    region: Arc<Region>,
+}
+
+impl Revocation {
+    /// Whether nothing in flight names the region any more. Once true, always true.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        Arc::strong_count(&self.region) == 1
+    }
+}
+
+/// A piece of a resolved range, all in one region, which it keeps alive.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    region: Arc<Region>,
+    offset: usize,
+    bytes: usize,
+}
+
+/// A resolved range: pieces in address order. Empty for an empty range.
+#[derive(Clone, Debug, Default)]
+pub struct Segments {
+    /// Almost every range lies in one region; only others cost an allocation.
+    first: Option<Segment>,
+    rest: Vec<Segment>,
+    bytes: usize,
+}
+
+impl Segments {
+    /// Length of the range in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many pieces there are.
+    #[must_use]
+    pub fn pieces(&self) -> usize {
+        usize::from(self.first.is_some()) + self.rest.len()
+    }
+
+    /// Copies to our memory, from `skip` bytes into the range on: as many bytes as both have. Returns how many.
+    pub fn copy_in(&self, skip: usize, into: &mut [u8]) -> usize {
+        self.walk(skip, into.len(), |segment, offset, done, bytes| {
+            segment
+                .region
+                .memory
+                .copy_in(offset, &mut into[done..done + bytes])
+        })
+    }
+
+    /// Copies our bytes to the range, from `skip` bytes into it on: as many as both have. Returns how many.
+    pub fn copy_out(&self, skip: usize, from: &[u8]) -> usize {
+        self.walk(skip, from.len(), |segment, offset, done, bytes| {
+            segment.region.memory.copy_out(offset, &from[done..done + bytes])
+        })
+    }
+
+    /// Visits `wanted` bytes of the range piece by piece: the segment, the offset in its region, how many bytes came
+    /// before, how many lie here.
+    #[inline]
+    fn walk(
+        &self,
+        mut skip: usize,
+        wanted: usize,
+        mut each: impl FnMut(&Segment, usize, usize, usize) -> Result<(), OutOfRegion>,
+    ) -> usize {
+        let mut done = 0;
+        for segment in self.first.iter().chain(&self.rest) {
+            let jump = skip.min(segment.bytes);
+            skip -= jump;
+            let bytes = (segment.bytes - jump).min(wanted - done);
+            let copied = each(segment, segment.offset + jump, done, bytes);
+            debug_assert!(copied.is_ok(), "a resolved segment lies in its region");
+            done += bytes;
+        }
+        done
+    }
+
+    fn push(&mut self, segment: Segment) {
+        self.bytes += segment.bytes;
+        match self.first {
+            None => self.first = Some(segment),
+            Some(_) => self.rest.push(segment),
+        }
+    }
+}
+
+/// The memory of one client, as the device may touch it.
+#[derive(Debug, Default)]
+pub struct ClientMemory {
+    /// By first address.
+    regions: BTreeMap<Iova, Arc<Region>>,
+}
+
+impl ClientMemory {
+    /// No memory yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes a region known under the addresses from `start` on.
+    ///
+    /// # Errors
+    /// [`RegisterError`] for addresses that are taken, run over the end, or are one region too many. Nothing changes.
+    pub fn register(&mut self, start: Iova, memory: Foreign) -> Result<(), RegisterError> {
+        let bytes = addresses(memory.bytes());
+        // The last address must exist; so must the one behind it, which keeps every sum below exact.
+        let end = start
+            .0
+            .checked_add(bytes)
+            .ok_or(RegisterError::Overflow { start, bytes })?;
+        if self.regions.len() >= REGIONS_MAX {
+            return Err(RegisterError::Full);
+        }
+        if let Some((&other, region)) = self.regions.range(..Iova(end)).next_back()
+            && other.0 + region.bytes > start.0
+        {
+            return Err(RegisterError::Overlap { start, bytes, other });
+        }
+        self.regions.insert(start, Arc::new(Region { memory, bytes }));
+        Ok(())
+    }
+
+    /// Forgets the region registered at `start`. No range resolves to it from now on; what was resolved before may still
+    /// be copied until [`Revocation::is_quiet`].
+    ///
+    /// # Errors
+    /// [`RegisterError::Missing`] when no region starts there.
+    pub fn revoke(&mut self, start: Iova) -> Result<Revocation, RegisterError> {
+        let region = self
+            .regions
+            .remove(&start)
+            .ok_or(RegisterError::Missing { start })?;
+        Ok(Revocation { region })
+    }
+
+    /// How many regions are registered.
+    #[must_use]
+    pub fn regions(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Resolves a range. An empty range needs no memory and resolves at any address.
+    ///
+    /// # Errors
+    /// [`DataTransferError`] when the range is not registered whole or runs over the end of the address space.
+    pub fn resolve(&self, start: Iova, bytes: u64) -> Result<Segments, DataTransferError> {
+        let end = start
+            .0
+            .checked_add(bytes)
+            .ok_or(DataTransferError::Overflow { start, bytes })?;
+        let mut segments = Segments::default();
+        let mut at = start.0;
+        while at < end {
+            let unmapped = DataTransferError::Unmapped {
+                start,
+                bytes,
+                unmapped: Iova(at),
+            };
+            let (base, region) = self.regions.range(..=Iova(at)).next_back().ok_or(unmapped)?;
+            let into = at - base.0;
+            if into >= region.bytes {
+                return Err(unmapped);
+            }
+            let piece = (region.bytes - into).min(end - at);
+            // Both are below the length of a mapping, which is a usize.
+            let (Ok(offset), Ok(piece_bytes)) = (usize::try_from(into), usize::try_from(piece)) else {
+                return Err(unmapped);
+            };
+            segments.push(Segment {
+                region: Arc::clone(region),
+                offset,
+                bytes: piece_bytes,
+            });
+            at += piece;
+        }
+        Ok(segments)
+    }
+}
+
+fn addresses(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(bytes: usize) -> Foreign {
+        Foreign::anonymous(bytes).unwrap()
+    }
+
+    fn register_all(regions: &[(u64, usize)]) -> ClientMemory {
+        let mut memory = ClientMemory::new();
+        for &(start, bytes) in regions {
+            memory.register(Iova(start), region(bytes)).unwrap();
+        }
+        memory
+    }
+
+    #[test]
+    fn overlapping_regions_are_refused() {
+        let mut memory = register_all(&[(1_000, 100), (2_000, 100)]);
+        for (start, bytes, other) in [
+            (1_000, 100, 1_000),
+            (999, 2, 1_000),
+            (1_099, 1, 1_000),
+            (500, 5_000, 2_000),
+            (1_050, 10, 1_000),
+            (2_050, 500, 2_000),
+        ] {
+            assert_eq!(
+                memory.register(Iova(start), region(bytes)),
+                Err(RegisterError::Overlap {
+                    start: Iova(start),
+                    bytes: bytes as u64,
+                    other: Iova(other)
+                })
+            );
+        }
+        memory.register(Iova(1_100), region(900)).unwrap();
+        memory.register(Iova(999), region(1)).unwrap();
+        assert_eq!(memory.regions(), 4);
+    }
+
+    #[test]
+    fn nothing_runs_over_the_end_of_the_address_space() {
+        let mut memory = register_all(&[(u64::MAX - 100, 100)]);
+        assert!(matches!(
+            memory.register(Iova(u64::MAX), region(1)),
+            Err(RegisterError::Overflow { .. })
+        ));
+        assert!(matches!(
+            memory.resolve(Iova(u64::MAX - 50), 51),
+            Err(DataTransferError::Overflow { .. })
+        ));
+        assert_eq!(memory.resolve(Iova(u64::MAX - 50), 50).unwrap().bytes(), 50);
+    }
+
+    #[test]
+    fn ranges_cross_neighbouring_regions_but_no_gap() {
+        let memory = register_all(&[(100, 10), (110, 10), (121, 10)]);
+        let segments = memory.resolve(Iova(105), 15).unwrap();
+        assert_eq!((segments.pieces(), segments.bytes()), (2, 15));
+        assert_eq!(segments.copy_out(0, b"abcdefghijklmnop"), 15);
+        let mut back = [0; 20];
+        assert_eq!(segments.copy_in(0, &mut back), 15);
+        assert_eq!(&back, b"abcdefghijklmno\0\0\0\0\0");
+        let mut second = [0; 4];
+        assert_eq!(memory.resolve(Iova(110), 4).unwrap().copy_in(0, &mut second), 4);
+        assert_eq!(&second, b"fghi");
+        for (start, bytes, hole) in [
+            (105, 16, 120),
+            (105, 20, 120),
+            (0, 1, 0),
+            (99, 2, 99),
+            (131, 1, 131),
+        ] {
+            let unmapped = memory.resolve(Iova(start), bytes).unwrap_err();
+            assert_eq!(
+                unmapped,
+                DataTransferError::Unmapped {
+                    start: Iova(start),
+                    bytes,
+                    unmapped: Iova(hole)
+                }
+            );
+        }
+        assert_eq!(memory.resolve(Iova(u64::MAX), 0).unwrap().pieces(), 0);
+    }
+
+    #[test]
+    fn a_revoked_region_is_quiet_when_nothing_in_flight_names_it() {
+        let mut memory = register_all(&[(4_096, 4_096)]);
+        let in_flight = memory.resolve(Iova(5_000), 10).unwrap();
+        let revocation = memory.revoke(Iova(4_096)).unwrap();
+        assert!(matches!(
+            memory.resolve(Iova(5_000), 10),
+            Err(DataTransferError::Unmapped { .. })
+        ));
+        assert!(!revocation.is_quiet());
+        assert_eq!(in_flight.copy_out(0, b"late"), 4, "the pages are still there");
+        drop(in_flight);
+        assert!(revocation.is_quiet());
+        assert!(matches!(
+            memory.revoke(Iova(4_096)),
+            Err(RegisterError::Missing { .. })
+        ));
+        memory.register(Iova(4_000), region(8_192)).unwrap();
+    }
+}

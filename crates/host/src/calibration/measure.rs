@@ -1,0 +1,122 @@
+//! The measurements behind a calibration, each bounded in time.
+//!
+//! In: a clock. Out: a median or the point where two ways cross; an error where the system has no room to measure.
+
+use crate::clock::{Clock, Nanos};
+use crate::copy::{STREAMING_BYTES_MIN, copy, copy_streaming};
+use crate::region::Region;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{Errno, read, write};
+use std::hint::black_box;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::thread;
+
+/// Longest that waking is measured.
+const WAKE_SPAN: Nanos = Nanos::from_millis(10);
+const WAKE_ROUNDS: usize = 200;
+
+/// Written once, so that it is mapped, and so long that what was written first has left most caches of today again.
+const COLD_BYTES: usize = 64 << 20;
+/// Bytes that each way copies at each size.
+const COPY_BYTES: usize = 1 << 20;
+const COPY_SIZES: [usize; 5] = [STREAMING_BYTES_MIN, 2_048, 4_096, 16_384, 65_536];
+/// Longest that memory is taken from the system for this; a busy host may need much longer for all of it.
+const COLD_SPAN: Nanos = Nanos::from_millis(20);
+
+/// Median time from waking another thread to being woken by it.
+pub(super) fn wake_round_trip(clock: &Clock) -> io::Result<Nanos> {
+    let there = eventfd(0, EventfdFlags::CLOEXEC)?;
+    let back = eventfd(0, EventfdFlags::CLOEXEC)?;
+    thread::scope(|scope| {
+        let echo = thread::Builder::new().spawn_scoped(scope, || {
+            // The last wait is for a ring of three, which says that it is over.
+            while hear(&there)? < 3 {
+                ring(&back, 1)?;
+            }
+            Ok(())
+        })?;
+        let rounds = rounds(clock, &there, &back);
+        ring(&there, 3)?;
+        let echoed: io::Result<()> = echo.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
+        echoed.and(rounds)
+    })
+}
+
+fn rounds(clock: &Clock, there: &OwnedFd, back: &OwnedFd) -> io::Result<Nanos> {
+    let start = clock.now();
+    let mut spans = Vec::with_capacity(WAKE_ROUNDS);
+    while spans.len() < WAKE_ROUNDS && clock.now().since(start) < WAKE_SPAN {
+        let before = clock.now();
+        ring(there, 1)?;
+        hear(back)?;
+        spans.push(clock.now().since(before));
+    }
+    spans.sort_unstable();
+    spans
+        .get(spans.len() / 2)
+        .copied()
+        .ok_or_else(|| io::ErrorKind::TimedOut.into())
+}
+
+/// Adds to the counter. Its eight bytes are in the order of the machine; the low one is first or last.
+fn ring(bell: &OwnedFd, count: u8) -> io::Result<()> {
+    let mut counter = [0; 8];
+    let low = if cfg!(target_endian = "little") { 0 } else { 7 };
+    counter[low] = count;
+    write(bell, &counter)?;
+    Ok(())
+}
+
+/// Waits for the counter to be more than zero and takes it.
+fn hear(bell: &OwnedFd) -> io::Result<u8> {
+    let mut counter = [0; 8];
+    while let Err(errno) = read(bell, &mut counter) {
+        if errno != Errno::INTR {
+            return Err(errno.into());
+        }
+    }
+    // Counts stay below 256 here, so that one byte holds them.
+    Ok(counter.into_iter().max().unwrap_or(0))
+}
+
+/// The smallest size from which on copying past the cache into cold memory wins; `u64::MAX` if it never does; an error
+/// if the system had no memory to measure in, or not soon enough.
+pub(super) fn streaming_copy_from_bytes(clock: &Clock) -> io::Result<u64> {
+    let mut cold = Region::zeroed(COLD_BYTES).map_err(io::Error::other)?;
+    let start = clock.now();
+    for part in cold.chunks_mut(1 << 20) {
+        if clock.now().since(start) > COLD_SPAN {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        for page in part.chunks_mut(4_096) {
+            page[0] = 1;
+        }
+    }
+    let source = vec![0x5A; COPY_SIZES[COPY_SIZES.len() - 1]];
+    let mut at = 0;
+    let mut from = u64::MAX;
+    // From the largest down, until the cache wins: a single lucky size below proves nothing.
+    for size in COPY_SIZES.into_iter().rev() {
+        let cached = pass(clock, &mut cold, &mut at, &source[..size], copy);
+        let streamed = pass(clock, &mut cold, &mut at, &source[..size], copy_streaming);
+        if streamed >= cached {
+            break;
+        }
+        from = u64::try_from(size).unwrap_or(u64::MAX);
+    }
+    Ok(from)
+}
+
+/// Time to copy a megabyte piece by piece to where nothing was written for a while.
+fn pass(clock: &Clock, cold: &mut [u8], at: &mut usize, source: &[u8], by: fn(&mut [u8], &[u8])) -> Nanos {
+    let before = clock.now();
+    for _ in 0..COPY_BYTES / source.len() {
+        if *at + source.len() > cold.len() {
+            *at = 0;
+        }
+        by(black_box(&mut cold[*at..*at + source.len()]), source);
+        *at += source.len();
+    }
+    clock.now().since(before)
+}

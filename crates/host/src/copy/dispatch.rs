@@ -1,0 +1,128 @@
+//! Which kernels run here: looked up once, then one relaxed load and one indirect call.
+//!
+//! In: what the CPU says it can do. Out: one of a few constant [`Kernels`] tables. Invariant: a table is only ever
+//! reachable through [`kernels`] or [`available`] on a CPU that has the instructions its functions use.
+
+use super::portable;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Continues a raw CRC state (not inverted) over the bytes.
+type Crc = unsafe fn(u32, &[u8]) -> u32;
+/// The same, and copies; both slices have one length.
+type CopyCrc = unsafe fn(u32, &mut [u8], &[u8]) -> u32;
+/// Copies past the cache; both slices have one length.
+type Stream = unsafe fn(&mut [u8], &[u8]);
+
+/// One set of kernels. Its functions need the CPU features that their modules name.
+pub(super) struct Kernels {
+    pub(super) name: &'static str,
+    pub(super) crc: Crc,
+    pub(super) copy_crc: CopyCrc,
+    pub(super) stream: Stream,
+}
+
+impl Kernels {
+    #[inline]
+    pub(super) fn crc(&self, state: u32, bytes: &[u8]) -> u32 {
+        // SAFETY: by this module's invariant the CPU has every feature the function was compiled for; slices carry
+        // their own bounds and lifetimes.
+        unsafe { (self.crc)(state, bytes) }
+    }
+
+    #[inline]
+    pub(super) fn copy_crc(&self, state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
+        // SAFETY: as above; the two slices cannot overlap, one of them is unique.
+        unsafe { (self.copy_crc)(state, dst, src) }
+    }
+
+    #[inline]
+    pub(super) fn stream(&self, dst: &mut [u8], src: &[u8]) {
+        // SAFETY: as above; the two slices cannot overlap, one of them is unique.
+        unsafe { (self.stream)(dst, src) }
+    }
+}
+
+static CHOSEN: AtomicPtr<Kernels> = AtomicPtr::new(ptr::null_mut());
+
+/// The kernels for this CPU.
+#[inline]
+pub(super) fn kernels() -> &'static Kernels {
+    let chosen = CHOSEN.load(Ordering::Relaxed);
+    if chosen.is_null() {
+        return choose();
+    }
+    // SAFETY: the only pointers ever stored come from `choose`, and point to immutable statics: aligned, alive for
+    // ever, never written. Relaxed is enough because a static's bytes are there before the program starts.
+    unsafe { &*chosen }
+}
+
+#[cold]
+fn choose() -> &'static Kernels {
+    let best = available().last().copied().unwrap_or(&PORTABLE);
+    CHOSEN.store(ptr::from_ref(best).cast_mut(), Ordering::Relaxed);
+    best
+}
+
+static PORTABLE: Kernels = Kernels {
+    name: "portable",
+    crc: portable::crc,
+    copy_crc: portable::copy_crc,
+    stream: portable::stream,
+};
+
+#[cfg(target_arch = "x86_64")]
+mod tables {
+    use super::super::{avx512, portable, stream, x86};
+    use super::Kernels;
+
+    pub(super) static SSE42: Kernels = Kernels {
+        name: "sse4.2",
+        crc: x86::crc_words,
+        copy_crc: x86::copy_crc_words,
+        stream: portable::stream,
+    };
+
+    pub(super) static PCLMUL: Kernels = Kernels {
+        name: "sse4.2+pclmulqdq",
+        crc: x86::crc,
+        copy_crc: x86::copy_crc,
+        stream: portable::stream,
+    };
+
+    pub(super) static PCLMUL_AVX2: Kernels = Kernels {
+        name: "sse4.2+pclmulqdq+avx2",
+        crc: x86::crc,
+        copy_crc: x86::copy_crc,
+        stream: stream::stream_avx2,
+    };
+
+    pub(super) static AVX512: Kernels = Kernels {
+        name: "avx512+vpclmulqdq",
+        crc: avx512::crc,
+        copy_crc: avx512::copy_crc,
+        stream: stream::stream_avx512,
+    };
+}
+
+/// Every table that this CPU can run, the slowest first.
+pub(super) fn available() -> Vec<&'static Kernels> {
+    let mut found = vec![&PORTABLE];
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::is_x86_feature_detected as has;
+        if has!("sse4.2") {
+            found.push(&tables::SSE42);
+            if has!("pclmulqdq") {
+                found.push(&tables::PCLMUL);
+                if has!("avx2") {
+                    found.push(&tables::PCLMUL_AVX2);
+                }
+                if has!("avx512f") && has!("avx512vl") && has!("vpclmulqdq") {
+                    found.push(&tables::AVX512);
+                }
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,138 @@
+//! Every kernel this CPU can run is held to the bitwise definition of the CRC and to a plain copy.
+
+use super::dispatch::{Kernels, available};
+use super::fold::POLYNOMIAL;
+use super::*;
+
+/// The definition, one bit at a time.
+fn bitwise(seed: u32, bytes: &[u8]) -> u32 {
+    let mut state = !seed;
+    for &byte in bytes {
+        state ^= u32::from(byte);
+        for _ in 0..8 {
+            state = if state & 1 == 1 {
+                (state >> 1) ^ POLYNOMIAL
+            } else {
+                state >> 1
+            };
+        }
+    }
+    !state
+}
+
+fn noise(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    (0..bytes).map(|_| random.u8(..)).collect()
+}
+
+fn crc(kernel: &Kernels, seed: u32, bytes: &[u8]) -> u32 {
+    !kernel.crc(!seed, bytes)
+}
+
+#[test]
+fn known_vectors_hold() {
+    for kernel in available() {
+        assert_eq!(crc(kernel, 0, b"123456789"), 0xE306_9283, "{}", kernel.name);
+        assert_eq!(crc(kernel, 0, &[0; 32]), 0x8A91_36AA, "{}", kernel.name);
+        assert_eq!(crc(kernel, 0, &[0xFF; 32]), 0x62A8_AB43, "{}", kernel.name);
+        let rising: Vec<u8> = (0..32).collect();
+        assert_eq!(crc(kernel, 0, &rising), 0x46DD_794E, "{}", kernel.name);
+        assert_eq!(crc(kernel, 7, b""), 7, "{}", kernel.name);
+    }
+}
+
+#[test]
+fn every_kernel_agrees_with_the_bitwise_definition_at_every_length_and_alignment() {
+    let bytes = noise(700, 1);
+    for length in 0..=600 {
+        for offset in [0, 1, 3, 8, 17, 63] {
+            let part = &bytes[offset..offset + length];
+            let expected = bitwise(0x1234_5678, part);
+            for kernel in available() {
+                assert_eq!(
+                    crc(kernel, 0x1234_5678, part),
+                    expected,
+                    "{} {length} {offset}",
+                    kernel.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn copy_and_crc_in_one_pass_touches_exactly_the_destination() {
+    let bytes = noise(5_000, 2);
+    for length in (0..=600).chain([1_023, 1_024, 4_095, 4_096, 4_224]) {
+        for offset in [0, 5, 64] {
+            let src = &bytes[offset..offset + length];
+            let expected = bitwise(9, src);
+            for kernel in available() {
+                let mut dst = vec![0xA5; length + 2 + offset];
+                let room = &mut dst[offset + 1..offset + 1 + length];
+                assert_eq!(
+                    !kernel.copy_crc(!9, room, src),
+                    expected,
+                    "{} {length} {offset}",
+                    kernel.name
+                );
+                assert_eq!(room, src, "{} {length} {offset}", kernel.name);
+                assert!(dst[..=offset].iter().all(|&byte| byte == 0xA5), "{}", kernel.name);
+                assert_eq!(dst[offset + 1 + length], 0xA5, "{}", kernel.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn streaming_copies_touch_exactly_the_destination() {
+    let bytes = noise(9_000, 3);
+    for length in [0, 1, 63, 64, 65, 127, 128, 600, 1_024, 4_096, 4_224, 8_191] {
+        for offset in [0, 1, 31, 32, 63] {
+            let src = &bytes[offset..offset + length];
+            for kernel in available() {
+                let mut dst = vec![0xA5; length + 2 + offset];
+                kernel.stream(&mut dst[offset + 1..offset + 1 + length], src);
+                assert_eq!(
+                    &dst[offset + 1..offset + 1 + length],
+                    src,
+                    "{} {length} {offset}",
+                    kernel.name
+                );
+                assert!(dst[..=offset].iter().all(|&byte| byte == 0xA5), "{}", kernel.name);
+                assert_eq!(dst[offset + 1 + length], 0xA5, "{}", kernel.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn crcs_compose() {
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    for _ in 0..500 {
+        let bytes = noise(random.usize(0..9_000), random.u64(..));
+        let cut = random.usize(0..=bytes.len());
+        let (first, second) = bytes.split_at(cut);
+        let whole = crc32c(0, &bytes);
+        assert_eq!(crc32c(crc32c(0, first), second), whole, "seed {seed}");
+        let mut copied = vec![0; bytes.len()];
+        let (to_first, to_second) = copied.split_at_mut(cut);
+        let after_first = copy_crc32c(to_first, first, 0);
+        assert_eq!(copy_crc32c(to_second, second, after_first), whole, "seed {seed}");
+        assert_eq!(copied, bytes, "seed {seed}");
+    }
+}
+
+#[test]
+fn prefetching_anything_is_harmless() {
+    prefetch(&[]);
+    prefetch(&noise(4_097, 4));
+    prefetch_read(&0_u8);
+}
+
+#[test]
+#[should_panic(expected = "lengths that differ")]
+fn a_fused_copy_between_lengths_that_differ_is_a_broken_promise() {
+    copy_crc32c(&mut [0; 3], &[0; 4], 0);
+}

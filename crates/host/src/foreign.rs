@@ -1,0 +1,252 @@
+//! Foreign memory: pages that a client and the device both have mapped.
+//!
+//! In: an offset and bytes of our own. Out: copies. Invariant: nobody ever holds a reference into the pages, because the
+//! other side, which may be another process, writes them at any time; what was copied in is judged after the copy, once.
+//!
+//! # What this does not do
+//! It knows no I/O virtual addresses (`dma::iova` does) and takes no memory of others yet: it makes its own.
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The range does not lie in the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{bytes} bytes at offset {offset} do not lie in a region of {region_bytes} bytes; send an address inside it"
+)]
+pub struct OutOfRegion {
+    /// Where the range starts.
+    pub offset: usize,
+    /// How long it is.
+    pub bytes: usize,
+    /// How long the region is.
+    pub region_bytes: usize,
+}
+
+/// The kernel gave no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a shared region of {bytes} bytes could not be mapped: {errno}; ask for less or raise the memory limit"
+)]
+pub struct MapError {
+    /// What was asked for.
+    pub bytes: usize,
+    /// The kernel's answer.
+    pub errno: rustix::io::Errno,
+}
+
+/// A shared region. A clone is another handle to the same pages; they are unmapped with the last one.
+#[derive(Clone)]
+pub struct Foreign {
+    mapping: Arc<Mapping>,
+}
+
+impl Foreign {
+    /// A region of zeroes that is shared with whoever gets a handle, and with children of a fork.
+    ///
+    /// # Errors
+    /// [`MapError`] for no bytes at all, or when the kernel has none to give.
+    pub fn anonymous(bytes: usize) -> Result<Self, MapError> {
+        let flags = MapFlags::SHARED;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: bounds: the kernel chooses a range of `bytes` bytes or fails. Alignment: it starts on a page. Lifetime:
+        // the range is ours until `Mapping::drop` unmaps it. Aliasing: a null hint without FIXED replaces no mapping.
+        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) };
+        let errno_of = |errno| MapError { bytes, errno };
+        let start = mapped.map_err(errno_of)?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or(errno_of(rustix::io::Errno::NOMEM))?;
+        Ok(Self {
+            mapping: Arc::new(Mapping { start, bytes }),
+        })
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.mapping.bytes
+    }
+
+    /// Copies from the region to our own memory.
+    ///
+    /// # Errors
+    /// [`OutOfRegion`] for a range that does not lie inside; nothing was copied.
+    #[inline]
+    pub fn copy_in(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfRegion> {
+        let source = self.range(offset, into.len())?;
+        // SAFETY: bounds: `range` found that many bytes behind `source` in the mapping, `into` has as many. Alignment:
+        // the copy needs none. Lifetime: `self` keeps the mapping, the borrow keeps `into`. Aliasing: `into` is borrowed
+        // for us alone and no reference ever points into the mapping, so they are apart; that others write the source
+        // meanwhile is what `copy_untrusted` is for.
+        unsafe { copy_untrusted(into.as_mut_ptr(), source, into.len()) };
+        Ok(())
+    }
+
+    /// Copies from our own memory to the region.
+    ///
+    /// # Errors
+    /// [`OutOfRegion`] for a range that does not lie inside; nothing was copied.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, from: &[u8]) -> Result<(), OutOfRegion> {
+        let target = self.range(offset, from.len())?;
+        // SAFETY: bounds: `range` found that many bytes behind `target` in the mapping, `from` has as many. Alignment:
+        // the copy needs none. Lifetime: `self` keeps the mapping, the borrow keeps `from`. Aliasing: no reference ever
+        // points into the mapping, so nothing that the compiler believes constant changes; that others touch the target
+        // meanwhile is what `copy_untrusted` is for.
+        unsafe { copy_untrusted(target, from.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    /// Start of a checked range. The pointer is good for `bytes` bytes while `self` lives.
+    #[inline]
+    fn range(&self, offset: usize, bytes: usize) -> Result<*mut u8, OutOfRegion> {
+        let region_bytes = self.mapping.bytes;
+        match offset.checked_add(bytes) {
+            Some(end) if end <= region_bytes => Ok(self.mapping.start.as_ptr().wrapping_add(offset)),
+            _ => Err(OutOfRegion {
+                offset,
+                bytes,
+                region_bytes,
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Foreign({} bytes)", self.bytes())
+    }
+}
+
+struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: bounds and alignment: not concerned. Lifetime: the pages belong to the process, not to a thread, and are
+// unmapped once, by the last handle. Aliasing: the pointer is used by the copies of `Foreign` only, which expect others to
+// touch the pages at the same time.
+unsafe impl Send for Mapping {}
+
+// SAFETY: as for Send; every use through a shared handle is a copy that expects others to touch the pages.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let start = self.start.as_ptr().cast::<c_void>();
+        // SAFETY: bounds and alignment: exactly the range that the kernel gave. Lifetime: this is the last handle, so no
+        // copy runs or will. Aliasing: no reference into the range was ever made.
+        let unmapped = unsafe { munmap(start, self.bytes) };
+        debug_assert!(unmapped.is_ok(), "a mapping that we made can be unmapped");
+    }
+}
+
+/// Copies bytes of which one side may be written or read by somebody else meanwhile. The bytes that arrive may then be a
+/// mixture of old and new; nothing else can go wrong, because no ordinary load or store touches them.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `bytes` bytes, and the two ranges do not overlap.
+#[inline]
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_untrusted(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: bounds: the caller promises both ranges. Alignment: the instruction needs none. Lifetime: the caller's, for
+    // the call. Aliasing: the ranges are apart; the instruction is opaque to the compiler, which so assumes nothing about
+    // either range across it, and the direction flag is clear at every asm block by the ABI.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") bytes => _,
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Copies bytes of which one side may be written or read by somebody else meanwhile. The bytes that arrive may then be a
+/// mixture of old and new; each is loaded and stored once, by volatile access.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `bytes` bytes, and the two ranges do not overlap.
+#[inline]
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn copy_untrusted(to: *mut u8, from: *const u8, bytes: usize) {
+    for place in 0..bytes {
+        // SAFETY: bounds: `place` is below `bytes`, for which the caller promises `from`. Alignment: of a byte. Lifetime:
+        // the caller's, for the call. Aliasing: no reference is made; volatile, since others may write.
+        let byte = unsafe { from.wrapping_add(place).read_volatile() };
+        // SAFETY: bounds: `place` is below `bytes`, for which the caller promises `to`. Alignment: of a byte. Lifetime:
+        // the caller's, for the call. Aliasing: no reference is made; volatile, since others may touch it.
+        unsafe { to.wrapping_add(place).write_volatile(byte) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_back_as_they_went_in_at_every_alignment() {
+        let region = Foreign::anonymous(8_192).unwrap();
+        let other = region.clone();
+        let pattern: Vec<u8> = (0..=u8::MAX).cycle().take(4_500).collect();
+        for offset in [0, 1, 7, 8, 63, 64, 4_095, 4_096] {
+            for bytes in [0, 1, 2, 7, 8, 9, 63, 64, 65, 255, 4_096] {
+                let mut back = vec![0xEE; bytes + 2];
+                other.copy_out(offset, &pattern[..bytes]).unwrap();
+                region.copy_in(offset, &mut back[1..=bytes]).unwrap();
+                assert_eq!(back[1..=bytes], pattern[..bytes]);
+                assert_eq!(
+                    (back[0], back[bytes + 1]),
+                    (0xEE, 0xEE),
+                    "nothing beside the range"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_outside_are_refused_and_nothing_is_copied() {
+        let region = Foreign::anonymous(100).unwrap();
+        let mut own = [0x55; 10];
+        for offset in [91, 100, 101, usize::MAX - 5, usize::MAX] {
+            let refused = OutOfRegion {
+                offset,
+                bytes: 10,
+                region_bytes: 100,
+            };
+            assert_eq!(region.copy_in(offset, &mut own), Err(refused));
+            assert_eq!(region.copy_out(offset, &own), Err(refused));
+        }
+        assert_eq!(own, [0x55; 10]);
+        region.copy_in(90, &mut own).unwrap();
+        assert_eq!(own, [0; 10]);
+        region.copy_in(100, &mut []).unwrap();
+    }
+
+    #[test]
+    fn an_empty_region_is_an_error() {
+        assert!(Foreign::anonymous(0).is_err());
+    }
+
+    #[test]
+    fn a_client_that_scribbles_during_a_copy_gives_a_mixture_and_no_more() {
+        let region = Foreign::anonymous(4_096).unwrap();
+        let client = region.clone();
+        let scribbler = std::thread::spawn(move || {
+            for round in 0..2_000_u32 {
+                let byte = if round % 2 == 0 { 0xAA } else { 0x55 };
+                client.copy_out(0, &[byte; 4_096]).unwrap();
+            }
+        });
+        let mut own = [0; 4_096];
+        for _ in 0..2_000 {
+            region.copy_in(0, &mut own).unwrap();
+            assert!(own.iter().all(|byte| [0, 0x55, 0xAA].contains(byte)));
+        }
+        scribbler.join().unwrap();
+    }
+}

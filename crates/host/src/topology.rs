@@ -1,0 +1,295 @@
+//! What this machine is: processors, caches, memory nodes.
+//!
+//! In: what the kernel shows under /sys and /proc, and what the processor says of itself. Out: a [`Topology`], for
+//! `doctor`, for calibration and for placing threads. Invariant: what the kernel does not show is left out, never
+//! guessed; reading it cannot fail, only find less.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// One cache of the first processor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cache {
+    /// 1 is the closest.
+    pub level: u32,
+    /// What it holds: `Data`, `Instruction` or `Unified`.
+    pub kind: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Processors that share it.
+    pub shared_by: Vec<usize>,
+}
+
+/// One node of memory and the processors that are close to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryNode {
+    /// The kernel's number for it.
+    pub number: u32,
+    /// Its processors.
+    pub cpus: Vec<usize>,
+    /// Its memory in bytes, 0 if the kernel does not say.
+    pub memory_bytes: u64,
+}
+
+/// The machine, as far as the kernel shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Topology {
+    /// Name of the processor, empty if unknown.
+    pub cpu_model: String,
+    /// Processors that are switched on.
+    pub cpus_online: Vec<usize>,
+    /// Processors that this thread may run on.
+    pub cpus_allowed: Vec<usize>,
+    /// Caches of the first processor, the closest first.
+    pub caches: Vec<Cache>,
+    /// Nodes of memory.
+    pub nodes: Vec<MemoryNode>,
+    /// Instructions that our kernels can use here.
+    pub features: Vec<&'static str>,
+    /// Release of the kernel.
+    pub kernel_release: String,
+}
+
+impl Topology {
+    /// Reads the machine's topology.
+    #[must_use]
+    pub fn read() -> Self {
+        Self {
+            cpus_allowed: allowed(),
+            features: features(),
+            kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
+            ..Self::read_from(Path::new("/"))
+        }
+    }
+
+    /// Reads what files under another root say, as if it were `/`.
+    fn read_from(root: &Path) -> Self {
+        let cpu = root.join("sys/devices/system/cpu");
+        let mut caches: Vec<Cache> = numbered(&cpu.join("cpu0/cache"), "index")
+            .into_iter()
+            .filter_map(|(_, path)| cache(&path))
+            .collect();
+        caches.sort_by_key(|cache| cache.level);
+        let nodes = numbered(&root.join("sys/devices/system/node"), "node")
+            .into_iter()
+            .map(|(number, path)| MemoryNode {
+                number,
+                cpus: list(&text(&path.join("cpulist"))),
+                memory_bytes: node_memory(&text(&path.join("meminfo"))),
+            })
+            .collect();
+        Self {
+            cpu_model: cpu_model(&text(&root.join("proc/cpuinfo"))),
+            cpus_online: list(&text(&cpu.join("online"))),
+            caches,
+            nodes,
+            ..Self::default()
+        }
+    }
+
+    /// Bytes of the largest cache, 0 if unknown.
+    #[must_use]
+    pub fn last_level_cache_bytes(&self) -> u64 {
+        self.caches.iter().map(|cache| cache.bytes).max().unwrap_or(0)
+    }
+
+    /// Processors that work for this thread: those it may run on, at least one.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        self.cpus_allowed.len().max(1)
+    }
+}
+
+/// Keeps the calling thread on one processor.
+///
+/// # Errors
+/// The processor does not exist or is not allowed for this process.
+pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+fn allowed() -> Vec<usize> {
+    sched_getaffinity(None).map_or_else(
+        |_| Vec::new(),
+        |set| (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),
+    )
+}
+
+#[cfg(target_arch = "x86_64")]
+fn features() -> Vec<&'static str> {
+    use std::arch::is_x86_feature_detected as has;
+    let found = [
+        ("sse4.2", has!("sse4.2")),
+        ("pclmulqdq", has!("pclmulqdq")),
+        ("avx2", has!("avx2")),
+        ("avx512f", has!("avx512f")),
+        ("avx512vl", has!("avx512vl")),
+        ("vpclmulqdq", has!("vpclmulqdq")),
+    ];
+    found
+        .into_iter()
+        .filter(|(_, has)| *has)
+        .map(|(name, _)| name)
+        .collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn features() -> Vec<&'static str> {
+    Vec::new()
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Entries of a directory that are a word and a number, by number.
+fn numbered(directory: &Path, word: &str) -> Vec<(u32, std::path::PathBuf)> {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    let mut found: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let number = entry.file_name().to_str()?.strip_prefix(word)?.parse().ok()?;
+            Some((number, entry.path()))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// The kernel's lists: `0-3,8,10-11`. What does not parse is left out.
+fn list(text: &str) -> Vec<usize> {
+    let mut found = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
+            found.extend(first..=last.min(first.saturating_add(CpuSet::MAX_CPU)));
+        }
+    }
+    found
+}
+
+/// The kernel's sizes: `32K`, `1024K`, `2M`.
+fn size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (digits, unit) = match text.strip_suffix(['K', 'M', 'G']) {
+        Some(digits) => (digits, &text[digits.len()..]),
+        None => (text, ""),
+    };
+    let shift = match unit {
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => 0,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+fn cache(path: &Path) -> Option<Cache> {
+    Some(Cache {
+        level: text(&path.join("level")).trim().parse().ok()?,
+        kind: text(&path.join("type")).trim().to_owned(),
+        bytes: size(&text(&path.join("size")))?,
+        shared_by: list(&text(&path.join("shared_cpu_list"))),
+    })
+}
+
+fn node_memory(meminfo: &str) -> u64 {
+    let total = meminfo.lines().find(|line| line.contains("MemTotal:"));
+    let kibibytes = total.and_then(|line| line.split_whitespace().rev().nth(1)?.parse::<u64>().ok());
+    kibibytes.unwrap_or(0).saturating_mul(1_024)
+}
+
+fn cpu_model(cpuinfo: &str) -> String {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"));
+    let name = line
+        .and_then(|line| line.split_once(':'))
+        .map(|(_, name)| name.trim());
+    name.unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_read_from_what_its_kernel_shows() {
+        let root = tempfile::TempDir::new().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        put(
+            "proc/cpuinfo",
+            "processor : 0\nmodel name\t: Some CPU 9000\nmodel name\t: other\n",
+        );
+        put("sys/devices/system/cpu/online", "0-2,5\n");
+        for (index, level, kind, size) in [
+            (0, 1, "Data", "32K"),
+            (1, 1, "Instruction", "32K"),
+            (3, 3, "Unified", "8M"),
+        ] {
+            let at = format!("sys/devices/system/cpu/cpu0/cache/index{index}");
+            put(&format!("{at}/level"), &format!("{level}\n"));
+            put(&format!("{at}/type"), kind);
+            put(&format!("{at}/size"), size);
+            put(&format!("{at}/shared_cpu_list"), "0,2");
+        }
+        put("sys/devices/system/node/node10/cpulist", "5");
+        put("sys/devices/system/node/node2/cpulist", "0-2");
+        put(
+            "sys/devices/system/node/node2/meminfo",
+            "Node 2 MemTotal:       2048 kB\nNode 2 MemFree: 1 kB\n",
+        );
+        put("sys/devices/system/node/possible", "0-1");
+        let found = Topology::read_from(root.path());
+        assert_eq!(found.cpu_model, "Some CPU 9000");
+        assert_eq!(found.cpus_online, [0, 1, 2, 5]);
+        assert_eq!(found.caches.len(), 3);
+        assert_eq!(found.last_level_cache_bytes(), 8 << 20);
+        assert_eq!(found.caches[0].shared_by, [0, 2]);
+        let numbers: Vec<_> = found.nodes.iter().map(|node| node.number).collect();
+        assert_eq!(numbers, [2, 10]);
+        assert_eq!(found.nodes[0].memory_bytes, 2 << 20);
+        assert_eq!(found.nodes[0].cpus, [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_kernel_that_shows_nothing_or_nonsense_is_no_error() {
+        let root = tempfile::TempDir::new().unwrap();
+        assert_eq!(Topology::read_from(root.path()), Topology::default());
+        assert_eq!(list("x,3-,-4,7-5,9"), [9]);
+        assert_eq!(list("0-18446744073709551615").len(), CpuSet::MAX_CPU + 1);
+        assert_eq!(size("K"), None);
+        assert_eq!(size("99999999999999999999G"), None);
+        assert_eq!(size("18446744073709551615G"), None);
+    }
+
+    #[test]
+    fn this_machine_has_a_core_and_a_kernel() {
+        let found = Topology::read();
+        assert!(found.cores() >= 1);
+        assert!(!found.kernel_release.is_empty());
+    }
+
+    #[test]
+    fn a_pinned_thread_may_run_on_its_processor_only() {
+        let cpu = *allowed().last().unwrap();
+        let pinned = std::thread::spawn(move || {
+            pin_current_thread(cpu).unwrap();
+            allowed()
+        });
+        assert_eq!(pinned.join().unwrap(), [cpu]);
+        assert!(pin_current_thread(usize::MAX).is_err());
+        assert!(pin_current_thread(CpuSet::MAX_CPU - 1).is_err());
+    }
+}

@@ -1,0 +1,146 @@
+//! The plain machinery of a [`FileRing`](super::FileRing), for kernels that refuse io_uring.
+//!
+//! In: transfers. Out: their answers. Reads are made on the spot, for they are short; writes and syncs run in order on
+//! a thread of their own, so that the caller goes on while the disk is waited for. Invariant: whoever runs a transfer
+//! owns its buffers; dropping the ring waits for the thread.
+
+use super::{Finished, Transfer};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::fdatasync;
+use rustix::io::{Errno, preadv, pwritev, read, write};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+
+/// Transfers in the hands of a thread.
+#[derive(Debug)]
+pub(super) struct BlockingRing {
+    file: Arc<File>,
+    bell: Arc<OwnedFd>,
+    work: Option<Sender<(u64, Transfer)>>,
+    answers: Receiver<Finished>,
+    ready: VecDeque<Finished>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl BlockingRing {
+    pub(super) fn start(file: File) -> io::Result<Self> {
+        let file = Arc::new(file);
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (work, orders) = mpsc::channel::<(u64, Transfer)>();
+        let (finished, answers) = mpsc::channel();
+        let (thread_file, thread_bell) = (Arc::clone(&file), Arc::clone(&bell));
+        let thread = std::thread::Builder::new()
+            .name("file-writer".into())
+            .spawn(move || {
+                for (id, transfer) in orders {
+                    let answer = run(&thread_file, id, transfer);
+                    if finished.send(answer).is_err() {
+                        return;
+                    }
+                    ring(&thread_bell);
+                }
+            })?;
+        Ok(Self {
+            file,
+            bell,
+            work: Some(work),
+            answers,
+            ready: VecDeque::new(),
+            thread: Some(thread),
+        })
+    }
+
+    pub(super) fn submit(&mut self, id: u64, transfer: Transfer) {
+        if matches!(transfer, Transfer::Read { .. }) {
+            self.ready.push_back(run(&self.file, id, transfer));
+            ring(&self.bell);
+            return;
+        }
+        let sent = match &self.work {
+            Some(work) => work.send((id, transfer)).map_err(|refused| refused.0),
+            None => Err((id, transfer)),
+        };
+        if let Err((id, transfer)) = sent {
+            // The thread is gone, which only a panic in it explains; the transfer is still answered.
+            self.ready.push_back(Finished {
+                id,
+                buffers: transfer.into_buffers(),
+                result: Err(Errno::IO.raw_os_error()),
+            });
+            ring(&self.bell);
+        }
+    }
+
+    pub(super) fn poll(&mut self, done: &mut Vec<Finished>) {
+        // The bell is silenced before the answers are taken, so that one that comes in between rings again.
+        let mut counter = [0; 8];
+        let _ = read(&*self.bell, &mut counter);
+        done.extend(self.ready.drain(..));
+        done.extend(self.answers.try_iter());
+    }
+
+    pub(super) fn wait(&mut self) {
+        if self.ready.is_empty()
+            && let Ok(answer) = self.answers.recv()
+        {
+            self.ready.push_back(answer);
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl Drop for BlockingRing {
+    fn drop(&mut self) {
+        // The thread ends when it has run everything that was handed to it.
+        self.work = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Rings the bell: any count but zero does. It cannot fail but by being full, and then it rings already.
+fn ring(bell: &OwnedFd) {
+    let _ = write(bell, &[1; 8]);
+}
+
+/// Makes the system calls of one transfer.
+fn run(file: &File, id: u64, transfer: Transfer) -> Finished {
+    match transfer {
+        Transfer::SyncData => Finished {
+            id,
+            buffers: Vec::new(),
+            result: again(|| fdatasync(file).map(|()| 0)),
+        },
+        Transfer::Write { offset, buffers } => {
+            let slices: Vec<_> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
+            let result = again(|| pwritev(file, &slices, offset));
+            drop(slices);
+            Finished { id, buffers, result }
+        }
+        Transfer::Read { offset, mut buffers } => {
+            let mut slices: Vec<_> = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
+            let result = again(|| preadv(file, &mut slices, offset));
+            drop(slices);
+            Finished { id, buffers, result }
+        }
+    }
+}
+
+/// Repeats a call that a signal interrupted.
+fn again(mut call: impl FnMut() -> rustix::io::Result<usize>) -> Result<usize, i32> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other.map_err(Errno::raw_os_error),
+        }
+    }
+}

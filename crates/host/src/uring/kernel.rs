@@ -1,0 +1,198 @@
+//! The io_uring machinery of a [`FileRing`](super::FileRing).
+//!
+//! In: transfers, at most as many as there are slots. Out: their answers. Invariant: a slot holds a transfer's buffers
+//! and their address list from before the kernel hears of it until the kernel's answer has been read; the ring is not
+//! dropped before every slot is empty.
+//!
+//! The descriptor to sleep on is the ring's own: the kernel shows it readable exactly while answers wait, so nobody has
+//! to drain a counter, and answers cost no signal.
+
+use super::{Finished, Transfer};
+use crate::region::SectorBuffer;
+use io_uring::{IoUring, opcode, squeue, types};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// One element of the kernel's `struct iovec`: an address and a length in bytes.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct IoVector {
+    start: *mut u8,
+    bytes: usize,
+}
+
+const _: () = assert!(size_of::<IoVector>() == 2 * size_of::<usize>());
+
+/// What a transfer in flight keeps alive.
+#[derive(Default)]
+struct Slot {
+    id: u64,
+    buffers: Vec<SectorBuffer>,
+    vectors: Vec<IoVector>,
+}
+
+/// Transfers in flight in the kernel.
+pub(super) struct KernelRing {
+    // Dropped by hand, and only once the kernel is done with every slot.
+    uring: IoUring,
+    file: File,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+// SAFETY: the address lists point into buffers of the same slot, which move with it and stay where they are; nothing
+// here belongs to a thread (the ring is opened without single-issuer).
+unsafe impl Send for KernelRing {}
+
+/// Asks the kernel for a ring. It is refused with EPERM or ENOSYS in many containers.
+pub(super) fn setup(entries: u32) -> io::Result<IoUring> {
+    let entries = entries.next_power_of_two();
+    IoUring::builder().setup_cqsize(entries * 2).build(entries)
+}
+
+impl KernelRing {
+    pub(super) fn new(uring: IoUring, file: File, entries_max: usize) -> Self {
+        let mut slots = Vec::new();
+        slots.resize_with(entries_max, Slot::default);
+        let free = (0..u32::try_from(entries_max).unwrap_or(u32::MAX))
+            .rev()
+            .collect();
+        Self {
+            uring,
+            file,
+            slots,
+            free,
+        }
+    }
+
+    /// Takes a transfer; the caller has made sure that a slot is free.
+    pub(super) fn submit(&mut self, id: u64, transfer: Transfer) {
+        let Some(index) = self.free.pop() else {
+            unreachable!("the ring counts what is in flight");
+        };
+        let slot = &mut self.slots[index as usize];
+        slot.id = id;
+        let file = types::Fd(self.file.as_raw_fd());
+        let entry = match transfer {
+            Transfer::SyncData => opcode::Fsync::new(file)
+                .flags(types::FsyncFlags::DATASYNC)
+                .build(),
+            Transfer::Read { offset, buffers } => {
+                let count = slot.hold(buffers);
+                opcode::Readv::new(file, slot.vectors.as_ptr().cast(), count)
+                    .offset(offset)
+                    .build()
+            }
+            Transfer::Write { offset, buffers } => {
+                let count = slot.hold(buffers);
+                opcode::Writev::new(file, slot.vectors.as_ptr().cast(), count)
+                    .offset(offset)
+                    .build()
+            }
+        };
+        self.push(&entry.user_data(u64::from(index)));
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: the entry names this ring's file, which outlives it, and a slot's address list and buffers, which
+        // stay in place, unread and unwritten, until the kernel's answer is taken in `poll` or the ring is drained.
+        let pushed = unsafe { self.uring.submission().push(entry) };
+        // The queue has a place for every slot, and every kick empties it.
+        assert!(pushed.is_ok(), "the submission queue is smaller than the slots");
+    }
+
+    pub(super) fn kick(&mut self) {
+        let queue = self.uring.submission();
+        let nothing = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow();
+        drop(queue);
+        if !nothing {
+            // On an error (interrupted, out of memory for now) the entries stay in the queue for the next kick.
+            let _ = self.uring.submit();
+        }
+    }
+
+    pub(super) fn poll(&mut self, done: &mut Vec<Finished>) {
+        self.kick();
+        for answer in self.uring.completion() {
+            let Ok(index) = u32::try_from(answer.user_data()) else {
+                continue;
+            };
+            let Some(slot) = self.slots.get_mut(index as usize) else {
+                continue;
+            };
+            self.free.push(index);
+            done.push(Finished {
+                id: slot.id,
+                buffers: std::mem::take(&mut slot.buffers),
+                result: usize::try_from(answer.result()).map_err(|_| -answer.result()),
+            });
+        }
+    }
+
+    pub(super) fn wait(&mut self) {
+        if self.uring.completion().is_empty() {
+            // An error here is an interruption: the caller polls, finds nothing and waits again.
+            let _ = self.uring.submit_and_wait(1);
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the ring's own and stays open as long as the borrow of `self`.
+        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
+    }
+}
+
+impl Slot {
+    /// Keeps the buffers and lists their addresses. Returns how many there are.
+    fn hold(&mut self, buffers: Vec<SectorBuffer>) -> u32 {
+        self.vectors.clear();
+        self.vectors.extend(buffers.iter().map(|buffer| IoVector {
+            start: buffer.start(),
+            bytes: buffer.len(),
+        }));
+        self.buffers = buffers;
+        // At most TRANSFER_BUFFERS_MAX.
+        u32::try_from(self.vectors.len()).unwrap_or(u32::MAX)
+    }
+}
+
+impl Drop for KernelRing {
+    fn drop(&mut self) {
+        let mut answers = Vec::new();
+        let mut failures = 0;
+        while self.free.len() < self.slots.len() {
+            match self.uring.submit_and_wait(1) {
+                Ok(_) => failures = 0,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => failures += 1,
+            }
+            self.poll(&mut answers);
+            if failures > 1_000 {
+                // The kernel will neither answer nor let go. Memory that it may still write must never be reused.
+                for slot in self.slots.drain(..) {
+                    slot.buffers.into_iter().for_each(leak);
+                    slot.vectors.leak();
+                }
+                return;
+            }
+        }
+    }
+}
+
+#[expect(clippy::mem_forget, reason = "the kernel may still write these bytes")]
+fn leak(buffer: SectorBuffer) {
+    std::mem::forget(buffer);
+}
+
+impl fmt::Debug for KernelRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "KernelRing({} slots, {} free)",
+            self.slots.len(),
+            self.free.len()
+        )
+    }
+}

@@ -1,0 +1,182 @@
+//! A claim: what we promise, what this run found, beside what, and whether it holds.
+//!
+//! In: a goal and a value, or the reason why there is none. Out: one JSON object
+//! `{name, goal, value, unit, label, baseline, holds}`, with `why` added when there is no value. Invariant: without a
+//! finite value a claim does not hold.
+
+use serde::{Serialize, Serializer};
+use std::fmt;
+
+/// What a value must be for its claim to hold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// No more than this.
+    AtMost(f64),
+    /// No less than this.
+    AtLeast(f64),
+}
+
+impl Goal {
+    /// Whether a value is what was promised.
+    #[must_use]
+    pub fn is_met_by(self, value: f64) -> bool {
+        match self {
+            Self::AtMost(limit) => value <= limit,
+            Self::AtLeast(limit) => value >= limit,
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtMost(limit) => write!(f, "<= {limit}"),
+            Self::AtLeast(limit) => write!(f, ">= {limit}"),
+        }
+    }
+}
+
+impl Serialize for Goal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// What kind of evidence stands behind a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Label {
+    /// Measured on this machine, in this run.
+    Measured,
+    /// The mechanism ran and did its work, on a stand-in whose speed says nothing.
+    Functional,
+    /// Computed by a model in virtual time.
+    Model,
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Measured => "MEASURED",
+            Self::Functional => "FUNCTIONAL",
+            Self::Model => "MODEL",
+        })
+    }
+}
+
+/// One promise and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Claim {
+    /// Its name, under the number of its part: `p1.resp.p16.get.100`.
+    pub name: String,
+    /// What the value must be.
+    pub goal: Goal,
+    /// What it was; `None` when the comparison could not run.
+    pub value: Option<f64>,
+    /// What the value counts.
+    pub unit: &'static str,
+    /// What kind of evidence it is.
+    pub label: Label,
+    /// What it was measured against, with that one's own figure.
+    pub baseline: String,
+    /// Whether the value meets the goal.
+    pub holds: bool,
+    /// Why there is no value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+impl Claim {
+    /// A claim with what was found. A value that is not finite counts as none.
+    #[must_use]
+    pub fn found(
+        name: impl Into<String>,
+        goal: Goal,
+        (value, unit): (f64, &'static str),
+        label: Label,
+        baseline: impl Into<String>,
+    ) -> Self {
+        let baseline = baseline.into();
+        if !value.is_finite() {
+            return Self {
+                baseline,
+                label,
+                ..Self::not_run(name, goal, unit, "the measurement gave no finite number")
+            };
+        }
+        Self {
+            name: name.into(),
+            goal,
+            value: Some(value),
+            unit,
+            label,
+            baseline,
+            holds: goal.is_met_by(value),
+            why: None,
+        }
+    }
+
+    /// A claim whose comparison could not run, and why.
+    #[must_use]
+    pub fn not_run(name: impl Into<String>, goal: Goal, unit: &'static str, why: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            goal,
+            value: None,
+            unit,
+            label: Label::Measured,
+            baseline: "not run".to_owned(),
+            holds: false,
+            why: Some(why.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_holds_only_when_its_value_meets_its_goal() {
+        let at = |goal, value| Claim::found("p1.x", goal, (value, "ratio"), Label::Measured, "floor").holds;
+        assert!(at(Goal::AtMost(0.8), 0.8));
+        assert!(!at(Goal::AtMost(0.8), 0.81));
+        assert!(at(Goal::AtLeast(1.15), 1.15));
+        assert!(!at(Goal::AtLeast(1.15), 1.14));
+    }
+
+    #[test]
+    fn a_value_that_is_no_number_never_holds() {
+        for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let claim = Claim::found("p1.x", Goal::AtMost(1.0), (value, "ratio"), Label::Model, "floor");
+            assert!(!claim.holds);
+            assert_eq!(claim.value, None);
+            assert_eq!(claim.label, Label::Model);
+            assert!(claim.why.is_some());
+        }
+    }
+
+    #[test]
+    fn a_claim_is_the_object_that_the_contract_names() {
+        let claim = Claim::found(
+            "p1.x",
+            Goal::AtMost(0.8),
+            (0.5, "ratio"),
+            Label::Measured,
+            "redis",
+        );
+        let json = serde_json::to_value(&claim).unwrap();
+        assert_eq!(
+            json,
+            serde_json::json!({
+                "name": "p1.x", "goal": "<= 0.8", "value": 0.5, "unit": "ratio", "label": "MEASURED",
+                "baseline": "redis", "holds": true
+            })
+        );
+        let missing =
+            serde_json::to_value(Claim::not_run("p1.y", Goal::AtLeast(1.0), "ratio", "no peer")).unwrap();
+        assert_eq!(missing["value"], serde_json::Value::Null);
+        assert_eq!(missing["holds"], false);
+        assert_eq!(missing["why"], "no peer");
+    }
+}

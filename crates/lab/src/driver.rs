@@ -1,0 +1,227 @@
+//! A client that costs next to nothing, for loads under which redis-benchmark is slower than the servers it measures.
+//!
+//! In: an address, a load and how long. Out: the rate, and the latency of whole pipelines. Batches are rendered before the
+//! clock starts; a run is bounded by time, so that a slow disk makes it no longer. Answers are counted by their bytes: every key was filled, so each answer has one length. An answer of
+//! another length, or an error, ends the run.
+
+use crate::experiment::LabError;
+use crate::load::{KEYS, Load, Ran, Verb};
+use headwater_host::clock::{Clock, Nanos};
+use rustix::event::epoll;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+/// Batches that are rendered before; connections take them in turn.
+const BATCHES: usize = 256;
+const READ_BYTES: usize = 256 << 10;
+/// Longest silence of a server that has commands to answer.
+const SILENCE_MAX: rustix::event::Timespec = rustix::event::Timespec {
+    tv_sec: 10,
+    tv_nsec: 0,
+};
+/// Which keys are drawn: the same for every server.
+const SEED: u64 = 7;
+
+/// Sends batches for so long, and waits for the last answers.
+pub(crate) fn drive(load: Load, address: SocketAddr, span: Nanos) -> Result<Ran, LabError> {
+    Run::open(load, address)
+        .and_then(|mut run| run.until(span))
+        .map_err(|error| LabError::Measure {
+            program: address.to_string(),
+            reason: error.to_string(),
+        })
+}
+
+struct Run {
+    load: Load,
+    poll: rustix::fd::OwnedFd,
+    connections: Vec<Connection>,
+    batches: Vec<Vec<u8>>,
+    /// Bytes that answer one batch.
+    answer_bytes: usize,
+    next_batch: usize,
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// Bytes of the answer that are still to come; 0 when it rests.
+    waits_for: usize,
+    sent: Nanos,
+}
+
+impl Run {
+    fn open(load: Load, address: SocketAddr) -> io::Result<Self> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut connections = Vec::new();
+        for index in 0..load.clients {
+            let stream = TcpStream::connect(address)?;
+            stream.set_nodelay(true)?;
+            epoll::add(
+                &poll,
+                &stream,
+                epoll::EventData::new_u64(index),
+                epoll::EventFlags::IN,
+            )?;
+            connections.push(Connection {
+                stream,
+                waits_for: 0,
+                sent: Nanos::ZERO,
+            });
+        }
+        let mut random = fastrand::Rng::with_seed(SEED);
+        let batches = (0..BATCHES).map(|_| render(load, &mut random)).collect();
+        Ok(Self {
+            load,
+            poll,
+            connections,
+            batches,
+            answer_bytes: answer_bytes(load),
+            next_batch: 0,
+        })
+    }
+
+    fn until(&mut self, end: Nanos) -> io::Result<Ran> {
+        let clock = Clock::start();
+        for index in 0..self.connections.len() {
+            self.send(index, clock.now())?;
+        }
+        let mut resting = 0;
+        let mut latencies: Vec<Nanos> = Vec::new();
+        let mut events = Vec::with_capacity(256);
+        let mut input = vec![0; READ_BYTES];
+        while resting < self.connections.len() {
+            events.clear();
+            let ready = epoll::wait(
+                &self.poll,
+                rustix::buffer::spare_capacity(&mut events),
+                Some(&SILENCE_MAX),
+            )?;
+            if ready == 0 {
+                return Err(io::Error::other("it left commands without an answer for 10 s"));
+            }
+            for event in &events {
+                let index = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
+                let Some(connection) = self.connections.get_mut(index) else {
+                    continue;
+                };
+                if connection.read(&mut input)? {
+                    let now = clock.now();
+                    latencies.push(now.since(connection.sent));
+                    if now < end {
+                        self.send(index, now)?;
+                    } else {
+                        resting += 1;
+                    }
+                }
+            }
+        }
+        let ops = latencies.len() as u64 * self.load.pipeline;
+        Ok(ran(ops, clock.now(), &mut latencies))
+    }
+
+    /// Sends the next batch. The socket blocks: a server reads whatever it still has to answer.
+    fn send(&mut self, index: usize, now: Nanos) -> io::Result<()> {
+        let batch = &self.batches[self.next_batch % BATCHES];
+        self.next_batch += 1;
+        let connection = &mut self.connections[index];
+        connection.stream.write_all(batch)?;
+        connection.waits_for = self.answer_bytes;
+        connection.sent = now;
+        Ok(())
+    }
+}
+
+impl Connection {
+    /// Reads once; whether the answer to the batch is whole now.
+    fn read(&mut self, input: &mut [u8]) -> io::Result<bool> {
+        let read = self.stream.read(input)?;
+        if read == 0 || read > self.waits_for || input[0] == b'-' {
+            let answer = String::from_utf8_lossy(&input[..read.min(60)]).into_owned();
+            return Err(io::Error::other(format!("it answered {answer:?}")));
+        }
+        self.waits_for -= read;
+        Ok(self.waits_for == 0)
+    }
+}
+
+fn render(load: Load, random: &mut fastrand::Rng) -> Vec<u8> {
+    let value = "x".repeat(load.value_bytes);
+    let mut batch = Vec::new();
+    for _ in 0..load.pipeline {
+        let key = format!("key:{:012}", random.u64(0..KEYS));
+        let command = match load.verb {
+            Verb::Set => format!(
+                "*3\r\n$3\r\nSET\r\n$16\r\n{key}\r\n${}\r\n{value}\r\n",
+                load.value_bytes
+            ),
+            Verb::Get => format!("*2\r\n$3\r\nGET\r\n$16\r\n{key}\r\n"),
+        };
+        batch.extend_from_slice(command.as_bytes());
+    }
+    batch
+}
+
+fn answer_bytes(load: Load) -> usize {
+    let one = match load.verb {
+        Verb::Set => "+OK\r\n".len(),
+        Verb::Get => format!("${}\r\n", load.value_bytes).len() + load.value_bytes + 2,
+    };
+    one * usize::try_from(load.pipeline).unwrap_or(1)
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a count of operations is far below 2^52"
+)]
+fn ran(ops: u64, elapsed: Nanos, latencies: &mut [Nanos]) -> Ran {
+    latencies.sort_unstable();
+    let at = |percent: usize| {
+        let index = (latencies.len() * percent / 100).min(latencies.len().saturating_sub(1));
+        latencies
+            .get(index)
+            .map_or(f64::NAN, |latency| latency.to_duration().as_secs_f64() * 1e3)
+    };
+    Ran {
+        ops,
+        ops_per_s: ops as f64 / elapsed.to_duration().as_secs_f64(),
+        p50_ms: at(50),
+        p99_ms: at(99),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::canned::Canned;
+    use crate::load::Client;
+
+    fn load(verb: Verb) -> Load {
+        Load {
+            client: Client::Lab,
+            verb,
+            value_bytes: 100,
+            pipeline: 16,
+            clients: 3,
+        }
+    }
+
+    #[test]
+    fn every_command_that_was_sent_is_answered() {
+        let canned = Canned::start().unwrap();
+        canned.answer_with(100);
+        for verb in [Verb::Set, Verb::Get] {
+            let ran = drive(load(verb), canned.address(), Nanos::from_millis(2)).unwrap();
+            assert!(ran.ops >= 48, "each client sends a batch");
+            assert_eq!(ran.ops % 16, 0, "batches are whole");
+            assert!(ran.ops_per_s > 0.0 && ran.p50_ms <= ran.p99_ms);
+        }
+    }
+
+    #[test]
+    fn an_answer_of_another_length_ends_the_run() {
+        let canned = Canned::start().unwrap();
+        canned.answer_with(200);
+        let error = drive(load(Verb::Get), canned.address(), Nanos::ZERO).unwrap_err();
+        assert!(error.to_string().contains("it answered"), "{error}");
+    }
+}

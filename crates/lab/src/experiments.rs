@@ -1,0 +1,26 @@
+//! The table of experiments. A new one is a file below and a line here.
+
+mod copy;
+mod idle;
+mod resp;
+
+use crate::experiment::Experiment;
+
+/// In the order a reader wants them.
+pub(crate) const TABLE: &[Experiment] = &[copy::EXPERIMENT, resp::EXPERIMENT, idle::EXPERIMENT];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_every_experiment_bears_on_a_claim() {
+        let names: BTreeSet<&str> = TABLE.iter().map(|experiment| experiment.name).collect();
+        assert_eq!(names.len(), TABLE.len());
+        for experiment in TABLE {
+            assert!(!experiment.claims.is_empty(), "{}", experiment.name);
+            assert!(experiment.claims.iter().all(|claim| claim.starts_with('p')));
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The copy and CRC-32C kernels beside their floors.
+//!
+//! In: one buffer walked again and again (warm) and two that no cache holds (cold). Out: CPU nanoseconds of each kernel
+//! for a block. The floor of a copy is the platform's own `memcpy` of the same bytes; the floor of a copy that also
+//! checks is that same `memcpy` again, because the bytes have to move whatever else is done with them.
+
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Experiment, Findings, LabError};
+use crate::measure::{Contestant, Pin, Pinned, Spread, cpu_ns_each, in_turns};
+use crate::report::Row;
+use headwater_host::copy::{copy_crc32c, copy_streaming, crc32c, kernel_name};
+use std::convert::Infallible;
+use std::hint::black_box;
+
+/// The table's line.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "copy",
+    summary: "CPU of the kernels that move and check payload",
+    baseline: "the platform's memcpy; copy and CRC one after the other",
+    claims: &["p1.copy.*"],
+    run,
+};
+
+/// What a kernel does with one block, for a checksum that keeps the compiler from leaving it out.
+type Kernel = fn(&mut [u8], &[u8]) -> u32;
+
+const MEMCPY: usize = 0;
+const STREAM: usize = 1;
+const CRC: usize = 2;
+const SEPARATE: usize = 3;
+const FUSED: usize = 4;
+const KERNELS: [(&str, Kernel); 5] = [
+    ("memcpy (floor)", |dst, src| {
+        dst.copy_from_slice(src);
+        0
+    }),
+    ("copy past the cache", |dst, src| {
+        copy_streaming(dst, src);
+        0
+    }),
+    ("crc32c alone", |_, src| crc32c(0, src)),
+    ("copy, then crc32c", |dst, src| {
+        dst.copy_from_slice(src);
+        crc32c(0, dst)
+    }),
+    ("copy and crc32c in one pass", |dst, src| copy_crc32c(dst, src, 0)),
+];
+
+/// Where the bytes lie before they are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the nearest caches.
+    Warm,
+    /// In memory: every block is met once a walk.
+    Cold,
+}
+
+struct Case {
+    name: &'static str,
+    block_bytes: usize,
+    place: Place,
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "100",
+        block_bytes: 100,
+        place: Place::Warm,
+    },
+    Case {
+        name: "4k",
+        block_bytes: 4_096,
+        place: Place::Warm,
+    },
+    Case {
+        name: "4k.cold",
+        block_bytes: 4_096,
+        place: Place::Cold,
+    },
+    Case {
+        name: "128k.cold",
+        block_bytes: 128 << 10,
+        place: Place::Cold,
+    },
+];
+
+/// A promise: one kernel over another, in one case.
+const PROMISES: &[(&str, &str, usize, usize, Goal)] = &[
+    ("p1.copy.fused.4k", "4k", FUSED, SEPARATE, Goal::AtMost(0.9)),
+    (
+        "p1.copy.fused.4k.cold",
+        "4k.cold",
+        FUSED,
+        MEMCPY,
+        Goal::AtMost(1.25),
+    ),
+    (
+        "p1.copy.stream.128k.cold",
+        "128k.cold",
+        STREAM,
+        MEMCPY,
+        Goal::AtMost(1.0),
+    ),
+    ("p1.copy.crc.4k", "4k", CRC, MEMCPY, Goal::AtMost(2.0)),
+];
+
+const WARM_BYTES: usize = 16 << 10;
+/// Bytes moved by one round of one kernel.
+const QUICK_ROUND_BYTES: usize = 128 << 20;
+const FULL_ROUND_BYTES: usize = 512 << 20;
+
+fn run(context: &Context) -> Result<Findings, LabError> {
+    // Eight times the largest cache we know of here and more: a walk evicts what the one before brought in.
+    let (round_bytes, rounds) = if context.is_quick() {
+        (QUICK_ROUND_BYTES, 5)
+    } else {
+        (FULL_ROUND_BYTES, 15)
+    };
+    let mut random = fastrand::Rng::with_seed(context.seed());
+    let mut source = vec![0; FULL_ROUND_BYTES / 2];
+    random.fill(&mut source);
+    let mut target = vec![0; source.len()];
+    let pin = Pin::here();
+
+    let mut findings = Findings::default();
+    for case in CASES {
+        let walked = match case.place {
+            Place::Warm => WARM_BYTES,
+            Place::Cold => source.len(),
+        };
+        let samples = measure(
+            case,
+            (&mut target[..walked], &source[..walked]),
+            round_bytes,
+            rounds,
+        );
+        findings.rows.extend(rows(case, &samples, pin.is_pinned()));
+        for promise in PROMISES.iter().filter(|(_, of, ..)| *of == case.name) {
+            findings.claims.push(claim(promise, &samples));
+        }
+    }
+    Ok(findings)
+}
+
+/// CPU nanoseconds a block: for each kernel, its rounds.
+fn measure(case: &Case, buffers: (&mut [u8], &[u8]), round_bytes: usize, rounds: usize) -> Vec<Vec<f64>> {
+    let (target, source) = buffers;
+    let blocks = (round_bytes / case.block_bytes) as u64;
+    // The kernels take turns, so one of them has the buffer at a time.
+    let target = std::cell::RefCell::new(target);
+    let mut work: Vec<_> = KERNELS
+        .iter()
+        .map(|(_, kernel)| {
+            let target = &target;
+            let block_bytes = case.block_bytes;
+            move || {
+                let mut target = target.borrow_mut();
+                Ok::<f64, Infallible>(cpu_ns_each(blocks, || {
+                    walk(*kernel, &mut target, source, block_bytes, blocks);
+                }))
+            }
+        })
+        .collect();
+    let mut contestants: Vec<Contestant<'_, f64, Infallible>> = Vec::new();
+    for one in &mut work {
+        contestants.push(one);
+    }
+    match in_turns(rounds, &mut contestants) {
+        Ok(samples) => samples,
+        Err(never) => match never {},
+    }
+}
+
+fn walk(kernel: Kernel, target: &mut [u8], source: &[u8], block_bytes: usize, blocks: u64) {
+    let mut left = blocks;
+    while left > 0 {
+        let pairs = target
+            .chunks_exact_mut(block_bytes)
+            .zip(source.chunks_exact(block_bytes));
+        for (dst, src) in pairs {
+            if left == 0 {
+                return;
+            }
+            black_box(black_box(kernel)(dst, src));
+            left -= 1;
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a block is far below 2^52 bytes")]
+fn rows(case: &Case, samples: &[Vec<f64>], pinned: Pinned) -> Vec<Row> {
+    let row = |((name, _), samples): (&(&str, Kernel), &Vec<f64>)| {
+        let spread = Spread::of(samples);
+        Row::new()
+            .with("case", case.name)
+            .with("block_bytes", case.block_bytes as u64)
+            .with("kernel", *name)
+            .with("cpu_ns_per_block", spread)
+            .with(
+                "gb_per_s",
+                spread.map(|spread| case.block_bytes as f64 / spread.median),
+            )
+            .with("crc_kernel", kernel_name())
+            .with("pinned", if pinned == Pinned::Yes { "yes" } else { "no" })
+    };
+    KERNELS.iter().zip(samples).map(row).collect()
+}
+
+fn claim(promise: &(&str, &str, usize, usize, Goal), samples: &[Vec<f64>]) -> Claim {
+    let (name, _, kernel, against, goal) = *promise;
+    let ratio = Spread::of_ratios(&samples[kernel], &samples[against]);
+    let floor = Spread::of(&samples[against]);
+    let baseline = format!(
+        "{} at {:.0} ns a block",
+        KERNELS[against].0,
+        floor.map_or(f64::NAN, |spread| spread.median)
+    );
+    let value = ratio.map_or(f64::NAN, |spread| spread.median);
+    Claim::found(
+        name,
+        goal,
+        (value, "ratio of CPU a block"),
+        Label::Measured,
+        baseline,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_that_copies_leaves_the_source_behind() {
+        let source: Vec<u8> = (0..=255).cycle().take(5_000).collect();
+        for (index, (name, kernel)) in KERNELS.iter().enumerate() {
+            let mut target = vec![0; source.len()];
+            let answer = kernel(&mut target, &source);
+            if index != CRC {
+                assert_eq!(target, source, "{name}");
+            }
+            if index >= CRC {
+                assert_eq!(answer, crc32c(0, &source), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_promise_names_a_case_and_a_claim_of_its_own() {
+        let mut names: Vec<&str> = PROMISES.iter().map(|(name, ..)| *name).collect();
+        names.dedup();
+        assert_eq!(names.len(), PROMISES.len());
+        for (_, of, ..) in PROMISES {
+            assert!(CASES.iter().any(|case| case.name == *of));
+        }
+    }
+}

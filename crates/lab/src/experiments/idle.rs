@@ -1,0 +1,92 @@
+//! What a node costs when nobody asks it for anything.
+//!
+//! In: a node with some keys and one silent client, and a redis-server beside it where there is one. Out: the share of a
+//! core that each used over the same five seconds.
+
+use crate::claim::{Claim, Goal, Label};
+use crate::cpu_account::CpuAccount;
+use crate::experiment::{Context, Experiment, Findings, LabError};
+use crate::load::fill;
+use crate::report::Row;
+use crate::server::{Mode, Server, redis_version};
+use headwater_host::clock::{Clock, Nanos};
+use std::net::TcpStream;
+
+const CLAIM: &str = "p1.idle";
+const GOAL: Goal = Goal::AtMost(0.5);
+const UNIT: &str = "% of a core";
+/// Until what was asked before has left the caches and the log.
+const SETTLE: Nanos = Nanos::from_millis(2_000);
+const WATCHED: Nanos = Nanos::from_millis(5_000);
+
+/// The table's line.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "idle",
+    summary: "CPU that a node uses while nobody asks it for anything",
+    baseline: "redis-server, idle in the same seconds",
+    claims: &[CLAIM],
+    run,
+};
+
+fn run(context: &Context) -> Result<Findings, LabError> {
+    let ours = match Server::ours(context, Mode::Always) {
+        Ok(server) => server,
+        Err(error) => {
+            return Ok(Findings {
+                rows: Vec::new(),
+                claims: vec![Claim::not_run(CLAIM, GOAL, UNIT, error.to_string())],
+            });
+        }
+    };
+    let redis = redis_version().and_then(|version| {
+        let server = Server::redis(context, Mode::Always).map_err(|error| error.to_string())?;
+        Ok((version, server))
+    });
+    fill(ours.address(), 100)?;
+    let silent = TcpStream::connect(ours.address()).map_err(|source| LabError::Io {
+        what: "connect to the node",
+        source,
+    })?;
+    Clock::sleep(SETTLE);
+
+    let before = [
+        Some(ours.account()),
+        redis.as_ref().ok().map(|(_, server)| server.account()),
+    ];
+    let began: Vec<Option<Nanos>> = before
+        .iter()
+        .map(|account| account.and_then(CpuAccount::used))
+        .collect();
+    let start = context.clock().now();
+    Clock::sleep(WATCHED);
+    let watched = context.clock().now().since(start);
+    let share = |index: usize| -> Option<f64> {
+        let used = before[index]?.used()?.since(began[index]?);
+        Some(percent(used, watched))
+    };
+    let (our_share, redis_share) = (share(0), share(1));
+    drop(silent);
+
+    let baseline = match (&redis, redis_share) {
+        (Ok((version, _)), Some(share)) => format!("{version} idle: {share:.2} %"),
+        (Err(why), _) => format!("nothing beside it: {why}"),
+        (Ok((version, _)), None) => format!("nothing beside it: {version} ended"),
+    };
+    let row = |server: &str, share: Option<f64>| {
+        Row::new()
+            .with("server", server)
+            .with("watched_s", watched.to_duration().as_secs_f64())
+            .with("cpu_percent_of_a_core", share)
+    };
+    Ok(Findings {
+        rows: vec![row("headwater", our_share), row("redis-server", redis_share)],
+        claims: vec![match our_share {
+            Some(share) => Claim::found(CLAIM, GOAL, (share, UNIT), Label::Measured, baseline),
+            None => Claim::not_run(CLAIM, GOAL, UNIT, "the node ended while it was watched"),
+        }],
+    })
+}
+
+fn percent(used: Nanos, watched: Nanos) -> f64 {
+    100.0 * used.to_duration().as_secs_f64() / watched.to_duration().as_secs_f64()
+}

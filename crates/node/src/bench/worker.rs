@@ -1,0 +1,456 @@
+//! One thread of a benchmark with its connections.
+//!
+//! In: a plan and a start time. Out: a [`Tally`]. Sockets do not block; the thread sleeps in poll until an answer comes or
+//! a command is due. Invariant: every command that was sent is answered, or the run fails.
+
+use super::workload::{Chooser, Operation, is_value_of, write_key, write_value};
+use super::{BenchError, Pace, Plan, Until, Verify};
+use crate::kv_target::live::LiveTarget;
+use crate::resp_client::{ClientError, Input, Reply, Stream, encode};
+use hdrhistogram::Histogram;
+use headwater_host::clock::{Clock, Nanos};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::collections::VecDeque;
+use std::io::Write as _;
+use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Longest latency a histogram tells apart: ten minutes.
+const LATENCY_MAX_NS: u64 = 600_000_000_000;
+
+/// What was counted.
+#[derive(Debug)]
+pub struct Tally {
+    /// Latencies of reads, in nanoseconds.
+    pub gets: Histogram<u64>,
+    /// Latencies of writes, in nanoseconds.
+    pub sets: Histogram<u64>,
+    /// Value bytes moved.
+    pub bytes: u64,
+    /// Reads that found nothing.
+    pub misses: u64,
+    /// Values that were not what they must be.
+    pub wrong: u64,
+    /// Commands refused.
+    pub refused: u64,
+    /// The first refusal.
+    pub refusal: Option<String>,
+    /// Open loop: commands that were due before the end and never sent, because the node was behind.
+    pub unsent: u64,
+    /// From the start to the last answer.
+    pub elapsed: Nanos,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        #[expect(
+            clippy::expect_used,
+            reason = "the bounds are constants that the library accepts"
+        )]
+        let histogram = || Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).expect("constant bounds");
+        Self {
+            gets: histogram(),
+            sets: histogram(),
+            bytes: 0,
+            misses: 0,
+            wrong: 0,
+            refused: 0,
+            refusal: None,
+            unsent: 0,
+            elapsed: Nanos::ZERO,
+        }
+    }
+}
+
+impl Tally {
+    /// Adds another thread's counts.
+    pub fn add(&mut self, other: Self) {
+        // Both have the same bounds.
+        let _ = self.gets.add(&other.gets);
+        let _ = self.sets.add(&other.sets);
+        self.bytes += other.bytes;
+        self.misses += other.misses;
+        self.wrong += other.wrong;
+        self.refused += other.refused;
+        self.refusal = self.refusal.take().or(other.refusal);
+        self.unsent += other.unsent;
+        self.elapsed = self.elapsed.max(other.elapsed);
+    }
+}
+
+struct Sent {
+    due: Nanos,
+    operation: Operation,
+    bytes: usize,
+}
+
+struct Connection {
+    stream: Stream,
+    out: Vec<u8>,
+    written: usize,
+    input: Input,
+    sent: VecDeque<Sent>,
+}
+
+/// One thread of a benchmark.
+pub struct Worker<'a> {
+    plan: &'a Plan,
+    clock: Clock,
+    chooser: Chooser,
+    connections: Vec<Connection>,
+    quota: u64,
+    interval: Option<f64>,
+    generation: u64,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    tally: Tally,
+}
+
+impl std::fmt::Debug for Worker<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker")
+            .field("connections", &self.connections.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Worker<'a> {
+    /// Connects thread `index`'s share of the connections.
+    ///
+    /// # Errors
+    /// When the node cannot be reached.
+    pub fn connect(plan: &'a Plan, index: usize, clock: Clock) -> Result<Self, BenchError> {
+        let mut connections = Vec::new();
+        for _ in 0..share(plan.connections.max(plan.threads), index, plan.threads) {
+            let stream = LiveTarget::connect(&plan.endpoint, plan.limit, plan.namespace)?.into_stream();
+            stream.set_nonblocking()?;
+            connections.push(Connection {
+                stream,
+                out: Vec::new(),
+                written: 0,
+                input: Input::default(),
+                sent: VecDeque::new(),
+            });
+        }
+        let (wide_index, wide_threads) = (wide(index), wide(plan.threads));
+        Ok(Self {
+            plan,
+            clock,
+            chooser: Chooser::new(&plan.workload, wide_index, wide_threads),
+            connections,
+            quota: match plan.until {
+                Until::Elapsed(_) => u64::MAX,
+                Until::Commands(count) => count / wide_threads + u64::from(wide_index < count % wide_threads),
+            },
+            interval: match plan.pace {
+                Pace::Closed => None,
+                #[expect(clippy::cast_precision_loss, reason = "a number of threads is small")]
+                Pace::Open(rate) => Some(1e9 * plan.threads as f64 / rate),
+            },
+            // Generations of different threads differ, and from those of an earlier run too, for all practical purposes.
+            generation: (wide_index << 48) ^ clock.wall().0,
+            key: Vec::new(),
+            value: Vec::new(),
+            tally: Tally::default(),
+        })
+    }
+
+    /// Runs to the end.
+    ///
+    /// # Errors
+    /// When a connection breaks or the node does not answer within the limit.
+    pub fn run(mut self, begun: Nanos, done: &AtomicU64) -> Result<Tally, BenchError> {
+        let end = match self.plan.until {
+            Until::Elapsed(span) => Some(begun.after(span)),
+            Until::Commands(_) => None,
+        };
+        let mut due = begun;
+        let mut answered_at = begun;
+        let mut turn = 0;
+        let mut sent_last = false;
+        loop {
+            let now = self.clock.now();
+            let over = end.is_some_and(|end| now >= end) || self.quota == 0;
+            // The first pass after the end still sends what was due before it.
+            if !sent_last {
+                match self.interval {
+                    None if over => {}
+                    None => self.refill(now),
+                    Some(interval) => {
+                        due = self.send_due(end.map_or(now, |end| now.min(end)), due, interval, &mut turn);
+                    }
+                }
+                sent_last = over;
+            }
+            let answered = self.exchange()?;
+            if answered > 0 {
+                answered_at = self.clock.now();
+                done.fetch_add(answered, Ordering::Relaxed);
+            }
+            let waiting = self
+                .connections
+                .iter()
+                .any(|connection| !connection.sent.is_empty());
+            if over && !waiting {
+                break;
+            }
+            if waiting && self.clock.now().since(answered_at) > limit_nanos(self.plan) && answered == 0 {
+                let (endpoint, limit) = (self.plan.endpoint.clone(), self.plan.limit);
+                return Err(ClientError::Timeout { endpoint, limit }.into());
+            }
+            if answered == 0 {
+                if !waiting {
+                    answered_at = self.clock.now();
+                }
+                self.wait(self.interval.filter(|_| !over).map(|_| due))?;
+            }
+        }
+        if let (Some(interval), Some(end)) = (self.interval, end) {
+            self.tally.unsent = count_due(due, end, interval);
+        }
+        self.tally.elapsed = answered_at.since(begun);
+        Ok(self.tally)
+    }
+
+    /// Closed loop: a connection whose answers are all there gets its next `depth` commands.
+    fn refill(&mut self, now: Nanos) {
+        for place in 0..self.connections.len() {
+            if self
+                .connections
+                .get(place)
+                .is_some_and(|connection| connection.sent.is_empty())
+            {
+                for _ in 0..self.plan.depth {
+                    self.push(place, now);
+                }
+            }
+        }
+    }
+
+    /// Open loop: sends what is due while there is room, and returns when the next is due.
+    fn send_due(&mut self, now: Nanos, mut due: Nanos, interval: f64, turn: &mut usize) -> Nanos {
+        while due <= now && self.quota > 0 {
+            let count = self.connections.len();
+            let room = (0..count).map(|step| (*turn + step) % count).find(|&place| {
+                self.connections
+                    .get(place)
+                    .is_some_and(|connection| connection.sent.len() < self.plan.depth)
+            });
+            let Some(place) = room else { break };
+            *turn = place + 1;
+            self.push(place, due);
+            due = next_due(due, interval);
+        }
+        due
+    }
+
+    fn push(&mut self, place: usize, due: Nanos) {
+        if self.quota == 0 {
+            return;
+        }
+        self.quota -= 1;
+        let operation = self.chooser.next_operation();
+        let Some(connection) = self.connections.get_mut(place) else {
+            return;
+        };
+        let mut bytes = 0;
+        match operation {
+            Operation::Get(key) => {
+                write_key(key, &mut self.key);
+                encode(&[b"GET", &self.key], &mut connection.out);
+            }
+            Operation::Set(key) => {
+                self.generation += 1;
+                write_key(key, &mut self.key);
+                write_value(key, self.generation, &self.plan.workload.sizes, &mut self.value);
+                bytes = self.value.len();
+                encode(&[b"SET", &self.key, &self.value], &mut connection.out);
+            }
+        }
+        connection.sent.push_back(Sent {
+            due,
+            operation,
+            bytes,
+        });
+    }
+
+    /// Writes and reads as far as the sockets go; returns how many answers came.
+    fn exchange(&mut self) -> Result<u64, BenchError> {
+        let mut answered = 0;
+        for place in 0..self.connections.len() {
+            let Some(connection) = self.connections.get_mut(place) else {
+                continue;
+            };
+            connection.write().map_err(|source| broken(self.plan, source))?;
+            if connection.sent.is_empty() {
+                continue;
+            }
+            match connection.input.fill(&mut connection.stream) {
+                Ok(0) => return Err(broken(self.plan, std::io::ErrorKind::UnexpectedEof.into()).into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+                Err(source) => return Err(broken(self.plan, source).into()),
+            }
+            answered += self.take_replies(place)?;
+        }
+        Ok(answered)
+    }
+
+    /// Counts every whole reply that a connection has received.
+    fn take_replies(&mut self, place: usize) -> Result<u64, BenchError> {
+        let now = self.clock.now();
+        let mut answered = 0;
+        while let Some(connection) = self.connections.get_mut(place) {
+            let endpoint = || self.plan.endpoint.clone();
+            let next = connection.input.next_reply();
+            let Some(reply) = next.map_err(|source| ClientError::NotResp {
+                endpoint: endpoint(),
+                source,
+            })?
+            else {
+                break;
+            };
+            let Some(sent) = connection.sent.pop_front() else {
+                let command = "nothing";
+                return Err(ClientError::Unexpected {
+                    endpoint: endpoint(),
+                    command,
+                    reply,
+                }
+                .into());
+            };
+            self.count(&sent, &reply, now);
+            answered += 1;
+        }
+        Ok(answered)
+    }
+
+    fn count(&mut self, sent: &Sent, reply: &Reply, now: Nanos) {
+        let latency = now.since(sent.due).0.clamp(1, LATENCY_MAX_NS);
+        match sent.operation {
+            Operation::Get(key) => {
+                self.tally.gets.saturating_record(latency);
+                match reply {
+                    Reply::Bulk(value) => {
+                        self.tally.bytes += wide(value.len());
+                        let sizes = &self.plan.workload.sizes;
+                        if self.plan.verify == Verify::Yes && !is_value_of(key, value, sizes, &mut self.value)
+                        {
+                            self.tally.wrong += 1;
+                        }
+                    }
+                    Reply::Nil => self.tally.misses += 1,
+                    other => self.tally.refuse(other),
+                }
+            }
+            Operation::Set(_) => {
+                self.tally.sets.saturating_record(latency);
+                match reply {
+                    Reply::Simple(_) => self.tally.bytes += wide(sent.bytes),
+                    other => self.tally.refuse(other),
+                }
+            }
+        }
+    }
+
+    /// Sleeps until a socket can go on or the next command is due.
+    fn wait(&self, due: Option<Nanos>) -> Result<(), BenchError> {
+        let mut sockets: Vec<PollFd<'_>> = self
+            .connections
+            .iter()
+            .filter(|connection| !connection.sent.is_empty())
+            .map(|connection| {
+                let writing = connection.written < connection.out.len();
+                let events = if writing {
+                    PollFlags::IN | PollFlags::OUT
+                } else {
+                    PollFlags::IN
+                };
+                PollFd::from_borrowed_fd(connection.stream.as_fd(), events)
+            })
+            .collect();
+        let full = self
+            .connections
+            .iter()
+            .all(|connection| connection.sent.len() >= self.plan.depth);
+        let now = self.clock.now();
+        // With every connection full, only an answer helps; the limit is looked at four times a second.
+        let span = due
+            .filter(|_| !full)
+            .map_or(Nanos::from_millis(250), |due| due.since(now));
+        let span = span.min(Nanos::from_millis(250));
+        let timeout = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: i64::try_from(span.0).unwrap_or(0),
+        };
+        match poll(&mut sockets, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(BenchError::Local(errno.into())),
+        }
+    }
+}
+
+impl Tally {
+    fn refuse(&mut self, reply: &Reply) {
+        self.refused += 1;
+        if self.refusal.is_none() {
+            self.refusal = Some(match reply {
+                Reply::Error(text) => text.clone(),
+                other => format!("unexpected answer {other:?}"),
+            });
+        }
+    }
+}
+
+impl Connection {
+    fn write(&mut self) -> std::io::Result<()> {
+        while let Some(rest) = self.out.get(self.written..).filter(|rest| !rest.is_empty()) {
+            match self.stream.write(rest) {
+                Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+                Ok(written) => self.written += written,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        self.out.clear();
+        self.written = 0;
+        Ok(())
+    }
+}
+
+fn broken(plan: &Plan, source: std::io::Error) -> ClientError {
+    ClientError::Broken {
+        endpoint: plan.endpoint.clone(),
+        source,
+    }
+}
+
+fn limit_nanos(plan: &Plan) -> Nanos {
+    Nanos(u64::try_from(plan.limit.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn share(total: usize, index: usize, parts: usize) -> usize {
+    total / parts + usize::from(index < total % parts)
+}
+
+fn wide(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an interval is positive and below 2^53 ns"
+)]
+fn next_due(due: Nanos, interval: f64) -> Nanos {
+    due.after(Nanos((interval as u64).max(1)))
+}
+
+fn count_due(mut due: Nanos, end: Nanos, interval: f64) -> u64 {
+    let mut count = 0;
+    while due < end {
+        due = next_due(due, interval);
+        count += 1;
+    }
+    count
+}

@@ -1,0 +1,363 @@
+//! `headwater kv`: single keys, scans, loads and dumps, against a live node or the data directory of a stopped one.
+//!
+//! In: arguments, standard input. Out: values and tables on standard output, exit code 1 when a key is not there.
+
+use super::failure::{Failure, answer, answer_json, answer_line};
+use crate::kv_target::live::LiveTarget;
+use crate::kv_target::{Cursor, KvTarget, Record, Stored};
+use crate::resp_client::Endpoint;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, Subcommand};
+use headwater_converged::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use serde::Serialize;
+use std::ffi::{OsStr, OsString};
+use std::io::Read as _;
+use std::os::unix::ffi::{OsStrExt, OsStringExt as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Arguments of `headwater kv`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  headwater kv put greeting hello           store a value
+  headwater kv put photo @cat.jpg           store a file
+  headwater kv get photo > cat.jpg          read it back
+  headwater kv scan --match 'user:*'        list keys
+  headwater kv load /usr/share --manifest share.jsonl
+  headwater kv dump --verify share.jsonl    check every acknowledged file
+  headwater kv --data ./data get greeting   read from a stopped node's data directory")]
+pub struct KvArgs {
+    /// Live node: HOST:PORT or unix:PATH
+    #[arg(
+        long,
+        global = true,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:7379",
+        env = "HEADWATER_RESP"
+    )]
+    pub resp: Endpoint,
+    /// Data directory of a stopped node, instead of a live one
+    #[arg(long, global = true, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Namespace, 1 to 16
+    #[arg(short, long, global = true, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub namespace: u8,
+    /// Longest wait for one answer, in seconds
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub timeout: u64,
+    /// What to do
+    #[command(subcommand)]
+    pub op: KvOp,
+}
+
+/// One `kv` operation.
+#[derive(Debug, Subcommand)]
+pub enum KvOp {
+    /// Store a value
+    Put {
+        /// Key
+        #[arg(value_parser = key_parser())]
+        key: Key,
+        /// Value; `@FILE` reads a file, `-` or nothing reads standard input
+        value: Option<OsString>,
+        /// Seconds after which the key ceases to exist
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_153_600_000))]
+        ttl: Option<u64>,
+    },
+    /// Print a value as it is; exit code 1 when the key is not there
+    Get {
+        /// Key
+        #[arg(value_parser = key_parser())]
+        key: Key,
+        /// Write to this file instead of standard output
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Remove keys; `-` reads them from standard input, one a line
+    Del {
+        /// Keys
+        #[arg(required = true, value_parser = key_parser())]
+        keys: Vec<Key>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say which keys are there; exit code 1 unless all are
+    Exists {
+        /// Keys; `-` reads them from standard input, one a line
+        #[arg(required = true, value_parser = key_parser())]
+        keys: Vec<Key>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List keys, one a line
+    Scan {
+        /// Only keys that match this pattern (* ? [a-z])
+        #[arg(long = "match", value_name = "PATTERN")]
+        pattern: Option<OsString>,
+        /// At most so many
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+        /// Print JSON; keys that are not UTF-8 stand as base64
+        #[arg(long)]
+        json: bool,
+    },
+    /// Load a folder or a record file
+    Load(super::kv_transfer::LoadArgs),
+    /// Write records back to a folder or a record file, or check them against a manifest
+    Dump(super::kv_transfer::DumpArgs),
+}
+
+/// Runs `headwater kv`.
+///
+/// # Errors
+/// Says what failed.
+pub fn run(args: KvArgs) -> Result<(), Failure> {
+    let mut target = open(&args)?;
+    let target = target.as_mut();
+    let done = carry_out(target, args.op);
+    // Also after a failure: what was stored before it is made durable.
+    let closed = target.close();
+    done?;
+    Ok(closed?)
+}
+
+fn carry_out(target: &mut dyn KvTarget, op: KvOp) -> Result<(), Failure> {
+    match op {
+        KvOp::Put { key, value, ttl } => put(target, key, value, ttl),
+        KvOp::Get { key, output } => get(target, key, output),
+        KvOp::Del { keys, json } => del(target, &keys, json),
+        KvOp::Exists { keys, json } => exists(target, &keys, json),
+        KvOp::Scan { pattern, limit, json } => scan(target, pattern.as_deref(), limit, json),
+        KvOp::Load(load) => super::kv_transfer::load(target, &load),
+        KvOp::Dump(dump) => super::kv_transfer::dump(target, &dump),
+    }
+}
+
+fn open(args: &KvArgs) -> Result<Box<dyn KvTarget>, Failure> {
+    match &args.data {
+        Some(path) => super::embedded::open(path, args.namespace),
+        None => {
+            let limit = Duration::from_secs(args.timeout);
+            Ok(Box::new(LiveTarget::connect(&args.resp, limit, args.namespace)?))
+        }
+    }
+}
+
+fn put(
+    target: &mut dyn KvTarget,
+    Key(key): Key,
+    value: Option<OsString>,
+    ttl: Option<u64>,
+) -> Result<(), Failure> {
+    let value = read_value(value)?;
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(Failure::failed(format!(
+            "the value is larger than {} MiB, the largest a key can have",
+            VALUE_BYTES_MAX >> 20
+        )));
+    }
+    let now = headwater_host::clock::Clock::start().wall().0;
+    let expiry_ms = ttl.map(|seconds| now.saturating_add(seconds.saturating_mul(1_000)));
+    let record = Record {
+        key,
+        value,
+        expiry_ms,
+    };
+    let mut refused = None;
+    target.set(std::slice::from_ref(&record), &mut |_index, stored| {
+        if let Stored::Refused(why) = stored {
+            refused = Some(why);
+        }
+        Ok(())
+    })?;
+    refused.map_or(Ok(()), |why| {
+        Err(Failure::failed(format!("the value was not stored: {why}")))
+    })
+}
+
+fn read_value(value: Option<OsString>) -> Result<Vec<u8>, Failure> {
+    // One byte above the limit is enough to tell that a value is too large.
+    let limit = u64::try_from(VALUE_BYTES_MAX).unwrap_or(u64::MAX) + 1;
+    let mut bytes = Vec::new();
+    match value.as_deref().map(OsStrExt::as_bytes) {
+        None | Some(b"-") => {
+            std::io::stdin().lock().take(limit).read_to_end(&mut bytes)?;
+        }
+        Some([b'@', path @ ..]) => {
+            let path = OsStr::from_bytes(path);
+            let failed = |error| Failure::failed(format!("{}: {error}", path.display()));
+            std::fs::File::open(path)
+                .map_err(failed)?
+                .take(limit)
+                .read_to_end(&mut bytes)
+                .map_err(failed)?;
+        }
+        Some(value) => bytes.extend_from_slice(value),
+    }
+    Ok(bytes)
+}
+
+fn get(target: &mut dyn KvTarget, Key(key): Key, output: Option<PathBuf>) -> Result<(), Failure> {
+    let mut found = None;
+    target.get(std::slice::from_ref(&key), &mut |_index, value| {
+        found = value;
+        Ok(())
+    })?;
+    let value = found.ok_or_else(|| Failure::failed("no such key"))?;
+    match output {
+        None => answer(&value),
+        Some(path) => std::fs::write(&path, value)
+            .map_err(|error| Failure::failed(format!("{}: {error}", path.display()))),
+    }
+}
+
+fn del(target: &mut dyn KvTarget, keys: &[Key], json: bool) -> Result<(), Failure> {
+    let keys = keys_of(keys)?;
+    let mut deleted = 0;
+    for keys in keys.chunks(crate::kv_target::BATCH_ITEMS) {
+        deleted += target.del(keys)?;
+    }
+    if json {
+        return answer_json(&serde_json::json!({ "deleted": deleted, "asked": keys.len() }));
+    }
+    answer_line(&format!("{deleted} of {} deleted", keys.len()))
+}
+
+#[derive(Serialize)]
+struct KeyAnswer {
+    #[serde(flatten)]
+    key: KeyText,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exists: Option<bool>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum KeyText {
+    Key(String),
+    KeyBase64(String),
+}
+
+impl KeyText {
+    fn of(key: &[u8]) -> Self {
+        use base64::Engine as _;
+        match std::str::from_utf8(key) {
+            Ok(text) => Self::Key(text.to_owned()),
+            Err(_) => Self::KeyBase64(base64::engine::general_purpose::STANDARD.encode(key)),
+        }
+    }
+}
+
+fn exists(target: &mut dyn KvTarget, keys: &[Key], json: bool) -> Result<(), Failure> {
+    let keys = keys_of(keys)?;
+    let mut found = Vec::with_capacity(keys.len());
+    for keys in keys.chunks(crate::kv_target::BATCH_ITEMS) {
+        found.extend(target.exists(keys)?);
+    }
+    if json {
+        let rows: Vec<KeyAnswer> = keys
+            .iter()
+            .zip(&found)
+            .map(|(key, exists)| KeyAnswer {
+                key: KeyText::of(key),
+                exists: Some(*exists),
+            })
+            .collect();
+        answer_json(&rows)?;
+    } else {
+        let mut text = Vec::new();
+        for (key, exists) in keys.iter().zip(&found) {
+            text.extend_from_slice(if *exists { b"yes  " } else { b"no   " });
+            text.extend_from_slice(key);
+            text.push(b'\n');
+        }
+        answer(&text)?;
+    }
+    if found.iter().all(|exists| *exists) {
+        Ok(())
+    } else {
+        Err(Failure::answered())
+    }
+}
+
+fn scan(
+    target: &mut dyn KvTarget,
+    pattern: Option<&OsStr>,
+    limit: Option<u64>,
+    json: bool,
+) -> Result<(), Failure> {
+    let mut left = limit.unwrap_or(u64::MAX);
+    let mut rows = Vec::new();
+    let mut cursor = Some(Cursor::START);
+    let mut seen = std::collections::BTreeSet::new();
+    while let Some(from) = cursor.filter(|_| left > 0) {
+        let (keys, next) = target.scan(from, pattern.map(OsStrExt::as_bytes))?;
+        cursor = next;
+        let mut text = Vec::new();
+        for key in keys {
+            if left == 0 || seen.contains(&key) {
+                continue;
+            }
+            left -= 1;
+            if json {
+                rows.push(KeyAnswer {
+                    key: KeyText::of(&key),
+                    exists: None,
+                });
+            } else {
+                text.extend_from_slice(&key);
+                text.push(b'\n');
+            }
+            seen.insert(key);
+        }
+        answer(&text)?;
+    }
+    if json { answer_json(&rows) } else { Ok(()) }
+}
+
+fn keys_of(arguments: &[Key]) -> Result<Vec<Vec<u8>>, Failure> {
+    let mut keys = Vec::new();
+    for argument in arguments {
+        if argument.0 == b"-" {
+            let mut text = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut text)?;
+            for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+                keys.push(
+                    Key::checked(line.to_vec())
+                        .map_err(|error| Failure::usage(error.to_string()))?
+                        .0,
+                );
+            }
+        } else {
+            keys.push(argument.0.clone());
+        }
+    }
+    Ok(keys)
+}
+
+/// A key from the command line, of a length that a key can have.
+#[derive(Clone, Debug)]
+pub struct Key(Vec<u8>);
+
+/// A key of a length that no key can have.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a key has 1 to {KEY_BYTES_MAX} bytes, this one has {bytes}")]
+struct KeyError {
+    bytes: usize,
+}
+
+impl Key {
+    fn checked(key: Vec<u8>) -> Result<Self, KeyError> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(KeyError { bytes: key.len() });
+        }
+        Ok(Self(key))
+    }
+}
+
+fn key_parser() -> impl TypedValueParser<Value = Key> {
+    OsStringValueParser::new().try_map(|text| Key::checked(text.into_vec()))
+}

@@ -1,0 +1,259 @@
+//! `headwater kv load` and `headwater kv dump`: arguments, progress and the report.
+//!
+//! In: arguments. Out: the report as text or JSON on standard output; complaints on standard error; exit code 1 unless
+//! everything was moved and everything checked was right.
+
+use super::failure::{Failure, answer_json, answer_line};
+use super::progress::Progress;
+use crate::config::Bytes;
+use crate::dump::{DumpReport, Sink};
+use crate::kv_target::KvTarget;
+use crate::load::{IfLarge, LoadPlan, LoadReport, Source};
+use clap::Args;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::BufReader;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Arguments of `kv load`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A folder: every regular file becomes a key, its path below the folder. Links are not followed.
+A record file: one JSON object a line, {\"key\": .., \"value\": ..} with `key_base64` and `value_base64` for bytes that are
+no UTF-8, and `expiry_ms` (wall time) if the record ceases. `-` reads records from standard input.
+
+Examples:
+  headwater kv load /usr/share --prefix share/ --manifest share.jsonl
+  headwater kv dump - | headwater kv --resp other:7379 load -")]
+pub struct LoadArgs {
+    /// Folder, record file (JSON lines), or `-`
+    #[arg(value_name = "FOLDER|RECORDS.jsonl|-")]
+    source: PathBuf,
+    /// Put this before every key
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    prefix: OsString,
+    /// List every acknowledged record here: {key, len, blake3}, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    /// Files above the largest value are left out without being a failure
+    #[arg(long)]
+    skip_large: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `kv dump`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  headwater kv dump restored/                      one file a key; the folder must be empty or new
+  headwater kv dump backup.jsonl                   every key, byte and expiry, as JSON lines
+  headwater kv dump --verify share.jsonl           write nothing, check what `kv load` had acknowledged
+  headwater kv dump restored/ --verify share.jsonl write and check")]
+pub struct DumpArgs {
+    /// Folder, record file (a name that ends in .jsonl), or `-` for records on standard output
+    #[arg(value_name = "FOLDER|RECORDS.jsonl|-", required_unless_present = "verify")]
+    sink: Option<PathBuf>,
+    /// Only keys that match this pattern (* ? [a-z])
+    #[arg(long = "match", value_name = "PATTERN")]
+    pattern: Option<OsString>,
+    /// Compare every key of this manifest, length and BLAKE3
+    #[arg(long, value_name = "MANIFEST")]
+    verify: Option<PathBuf>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `kv load`.
+///
+/// # Errors
+/// When something was not loaded.
+pub fn load(target: &mut dyn KvTarget, args: &LoadArgs) -> Result<(), Failure> {
+    let source = source_of(&args.source)?;
+    let large = if args.skip_large {
+        IfLarge::Skip
+    } else {
+        IfLarge::Fail
+    };
+    let plan = LoadPlan {
+        source: &source,
+        prefix: args.prefix.as_bytes(),
+        manifest: args.manifest.as_deref(),
+    };
+    let mut progress = Progress::start("loading");
+    let loaded = crate::load::load(target, &plan, &mut progress);
+    let seconds = progress.seconds();
+    drop(progress);
+    let (report, broken) = match loaded {
+        Ok(report) => (report, None),
+        Err(error) => (error.report.clone(), Some(Failure::from(error))),
+    };
+    complain(&report.complaints);
+    if args.json {
+        answer_json(&report)?;
+    } else {
+        answer_line(&load_text(&report, seconds))?;
+    }
+    match broken {
+        Some(failure) => Err(failure),
+        None if report.complete(large) => Ok(()),
+        None => Err(Failure::failed(format!(
+            "not everything was loaded: {} too large, {} unreadable, {} refused",
+            report.too_large, report.unreadable, report.refused
+        ))),
+    }
+}
+
+fn load_text(report: &LoadReport, seconds: f64) -> String {
+    let mut text = format!(
+        "{} stored, {}, {seconds:.1} s",
+        report.stored,
+        Bytes(report.bytes)
+    );
+    for (count, what) in [
+        (report.not_files, "links and special files left out"),
+        (report.too_large, "too large"),
+        (report.unreadable, "unreadable"),
+        (report.refused, "refused"),
+    ] {
+        if count > 0 {
+            text.push_str(&format!(", {count} {what}"));
+        }
+    }
+    text
+}
+
+fn source_of(path: &Path) -> Result<Source, Failure> {
+    if path == Path::new("-") {
+        return Ok(Source::Stdin);
+    }
+    let metadata = std::fs::metadata(path).map_err(|error| {
+        Failure::failed(format!(
+            "{}: {error}; give a folder, a record file or -",
+            path.display()
+        ))
+    })?;
+    Ok(if metadata.is_dir() {
+        Source::Folder(path.to_owned())
+    } else {
+        Source::Records(path.to_owned())
+    })
+}
+
+/// Runs `kv dump`.
+///
+/// # Errors
+/// When something was not written, or is not what the manifest says.
+pub fn dump(target: &mut dyn KvTarget, args: &DumpArgs) -> Result<(), Failure> {
+    let mut expected = match &args.verify {
+        None => BTreeMap::new(),
+        Some(path) => {
+            let named = |what: String| Failure::failed(format!("{}: {what}", path.display()));
+            let file = std::fs::File::open(path).map_err(|error| named(error.to_string()))?;
+            crate::load::manifest::read_manifest(BufReader::new(file))
+                .map_err(|error| named(error.to_string()))?
+        }
+    };
+    let mut progress = Progress::start("dumping");
+    let total = if args.sink.is_some() {
+        target.key_count()?
+    } else {
+        u64::try_from(expected.len()).unwrap_or(0)
+    };
+    progress.total(Some(total));
+    let mut done = 0;
+    let mut advance = |items: u64, bytes: u64| {
+        done += items;
+        progress.set(done, bytes);
+    };
+    let pattern = args.pattern.as_deref().map(OsStrExt::as_bytes);
+    let to_stdout = args.sink.as_deref() == Some(Path::new("-"));
+    let mut out: std::io::BufWriter<Box<dyn std::io::Write>>;
+    let mut sink = match args.sink.as_deref() {
+        None => Sink::Nowhere,
+        Some(path) if to_stdout || path.extension().is_some_and(|end| end == "jsonl") => {
+            out = std::io::BufWriter::new(record_file(path)?);
+            Sink::Records(&mut out)
+        }
+        Some(path) => {
+            empty_folder(path)?;
+            Sink::Folder(path)
+        }
+    };
+    let report = crate::dump::dump(target, pattern, &mut sink, &mut expected, &mut advance)?;
+    if let Sink::Records(out) = &mut sink {
+        out.flush()?;
+    }
+    let seconds = progress.seconds();
+    drop(progress);
+    complain(&report.complaints);
+    // With records on standard output the report would be one more record.
+    if !to_stdout {
+        if args.json {
+            answer_json(&report)?;
+        } else {
+            answer_line(&dump_text(&report, args.verify.is_some(), seconds))?;
+        }
+    }
+    if report.complete() {
+        return Ok(());
+    }
+    Err(Failure::failed(format!(
+        "{} not written, {} different, {} missing",
+        report.not_written, report.different, report.missing
+    )))
+}
+
+fn dump_text(report: &DumpReport, verified: bool, seconds: f64) -> String {
+    let mut text = format!(
+        "{} written, {}, {seconds:.1} s",
+        report.written,
+        Bytes(report.bytes)
+    );
+    if verified {
+        text.push_str(&format!(
+            "; {} byte-identical, {} different, {} missing",
+            report.verified, report.different, report.missing
+        ));
+    }
+    text
+}
+
+fn record_file(path: &Path) -> Result<Box<dyn std::io::Write>, Failure> {
+    if path == Path::new("-") {
+        return Ok(Box::new(std::io::stdout()));
+    }
+    let file = std::fs::File::create_new(path).map_err(|error| {
+        Failure::failed(format!(
+            "{}: {error}; a dump never overwrites, give a new name",
+            path.display()
+        ))
+    })?;
+    Ok(Box::new(file))
+}
+
+fn empty_folder(path: &Path) -> Result<(), Failure> {
+    let named = |error: std::io::Error| Failure::failed(format!("{}: {error}", path.display()));
+    std::fs::create_dir_all(path).map_err(named)?;
+    // An empty folder holds no link that could lead a file elsewhere and nothing that could be overwritten.
+    if std::fs::read_dir(path).map_err(named)?.next().is_some() {
+        return Err(Failure::failed(format!(
+            "{}: not empty; a dump goes into an empty or new folder",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "complaints of the command line go to standard error"
+)]
+fn complain(complaints: &[String]) {
+    for complaint in complaints {
+        eprintln!("headwater: {complaint}");
+    }
+}

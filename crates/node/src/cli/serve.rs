@@ -1,0 +1,139 @@
+//! `headwater serve`: arguments, and what a node says on standard output.
+//!
+//! In: arguments. Out: a few lines where the node listens and what to try, progress of a recovery that takes longer than a
+//! second, and an exit code when it was asked to stop.
+
+use super::failure::{Failure, answer_line};
+use super::progress::Progress;
+use crate::config::{Bytes, Config, DurabilityMode, Overrides};
+use crate::core_loop::Ended;
+use crate::serve::{Console, Recovery, Serving, modes};
+use crate::stop::Stop;
+use clap::Args;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Arguments of `headwater serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Durability, when an acknowledged write is safe from a power cut:
+  always       before it is acknowledged; nothing acknowledged is ever lost (default)
+  interval=MS  at most so many milliseconds after it was acknowledged
+  on-flush     after the next flush that a client asks for
+A configuration file can set it for each namespace:
+  version = 1
+  [namespace.2]
+  durability = \"interval=50\"
+
+Ctrl-C or SIGTERM answers what is in flight, writes a checkpoint and ends; a second one ends at once.
+
+Examples:
+  headwater serve
+  headwater serve --data /srv/kv --capacity 64GiB --resp 127.0.0.1:6379
+  headwater serve --resp 127.0.0.1:0 --metrics 127.0.0.1:0 --ready-file ready.json")]
+pub struct ServeArgs {
+    /// Data directory [default: ./data]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Address for Redis clients; port 0 picks one [default: 127.0.0.1:7379]
+    #[arg(long, value_name = "ADDR")]
+    resp: Option<SocketAddr>,
+    /// Address for metrics and health; port 0 picks one [default: 127.0.0.1:7380]
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
+    /// Unix socket for Redis clients, beside the address
+    #[arg(long, value_name = "PATH")]
+    unix: Option<PathBuf>,
+    /// When acknowledged writes are durable: always, interval=MS or on-flush [default: always]
+    #[arg(long, value_name = "MODE")]
+    durability: Option<DurabilityMode>,
+    /// Bytes of flash [default: 8GiB, or half of the free space if that is less]
+    #[arg(long, value_name = "SIZE")]
+    capacity: Option<Bytes>,
+    /// Bytes of device DRAM for pages: open blocks, reads on the way, cache; the largest value is 2/9 of it [default: 72MiB]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Bytes>,
+    /// Configuration file; flags win over it
+    #[arg(long, value_name = "FILE.toml")]
+    config: Option<PathBuf>,
+    /// Write the addresses here, as JSON, once the node serves
+    #[arg(long, value_name = "PATH")]
+    ready_file: Option<PathBuf>,
+}
+
+/// Runs `headwater serve`.
+///
+/// # Errors
+/// Says why the node did not start or did not end cleanly.
+pub fn run(args: ServeArgs) -> Result<(), Failure> {
+    let over = Overrides {
+        data: args.data,
+        resp: args.resp,
+        metrics: args.metrics,
+        unix: args.unix,
+        capacity: args.capacity,
+        memory: args.memory,
+        durability: args.durability,
+        ready_file: args.ready_file,
+    };
+    let config =
+        Config::assemble(args.config.as_deref(), over).map_err(|error| Failure::usage(error.to_string()))?;
+    let stop = Stop::on_signals()?;
+    let mut console = Terminal {
+        recovery: Some(Progress::start("recovering")),
+    };
+    crate::serve::serve(&config, &stop, &mut console, |directory, clock, progress| {
+        crate::device_file::open_node(&config, directory, clock, progress)
+    })?;
+    Ok(())
+}
+
+struct Terminal {
+    recovery: Option<Progress>,
+}
+
+impl Console for Terminal {
+    fn recovering(&mut self, recovery: Recovery) {
+        if let Some(progress) = &mut self.recovery {
+            progress.phase(recovery.stage);
+            progress.total(Some(recovery.total));
+            progress.set(recovery.done, 0);
+        }
+    }
+
+    fn serving(&mut self, node: &Serving<'_>) {
+        self.recovery = None;
+        let unix = node
+            .ready
+            .unix
+            .as_ref()
+            .map(|path| format!(" and {}", path.display()))
+            .unwrap_or_default();
+        let resp = &node.ready.resp;
+        let (host, port) = resp.rsplit_once(':').unwrap_or((resp, ""));
+        let _nobody_may_be_listening = answer_line(&format!(
+            "headwater serves {} keys from {} ({} of flash, durability {}), ready in {:.1} s\n\
+             \x20 Redis clients: {resp}{unix}\n\
+             \x20 metrics:       http://{}/metrics  (/healthz, /trace)\n\
+             \x20 try:           redis-cli -h {host} -p {port} set greeting hello\n\
+             \x20                headwater kv --resp {resp} get greeting\n\
+             \x20 stop:          Ctrl-C",
+            node.keys,
+            node.config.data.display(),
+            node.capacity,
+            modes(node.config),
+            node.took.to_duration().as_secs_f64(),
+            node.ready.metrics,
+        ));
+    }
+
+    fn stopped(&mut self, ended: Ended) {
+        let text = match ended {
+            Ended::Drained => "headwater stopped: every client has its answers, everything is durable",
+            Ended::DrainLimit => {
+                "headwater stopped: everything is durable; some clients did not take their answers"
+            }
+        };
+        let _nobody_may_be_listening = answer_line(text);
+    }
+}

@@ -1,0 +1,200 @@
+//! The configuration file: TOML, format version 1.
+//!
+//! In: the text of a file and its name. Out: [`FileConfig`], every setting optional. Strict: an unknown key, a bad value
+//! and an unknown version are refused with the key, the file and the line.
+
+use super::durability::DurabilityMode;
+use super::size::Bytes;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// The only format version of the configuration file so far.
+pub const CONFIG_VERSION: i64 = 1;
+
+/// What a configuration file may say.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FileConfig {
+    /// Format version; always [`CONFIG_VERSION`] after parsing.
+    pub version: i64,
+    /// Data directory.
+    pub data: Option<PathBuf>,
+    /// Address of the RESP face.
+    pub resp: Option<SocketAddr>,
+    /// Address of metrics and health.
+    pub metrics: Option<SocketAddr>,
+    /// Path of a Unix socket for the RESP face.
+    pub unix: Option<PathBuf>,
+    /// Bytes of flash.
+    pub capacity: Option<Bytes>,
+    /// Bytes of device DRAM for pages.
+    pub memory: Option<Bytes>,
+    /// Durability of every namespace that has no table of its own.
+    pub durability: Option<DurabilityMode>,
+    /// Where the ready file goes.
+    pub ready_file: Option<PathBuf>,
+    /// Settings of single namespaces, by number from 1.
+    #[serde(default)]
+    pub namespace: BTreeMap<String, NamespaceConfig>,
+}
+
+/// What a configuration file may say of one namespace.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct NamespaceConfig {
+    /// When its acknowledged writes are safe from a power cut.
+    pub durability: DurabilityMode,
+}
+
+/// Why a configuration file was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FileConfigError {
+    /// A line that TOML or this format does not allow.
+    #[error("{file}:{line}: {key}{message}")]
+    Line {
+        /// The file.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// The key on that line with its separator, or nothing.
+        key: String,
+        /// What is wrong and what is allowed.
+        message: String,
+    },
+    /// No `version` key.
+    #[error("{file}: says no format version: add the line `version = {CONFIG_VERSION}`")]
+    NoVersion {
+        /// The file.
+        file: String,
+    },
+    /// A version this program does not know.
+    #[error(
+        "{file}:{line}: version {found} is unknown: this program reads version {CONFIG_VERSION}; use a newer headwater"
+    )]
+    UnknownVersion {
+        /// The file.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// The version the file says.
+        found: String,
+    },
+}
+
+/// Reads the text of a configuration file.
+///
+/// # Errors
+/// [`FileConfigError`] names the file, the line and the key.
+pub fn parse(text: &str, file: &Path) -> Result<FileConfig, FileConfigError> {
+    let table: toml::Table = text.parse().map_err(|error| at_line(text, file, &error))?;
+    match table.get("version") {
+        None => {
+            return Err(FileConfigError::NoVersion {
+                file: file.display().to_string(),
+            });
+        }
+        Some(toml::Value::Integer(CONFIG_VERSION)) => {}
+        Some(other) => {
+            return Err(FileConfigError::UnknownVersion {
+                file: file.display().to_string(),
+                line: line_of_key(text, "version"),
+                found: other.to_string(),
+            });
+        }
+    }
+    toml::from_str(text).map_err(|error| at_line(text, file, &error))
+}
+
+fn at_line(text: &str, file: &Path, error: &toml::de::Error) -> FileConfigError {
+    let offset = error.span().map_or(0, |span| span.start).min(text.len());
+    let before = text.get(..offset).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    let source = text.lines().nth(line - 1).unwrap_or_default();
+    let key = match source.split_once('=') {
+        Some((key, _value)) => format!("{}: ", key.trim()),
+        None => String::new(),
+    };
+    FileConfigError::Line {
+        file: file.display().to_string(),
+        line,
+        key,
+        message: error.message().replace('\n', " "),
+    }
+}
+
+fn line_of_key(text: &str, key: &str) -> usize {
+    text.lines()
+        .position(|line| line.split('=').next().is_some_and(|name| name.trim() == key))
+        .map_or(1, |index| index + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        parse(text, Path::new("node.toml")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn unknown_key_is_named_with_file_and_line() {
+        let error = refused("version = 1\n\ncapcity = \"8GiB\"\n");
+        assert!(
+            error.starts_with("node.toml:3: capcity: unknown field"),
+            "{error}"
+        );
+        assert!(error.contains("`capacity`"), "the known keys are listed: {error}");
+    }
+
+    #[test]
+    fn unknown_key_of_a_namespace_is_named() {
+        let error = refused("version = 1\n[namespace.2]\ndurability = \"always\"\ndurabilty = \"always\"\n");
+        assert!(
+            error.starts_with("node.toml:4: durabilty: unknown field"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn bad_values_are_named_with_their_line() {
+        for (line, what) in [
+            ("capacity = \"8 GiB\"", "`8 GiB` is no size"),
+            ("durability = \"sometimes\"", "`sometimes` is no durability mode"),
+            ("resp = \"localhost\"", "socket address"),
+            ("memory = -4", "a size"),
+            ("data = 7", "string"),
+        ] {
+            let error = refused(&format!("version = 1\n{line}\n"));
+            let key = line.split(' ').next().unwrap();
+            assert!(error.starts_with(&format!("node.toml:2: {key}: ")), "{error}");
+            assert!(error.contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn unknown_versions_are_refused_before_anything_else_is_read() {
+        let error = refused("future-key = 1\nversion = 2\n");
+        assert!(error.starts_with("node.toml:2: version 2 is unknown"), "{error}");
+        assert!(refused("data = \"x\"\n").contains("version = 1"));
+    }
+
+    #[test]
+    fn broken_toml_is_refused_with_its_line() {
+        assert!(refused("version = 1\ndata = \"x\n").starts_with("node.toml:2:"));
+    }
+
+    #[test]
+    fn every_setting_is_read() {
+        let config = parse(
+            "version = 1\ndata = \"d\"\nresp = \"127.0.0.1:0\"\nmetrics = \"[::1]:0\"\nunix = \"s\"\ncapacity = \"1G\"\n\
+             memory = 1048576\ndurability = \"on-flush\"\nready-file = \"r\"\n[namespace.3]\ndurability = \"interval=5\"\n",
+            Path::new("node.toml"),
+        )
+        .unwrap();
+        assert_eq!(config.capacity, Some(Bytes(1 << 30)));
+        assert_eq!(config.memory, Some(Bytes(1 << 20)));
+        assert_eq!(config.namespace["3"].durability.to_string(), "interval=5");
+    }
+}

@@ -1,0 +1,222 @@
+//! The device on file media: from a data directory to a device that serves.
+//!
+//! In: a locked directory and a configuration. Out: an open, recovered device and its faces. The flash file's own size
+//! wins over the default; a capacity that differs from it is refused, never adjusted.
+
+use crate::config::{Bytes, Config, FRAME_BYTES, capacity_for};
+use crate::core_device::CoreDevice;
+use crate::data_dir::DataDir;
+use crate::face::Face;
+use crate::metrics::{FaceNumbers, Trace, TraceStage};
+use crate::resp::{RespConfig, RespFace};
+use crate::serve::{Opened, Recovery};
+use headwater_converged::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
+use headwater_converged::device::{Device, DeviceConfig, DeviceStats, Start};
+use headwater_converged::media::file::{FileMedia, FileOptions};
+use headwater_converged::media::{Geometry, Media as _, PAGES_PER_BLOCK};
+use headwater_host::clock::{Clock, Nanos, UnixMillis};
+use std::os::fd::BorrowedFd;
+
+/// The device of a node.
+pub type FileDevice = Device<FileMedia>;
+
+/// How the RESP face is known to the device.
+const RESP_FACE: FaceId = FaceId(1);
+/// How long the core polls in vain before it sleeps.
+const SPIN: Nanos = Nanos::from_micros(20);
+/// Opens the device of a data directory, making its flash when it has none.
+///
+/// # Errors
+/// Says what is wrong with the directory, its flash or the capacity asked for.
+pub fn open_device(
+    directory: &DataDir,
+    config: &Config,
+    clock: Clock,
+    progress: &mut dyn FnMut(Recovery),
+) -> Result<FileDevice, String> {
+    let media = open_media(directory, config)?;
+    let device = DeviceConfig {
+        durability: config.durability,
+        frames_max: usize::try_from(config.memory.0 / FRAME_BYTES).unwrap_or(usize::MAX),
+        hash_seed: fastrand::u64(..),
+        ..DeviceConfig::default()
+    };
+    let start = Start {
+        now: clock.now(),
+        wall: clock.wall(),
+    };
+    Device::open(media, device, start, &mut |step| {
+        progress(Recovery {
+            stage: step.stage,
+            done: step.done,
+            total: step.total,
+        });
+    })
+    .map_err(|error| {
+        format!(
+            "{}: the device cannot be opened: {}",
+            directory.path().display(),
+            error.reason
+        )
+    })
+}
+
+/// Opens the device and its faces for `serve`. Faces listen first: a taken address is told before a long recovery.
+///
+/// # Errors
+/// As [`open_device`], and when an address cannot be listened on.
+pub fn open_node(
+    config: &Config,
+    directory: &DataDir,
+    clock: Clock,
+    progress: &mut dyn FnMut(Recovery),
+) -> Result<Opened<FileDevice>, String> {
+    let [first, ..] = config.durability;
+    let face = RespFace::bind(RespConfig {
+        listen: vec![config.resp],
+        unix_path: config.unix.clone(),
+        durability: first,
+        face: RESP_FACE,
+        seed: fastrand::u64(..),
+        ..RespConfig::default()
+    })
+    .map_err(|error| error.to_string())?;
+    let resp = face.local_addr().unwrap_or(config.resp);
+    let device = open_device(directory, config, clock, progress)?;
+    tracing::info!(ring = ?device.media().ring_kind(), mode = ?device.media().mode(), "flash is open");
+    let capacity = flash_bytes(device.media().geometry().blocks);
+    Ok(Opened {
+        device,
+        faces: vec![Box::new(face)],
+        resp,
+        capacity,
+        spin: SPIN,
+    })
+}
+
+fn open_media(directory: &DataDir, config: &Config) -> Result<FileMedia, String> {
+    let options = FileOptions::default();
+    if !FileMedia::exists(directory.path()) {
+        let capacity = match config.capacity {
+            Some(capacity) => capacity,
+            None => capacity_for(directory.free().map_err(|error| error.to_string())?),
+        };
+        let geometry = Geometry::with_blocks(blocks_in(capacity));
+        let uuid = fastrand::u128(..).to_le_bytes();
+        return FileMedia::create(directory.path(), geometry, uuid, options)
+            .map_err(|error| error.to_string());
+    }
+    let media = FileMedia::open(directory.path(), options).map_err(|error| error.to_string())?;
+    let blocks = media.geometry().blocks;
+    match config.capacity {
+        Some(asked) if blocks_in(asked) != blocks => Err(format!(
+            "{}: its capacity is {}, fixed when it was made, and {asked} was asked for; leave --capacity out, or \
+             `kv dump` into a new directory of that capacity",
+            directory.path().display(),
+            flash_bytes(blocks)
+        )),
+        _ => Ok(media),
+    }
+}
+
+/// Whole blocks in so many bytes of flash, a multiple of the dies.
+fn blocks_in(capacity: Bytes) -> u32 {
+    let dies = u64::from(Geometry::with_blocks(0).dies());
+    let blocks = capacity.0 / block_bytes() / dies * dies;
+    u32::try_from(blocks).unwrap_or(u32::MAX)
+}
+
+fn flash_bytes(blocks: u32) -> Bytes {
+    Bytes(u64::from(blocks) * block_bytes())
+}
+
+fn block_bytes() -> u64 {
+    FRAME_BYTES * u64::try_from(PAGES_PER_BLOCK).unwrap_or(64)
+}
+
+impl CoreDevice for FileDevice {
+    fn submit(
+        &mut self,
+        face: FaceId,
+        namespace: NamespaceId,
+        token: u64,
+        command: Command,
+    ) -> Result<(), SubmitError> {
+        Self::submit(self, face, namespace, token, command)
+    }
+
+    fn next_completion(&mut self, face: FaceId) -> Option<Completion> {
+        Self::next_completion(self, face)
+    }
+
+    fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool {
+        Self::poll(self, now, wall)
+    }
+
+    fn next_deadline(&self, now: Nanos, wall: UnixMillis) -> Option<Nanos> {
+        let expiry = self
+            .next_expiry()
+            .map(|at| now.after(Nanos::from_millis(at.0.saturating_sub(wall.0).min(EXPIRY_MS_MAX))));
+        Self::next_deadline(self).into_iter().chain(expiry).min()
+    }
+
+    fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.media().wake_descriptor()
+    }
+
+    fn stats(&self) -> DeviceStats {
+        Self::stats(self)
+    }
+
+    fn trace(&self) -> Option<Trace> {
+        let trace = Self::trace(self)?;
+        let stages = [
+            ("queued", trace.queued),
+            ("executed", trace.executed),
+            ("durable", trace.durable),
+        ];
+        Some(Trace {
+            command: trace.command,
+            total_ns: stages.iter().map(|(_, time)| time.0).sum(),
+            stages: stages
+                .into_iter()
+                .map(|(stage, time)| TraceStage { stage, ns: time.0 })
+                .collect(),
+        })
+    }
+
+    fn shutdown(&mut self, clock: &Clock) -> Result<(), String> {
+        Self::shutdown(self, clock.now(), clock.wall())
+            .map(|_time| ())
+            .map_err(|error| error.to_string())
+    }
+}
+
+/// Longest sleep for an expiry, a day: the wall clock may be set meanwhile.
+const EXPIRY_MS_MAX: u64 = 86_400_000;
+
+impl Face<FileDevice> for RespFace {
+    fn poll(&mut self, device: &mut FileDevice, now: Nanos, wall: UnixMillis) -> bool {
+        Self::poll(self, device, now, wall)
+    }
+
+    fn wake_descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor()
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        Self::next_deadline(self)
+    }
+
+    fn drain(&mut self) {
+        self.begin_drain();
+    }
+
+    fn is_drained(&self) -> bool {
+        Self::is_drained(self)
+    }
+
+    fn count(&self, into: &mut FaceNumbers) {
+        into.connections += u64::try_from(self.connections()).unwrap_or(0);
+    }
+}

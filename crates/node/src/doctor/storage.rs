@@ -1,0 +1,150 @@
+//! What the data directory's disk offers: io_uring, direct I/O, free space.
+//!
+//! In: a path that need not exist yet. Out: findings. A probe file is made in the directory, or in the nearest one above
+//! it that exists, and removed again.
+
+use super::{Finding, Verdict, machine};
+use crate::config::capacity_for;
+use crate::data_dir::free_bytes;
+use headwater_host::uring::{FileRing, RingKind, UringChoice};
+use rustix::fs::{AtFlags, StatxFlags, statx};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+const RING_ENTRIES: usize = 8;
+/// What a page slot is a multiple of.
+const SLOT_SECTOR: u32 = 512;
+
+/// Looks at the disk under `data`.
+#[must_use]
+pub fn examine(data: &Path) -> Vec<Finding> {
+    let folder = existing(data);
+    let mut findings = Vec::new();
+    match Probe::make(&folder) {
+        Err(error) => {
+            findings.push(
+                Finding::new(
+                    "data directory",
+                    Verdict::Problem,
+                    format!("{}: {error}", folder.display()),
+                )
+                .why("no file can be made here, so a node cannot keep its data here")
+                .change(format!("sudo install -d -o $USER {}", data.display())),
+            );
+        }
+        Ok(probe) => {
+            findings.push(Finding::new(
+                "data directory",
+                Verdict::Note,
+                data.display().to_string(),
+            ));
+            findings.push(io_uring(&probe));
+            findings.push(direct_io(&probe));
+        }
+    }
+    findings.push(free(&folder));
+    findings
+}
+
+fn io_uring(probe: &Probe) -> Finding {
+    let ring = File::open(&probe.path)
+        .map_err(|error| error.to_string())
+        .and_then(|file| {
+            FileRing::open(file, RING_ENTRIES, UringChoice::Auto).map_err(|error| error.to_string())
+        });
+    let kind = match ring {
+        Ok(ring) => ring.kind(),
+        Err(error) => {
+            return Finding::new("io_uring", Verdict::Problem, error).why("no ring could be made at all");
+        }
+    };
+    match kind {
+        RingKind::Uring => Finding::new("io_uring", Verdict::Active, "available"),
+        RingKind::Blocking { refused } => {
+            let reason = refused.map_or_else(
+                || "not asked".to_owned(),
+                |number| std::io::Error::from_raw_os_error(number).to_string(),
+            );
+            let disabled =
+                machine::read("/proc/sys/kernel/io_uring_disabled").unwrap_or_else(|| "absent".to_owned());
+            Finding::new("io_uring", Verdict::StandIn, format!("refused: {reason}"))
+                .why(format!(
+                    "plain system calls on a thread stand in; kernel.io_uring_disabled is {disabled}, and containers \
+                     often forbid io_uring"
+                ))
+                .change("sudo sysctl kernel.io_uring_disabled=0   # or --security-opt seccomp=unconfined for a container")
+        }
+    }
+}
+
+fn direct_io(probe: &Probe) -> Finding {
+    let aligned = File::open(&probe.path)
+        .ok()
+        .and_then(|file| statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok())
+        .filter(|found| found.stx_mask & StatxFlags::DIOALIGN.bits() != 0)
+        .map(|found| (found.stx_dio_mem_align, found.stx_dio_offset_align));
+    let Some((memory, offset)) = aligned.filter(|&(memory, _)| memory > 0) else {
+        return Finding::new("direct I/O", Verdict::StandIn, "this file system or kernel does not say that it can")
+            .why("transfers go through the page cache; kernels before 6.1 and some file systems (tmpfs, overlay) do not say")
+            .change("put the data directory on ext4 or xfs, kernel 6.1 or later");
+    };
+    let found = format!("alignment: memory {memory}, offset {offset}");
+    if SLOT_SECTOR.is_multiple_of(memory) && SLOT_SECTOR.is_multiple_of(offset) {
+        return Finding::new("direct I/O", Verdict::Active, found);
+    }
+    Finding::new("direct I/O", Verdict::StandIn, found)
+        .why("page slots are 4,608 bytes, so 512-byte alignment is needed; transfers go through the page cache instead")
+        .change("put the data directory on a disk with 512-byte logical sectors")
+}
+
+fn free(folder: &Path) -> Finding {
+    match free_bytes(folder) {
+        Err(error) => Finding::new("free disk", Verdict::Problem, error.to_string())
+            .why("the free space decides the capacity of a new node"),
+        Ok(free) => Finding::new("free disk", Verdict::Note, free.to_string())
+            .why(format!("a new node takes {} of it", capacity_for(free)))
+            .change("headwater serve --capacity SIZE"),
+    }
+}
+
+/// The nearest folder at or above a path that exists.
+fn existing(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_no_current_folder| path.to_owned());
+    absolute
+        .ancestors()
+        .find(|folder| folder.is_dir())
+        .map_or_else(|| PathBuf::from("/"), Path::to_owned)
+}
+
+/// A file that is gone when this is.
+struct Probe {
+    path: PathBuf,
+}
+
+impl Probe {
+    fn make(folder: &Path) -> std::io::Result<Self> {
+        let path = folder.join(format!(".headwater-doctor-{}", std::process::id()));
+        File::create_new(&path)?.set_len(1 << 16)?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let _nothing_to_be_done = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_does_not_exist_yet_is_judged_by_the_one_above_and_nothing_stays_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let findings = examine(&dir.path().join("new/data"));
+        assert!(findings.iter().any(|finding| finding.what == "io_uring"));
+        assert!(findings.iter().any(|finding| finding.what == "direct I/O"));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

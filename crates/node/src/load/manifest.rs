@@ -1,0 +1,246 @@
+//! Manifests and record files: JSON lines.
+//!
+//! In: keys, lengths and BLAKE3 sums of acknowledged records, or whole records. Out: one JSON object a line. Bytes that are
+//! UTF-8 stand as text (`key`, `value`), others as base64 (`key_base64`, `value_base64`).
+
+use crate::kv_target::Record;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::BufRead;
+
+/// One line of a manifest: what was acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ManifestLine {
+    /// The key, when it is UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The key in base64, when it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_base64: Option<String>,
+    /// Bytes of the value.
+    pub len: u64,
+    /// BLAKE3 of the value, in hexadecimal.
+    pub blake3: String,
+}
+
+/// One line of a record file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordLine {
+    /// The key, when it is UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The key in base64, when it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_base64: Option<String>,
+    /// The value, when it is UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// The value in base64, when it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_base64: Option<String>,
+    /// Wall time in milliseconds at which the record ceases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expiry_ms: Option<u64>,
+}
+
+/// Why a line was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum LineError {
+    /// No JSON of this format.
+    #[error("line {line}: {reason}")]
+    Malformed {
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The file could not be read.
+    #[error("line {line}: cannot read: {source}")]
+    Unreadable {
+        /// Line, from 1.
+        line: usize,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+}
+
+/// What a manifest says of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Bytes of the value.
+    pub len: u64,
+    /// BLAKE3 of the value, in hexadecimal.
+    pub blake3: String,
+}
+
+impl Expected {
+    /// Whether a value is the one the manifest means.
+    #[must_use]
+    pub fn matches(&self, value: &[u8]) -> bool {
+        u64::try_from(value.len()).is_ok_and(|len| len == self.len)
+            && blake3::hash(value).to_hex().as_str() == self.blake3
+    }
+}
+
+impl ManifestLine {
+    /// The line of an acknowledged record.
+    #[must_use]
+    pub fn of(record: &Record) -> Self {
+        let (key, key_base64) = text_or_base64(&record.key);
+        Self {
+            key,
+            key_base64,
+            len: u64::try_from(record.value.len()).unwrap_or(u64::MAX),
+            blake3: blake3::hash(&record.value).to_hex().to_string(),
+        }
+    }
+}
+
+impl RecordLine {
+    /// The line of a record.
+    #[must_use]
+    pub fn of(record: &Record) -> Self {
+        let (key, key_base64) = text_or_base64(&record.key);
+        let (value, value_base64) = text_or_base64(&record.value);
+        Self {
+            key,
+            key_base64,
+            value,
+            value_base64,
+            expiry_ms: record.expiry_ms,
+        }
+    }
+
+    /// The record of a line.
+    ///
+    /// # Errors
+    /// Says which field is missing, given twice or not base64.
+    pub fn into_record(self) -> Result<Record, String> {
+        Ok(Record {
+            key: bytes_of("key", self.key, self.key_base64)?,
+            value: bytes_of("value", self.value, self.value_base64)?,
+            expiry_ms: self.expiry_ms,
+        })
+    }
+}
+
+/// Reads a record from one line.
+///
+/// # Errors
+/// [`LineError`] names the line.
+pub fn parse_record(line: usize, text: &str) -> Result<Record, LineError> {
+    serde_json::from_str::<RecordLine>(text)
+        .map_err(|error| error.to_string())
+        .and_then(RecordLine::into_record)
+        .map_err(|reason| LineError::Malformed { line, reason })
+}
+
+/// Reads a whole manifest; of several lines with one key the last counts. A last line that was cut off by a crash of
+/// the loader (no line end) is left out: it was not complete, so it promised nothing.
+///
+/// # Errors
+/// [`LineError`] names the line.
+pub fn read_manifest(mut source: impl BufRead) -> Result<BTreeMap<Vec<u8>, Expected>, LineError> {
+    let mut expected = BTreeMap::new();
+    let mut text = String::new();
+    for line in 1.. {
+        text.clear();
+        let read = source
+            .read_line(&mut text)
+            .map_err(|source| LineError::Unreadable { line, source })?;
+        if read == 0 || !text.ends_with('\n') {
+            break;
+        }
+        let malformed = |reason: String| LineError::Malformed { line, reason };
+        let entry: ManifestLine =
+            serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+        let key = bytes_of("key", entry.key, entry.key_base64).map_err(malformed)?;
+        expected.insert(
+            key,
+            Expected {
+                len: entry.len,
+                blake3: entry.blake3,
+            },
+        );
+    }
+    Ok(expected)
+}
+
+fn text_or_base64(bytes: &[u8]) -> (Option<String>, Option<String>) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (Some(text.to_owned()), None),
+        Err(_) => (None, Some(STANDARD.encode(bytes))),
+    }
+}
+
+fn bytes_of(name: &str, text: Option<String>, encoded: Option<String>) -> Result<Vec<u8>, String> {
+    match (text, encoded) {
+        (Some(text), None) => Ok(text.into_bytes()),
+        (None, Some(encoded)) => STANDARD
+            .decode(encoded)
+            .map_err(|error| format!("`{name}_base64` is no base64: {error}")),
+        (None, None) => Err(format!("neither `{name}` nor `{name}_base64` is given")),
+        (Some(_), Some(_)) => Err(format!("both `{name}` and `{name}_base64` are given: keep one")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_any_bytes_come_back_from_their_line() {
+        for (key, value, expiry_ms) in [
+            (&b"k"[..], &b"line\nline"[..], None),
+            (b"\xff\x00", b"\x80", Some(17)),
+            ("ключ".as_bytes(), b"", None),
+        ] {
+            let record = Record {
+                key: key.to_vec(),
+                value: value.to_vec(),
+                expiry_ms,
+            };
+            let line = serde_json::to_string(&RecordLine::of(&record)).unwrap();
+            assert!(!line.contains('\n'));
+            assert_eq!(parse_record(1, &line).unwrap(), record);
+        }
+    }
+
+    #[test]
+    fn bad_lines_are_named() {
+        for (text, what) in [
+            ("{}", "neither `key`"),
+            ("{\"key\":\"a\"}", "neither `value`"),
+            (
+                "{\"key\":\"a\",\"key_base64\":\"YQ==\",\"value\":\"\"}",
+                "both `key`",
+            ),
+            ("{\"key\":\"a\",\"value_base64\":\"?\"}", "no base64"),
+            ("{\"key\":\"a\",\"value\":\"\",\"ttl\":1}", "unknown field `ttl`"),
+            ("nonsense", "expected"),
+        ] {
+            let error = parse_record(7, text).unwrap_err().to_string();
+            assert!(error.starts_with("line 7: ") && error.contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_last_acknowledgement_of_a_key_counts_and_a_torn_last_line_does_not() {
+        let line = |value: &[u8]| {
+            let record = Record {
+                key: b"k".to_vec(),
+                value: value.to_vec(),
+                expiry_ms: None,
+            };
+            serde_json::to_string(&ManifestLine::of(&record)).unwrap()
+        };
+        let text = format!("{}\n{}\n{}", line(b"old"), line(b"new"), &line(b"torn")[..9]);
+        let expected = read_manifest(text.as_bytes()).unwrap();
+        assert!(expected[&b"k"[..]].matches(b"new"));
+        assert!(!expected[&b"k"[..]].matches(b"old"));
+    }
+}

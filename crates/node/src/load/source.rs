@@ -1,0 +1,356 @@
+//! Where `kv load` takes records from: a folder, a record file, or standard input.
+//!
+//! In: a path. Out: bounded batches of records, read ahead on a thread of their own, and a list of what was left out and
+//! why. Symbolic links are not followed; names are bytes.
+
+use super::manifest::parse_record;
+use crate::kv_target::{BATCH_BYTES, BATCH_ITEMS, Record};
+use headwater_converged::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// Batches read ahead.
+const BATCHES_AHEAD: usize = 4;
+/// Longest line of a record file: the longest value in base64, escaped keys, and room for names.
+const LINE_BYTES_MAX: u64 = 24 << 20;
+
+/// What a load reads.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Every regular file below a folder.
+    Folder(PathBuf),
+    /// Records as JSON lines.
+    Records(PathBuf),
+    /// Records as JSON lines from standard input.
+    Stdin,
+}
+
+/// Why something was left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftOut {
+    /// Larger than a value may be.
+    TooLarge,
+    /// A symbolic link or a device, socket or pipe.
+    NotAFile,
+    /// Could not be read, or is no record.
+    Unreadable,
+}
+
+/// What the reading thread hands over.
+#[derive(Debug)]
+pub enum Piece {
+    /// Records to store; no key comes twice.
+    Batch(Vec<Record>),
+    /// Something left out, with a sentence.
+    LeftOut(LeftOut, String),
+    /// Reading cannot go on.
+    Failed(String),
+}
+
+/// A file found in a folder.
+#[derive(Clone, Debug)]
+pub struct Found {
+    path: PathBuf,
+    key: Vec<u8>,
+    bytes: u64,
+}
+
+/// What is known before anything is read: for progress.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Expectation {
+    /// Items to come, if known.
+    pub items: Option<u64>,
+    /// Bytes to come, if known.
+    pub bytes: Option<u64>,
+}
+
+/// Starts reading. The pieces end when everything was read.
+///
+/// # Errors
+/// When the source does not exist or cannot be opened.
+pub fn start(source: &Source, prefix: &[u8]) -> Result<(Expectation, Receiver<Piece>), std::io::Error> {
+    let (sender, pieces) = sync_channel(BATCHES_AHEAD);
+    let expectation = match source {
+        Source::Folder(folder) => {
+            let (found, left_out) = walk(folder, prefix)?;
+            let expectation = Expectation {
+                items: u64::try_from(found.len()).ok(),
+                bytes: Some(found.iter().map(|file| file.bytes).sum()),
+            };
+            std::thread::spawn(move || read_files(found, left_out, &sender));
+            expectation
+        }
+        Source::Records(path) => {
+            let file = File::open(path)?;
+            let prefix = prefix.to_vec();
+            std::thread::spawn(move || read_records(BufReader::new(file), &prefix, &sender));
+            Expectation::default()
+        }
+        Source::Stdin => {
+            let prefix = prefix.to_vec();
+            std::thread::spawn(move || read_records(BufReader::new(std::io::stdin()), &prefix, &sender));
+            Expectation::default()
+        }
+    };
+    Ok((expectation, pieces))
+}
+
+type Walked = (Vec<Found>, Vec<(LeftOut, String)>);
+
+/// Every regular file below a folder, in the order of their names.
+fn walk(folder: &Path, prefix: &[u8]) -> std::io::Result<Walked> {
+    let mut found = Vec::new();
+    let mut left_out = Vec::new();
+    let mut folders = Vec::new();
+    visit(folder, prefix, (&mut found, &mut left_out, &mut folders))?;
+    while let Some((path, prefix)) = folders.pop() {
+        if let Err(error) = visit(&path, &prefix, (&mut found, &mut left_out, &mut folders)) {
+            left_out.push((LeftOut::Unreadable, format!("{}: {error}", path.display())));
+        }
+    }
+    found.sort_by(|a, b| a.key.cmp(&b.key));
+    Ok((found, left_out))
+}
+
+type Lists<'a> = (
+    &'a mut Vec<Found>,
+    &'a mut Vec<(LeftOut, String)>,
+    &'a mut Vec<(PathBuf, Vec<u8>)>,
+);
+
+fn visit(folder: &Path, prefix: &[u8], (found, left_out, folders): Lists<'_>) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = entry.path();
+        let mut key = prefix.to_vec();
+        key.extend_from_slice(entry.file_name().as_bytes());
+        // The entry's own type and metadata: a link is a link, whatever it points to.
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            key.push(b'/');
+            folders.push((path, key));
+        } else if kind.is_file() {
+            match entry.metadata() {
+                Ok(metadata) => found.push(Found {
+                    path,
+                    key,
+                    bytes: metadata.len(),
+                }),
+                Err(error) => left_out.push((LeftOut::Unreadable, format!("{}: {error}", path.display()))),
+            }
+        } else {
+            left_out.push((LeftOut::NotAFile, format!("{}: no regular file", path.display())));
+        }
+    }
+    Ok(())
+}
+
+fn read_files(found: Vec<Found>, left_out: Vec<(LeftOut, String)>, sender: &SyncSender<Piece>) {
+    for (why, what) in left_out {
+        if sender.send(Piece::LeftOut(why, what)).is_err() {
+            return;
+        }
+    }
+    let mut batch = Batch::new(sender);
+    for file in found {
+        let piece = match read_file(&file) {
+            Ok(value) => batch.add(Record {
+                key: file.key,
+                value,
+                expiry_ms: None,
+            }),
+            Err((why, what)) => batch.leave_out(why, what),
+        };
+        if piece.is_err() {
+            return;
+        }
+    }
+    let _receiver_may_be_gone = batch.send();
+}
+
+fn read_file(file: &Found) -> Result<Vec<u8>, (LeftOut, String)> {
+    let path = &file.path;
+    let unreadable = |error: std::io::Error| (LeftOut::Unreadable, format!("{}: {error}", path.display()));
+    if file.key.len() > KEY_BYTES_MAX {
+        return Err((
+            LeftOut::Unreadable,
+            format!("{}: its key is above {KEY_BYTES_MAX} bytes", path.display()),
+        ));
+    }
+    let limit = u64::try_from(VALUE_BYTES_MAX).unwrap_or(u64::MAX);
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, rustix::fs::Mode::empty());
+    let opened = File::from(opened.map_err(|errno| unreadable(errno.into()))?);
+    let mut value = Vec::with_capacity(usize::try_from(file.bytes.min(limit)).unwrap_or(0) + 1);
+    // One byte above the limit tells "too large" from "just fits", also for a file that grew since it was listed.
+    opened
+        .take(limit + 1)
+        .read_to_end(&mut value)
+        .map_err(unreadable)?;
+    if value.len() > VALUE_BYTES_MAX {
+        let what = format!(
+            "{}: larger than a value may be ({} MiB); leave it out with --skip-large",
+            path.display(),
+            VALUE_BYTES_MAX >> 20
+        );
+        return Err((LeftOut::TooLarge, what));
+    }
+    Ok(value)
+}
+
+fn read_records(mut source: impl BufRead, prefix: &[u8], sender: &SyncSender<Piece>) {
+    let mut batch = Batch::new(sender);
+    let mut text = String::new();
+    for line in 1.. {
+        text.clear();
+        match source.by_ref().take(LINE_BYTES_MAX).read_line(&mut text) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) => {
+                let _receiver_may_be_gone =
+                    sender.send(Piece::Failed(format!("line {line}: cannot read: {error}")));
+                return;
+            }
+        }
+        if text.trim().is_empty() {
+            continue;
+        }
+        let sent = match parse_record(line, &text) {
+            Err(error) => batch.leave_out(LeftOut::Unreadable, error.to_string()),
+            Ok(record) if record.value.len() > VALUE_BYTES_MAX => {
+                let what = format!("line {line}: its value is above {} MiB", VALUE_BYTES_MAX >> 20);
+                batch.leave_out(LeftOut::TooLarge, what)
+            }
+            Ok(mut record) => {
+                record.key.splice(..0, prefix.iter().copied());
+                if record.key.is_empty() || record.key.len() > KEY_BYTES_MAX {
+                    let what = format!("line {line}: a key has 1 to {KEY_BYTES_MAX} bytes");
+                    batch.leave_out(LeftOut::Unreadable, what)
+                } else {
+                    batch.add(record)
+                }
+            }
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+    let _receiver_may_be_gone = batch.send();
+}
+
+/// The receiver is gone: the load was given up.
+struct GivenUp;
+
+struct Batch<'a> {
+    sender: &'a SyncSender<Piece>,
+    records: Vec<Record>,
+    keys: std::collections::BTreeSet<Vec<u8>>,
+    bytes: usize,
+}
+
+impl<'a> Batch<'a> {
+    fn new(sender: &'a SyncSender<Piece>) -> Self {
+        Self {
+            sender,
+            records: Vec::new(),
+            keys: std::collections::BTreeSet::new(),
+            bytes: 0,
+        }
+    }
+
+    fn add(&mut self, record: Record) -> Result<(), GivenUp> {
+        let bytes = record.key.len() + record.value.len();
+        let full = self.records.len() == BATCH_ITEMS || self.bytes + bytes > BATCH_BYTES;
+        if (full && !self.records.is_empty()) || self.keys.contains(&record.key) {
+            self.send()?;
+        }
+        self.bytes += bytes;
+        self.keys.insert(record.key.clone());
+        self.records.push(record);
+        Ok(())
+    }
+
+    fn leave_out(&mut self, why: LeftOut, what: String) -> Result<(), GivenUp> {
+        self.sender
+            .send(Piece::LeftOut(why, what))
+            .map_err(|_closed| GivenUp)
+    }
+
+    fn send(&mut self) -> Result<(), GivenUp> {
+        self.bytes = 0;
+        self.keys.clear();
+        let records = std::mem::take(&mut self.records);
+        if records.is_empty() {
+            return Ok(());
+        }
+        self.sender.send(Piece::Batch(records)).map_err(|_closed| GivenUp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+
+    fn pieces(source: &Source, prefix: &[u8]) -> (Vec<Record>, Vec<LeftOut>) {
+        let (_, pieces) = start(source, prefix).unwrap();
+        let mut records = Vec::new();
+        let mut left_out = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Batch(batch) => records.extend(batch),
+                Piece::LeftOut(why, _) => left_out.push(why),
+                Piece::Failed(what) => panic!("{what}"),
+            }
+        }
+        (records, left_out)
+    }
+
+    #[test]
+    fn a_folder_gives_relative_names_as_bytes_and_follows_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        std::fs::write(dir.path().join("a/b/file"), b"deep").unwrap();
+        std::fs::write(dir.path().join(OsStr::from_bytes(b"\xff")), b"name is no UTF-8").unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("..", dir.path().join("a/loop")).unwrap();
+        let (records, left_out) = pieces(&Source::Folder(dir.path().to_owned()), b"p/");
+        let keys: Vec<_> = records.iter().map(|record| record.key.clone()).collect();
+        assert_eq!(keys, [b"p/a/b/file".to_vec(), b"p/\xff".to_vec()]);
+        assert_eq!(records[0].value, b"deep");
+        assert_eq!(left_out, [LeftOut::NotAFile; 2]);
+    }
+
+    #[test]
+    fn a_file_at_the_limit_is_taken_and_one_byte_more_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("fits"), vec![7; VALUE_BYTES_MAX]).unwrap();
+        std::fs::write(dir.path().join("large"), vec![7; VALUE_BYTES_MAX + 1]).unwrap();
+        let (records, left_out) = pieces(&Source::Folder(dir.path().to_owned()), b"");
+        assert_eq!(records.len(), 1);
+        assert_eq!(records[0].key, b"fits");
+        assert_eq!(left_out, [LeftOut::TooLarge]);
+    }
+
+    #[test]
+    fn a_key_that_comes_twice_in_a_record_file_goes_into_two_batches() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        std::io::Write::write_all(
+            &mut file,
+            b"{\"key\":\"a\",\"value\":\"1\"}\n\nbroken\n{\"key\":\"a\",\"value\":\"2\"}\n{\"key\":\"\",\"value\":\"\"}\n",
+        )
+        .unwrap();
+        let (_, pieces) = start(&Source::Records(file.path().to_owned()), b"").unwrap();
+        let batches: Vec<_> = pieces
+            .into_iter()
+            .filter_map(|piece| match piece {
+                Piece::Batch(batch) => Some(batch.len()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(batches, [1, 1]);
+    }
+}

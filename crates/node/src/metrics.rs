@@ -1,0 +1,220 @@
+//! The numbers of a node, between the core that counts and the thread that tells.
+//!
+//! In: [`Board::publish`] from the core's loop, which never waits. Out: [`Board::snapshot`] for the metrics thread, and
+//! through it `/metrics`, `/healthz` and `/trace`. Invariant: the core never blocks on a reader.
+
+pub mod server;
+pub mod text;
+
+use headwater_converged::device::DeviceStats;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError, TryLockError};
+
+/// Whether a node serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Health {
+    /// The index is being rebuilt.
+    Recovering = 0,
+    /// It serves.
+    Serving = 1,
+    /// It was asked to stop and answers what is in flight.
+    Draining = 2,
+}
+
+impl Health {
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Recovering => "recovering",
+            Self::Serving => "ok",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+/// What became of a command, as far as counting goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StatusClass {
+    /// Done.
+    Ok,
+    /// The client asked for something that cannot be: syntax, type, a missing argument.
+    ClientError,
+    /// The device could not: full, damaged, overloaded.
+    DeviceError,
+}
+
+impl StatusClass {
+    /// Its label value.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::ClientError => "client_error",
+            Self::DeviceError => "device_error",
+        }
+    }
+}
+
+/// Nanoseconds of the stages of sampled requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StageTime {
+    /// Requests sampled.
+    pub samples: u64,
+    /// Their nanoseconds in this stage, together.
+    pub nanos: u64,
+}
+
+/// The last sampled request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Trace {
+    /// Its command.
+    pub command: &'static str,
+    /// Each stage it went through, in order, with its nanoseconds.
+    pub stages: Vec<TraceStage>,
+    /// From the first byte to the answer.
+    pub total_ns: u64,
+}
+
+/// One stage of a [`Trace`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TraceStage {
+    /// The stage.
+    pub stage: &'static str,
+    /// Nanoseconds in it.
+    pub ns: u64,
+}
+
+/// What the faces of a node count.
+#[derive(Clone, Debug, Default)]
+pub struct FaceNumbers {
+    /// Clients connected now.
+    pub connections: u64,
+    /// Clients that ever connected.
+    pub connections_total: u64,
+    /// Clients refused because of the limit.
+    pub connections_refused: u64,
+    /// Commands by name and what became of them.
+    pub commands: BTreeMap<(&'static str, StatusClass), u64>,
+    /// Bytes from clients.
+    pub bytes_in: u64,
+    /// Bytes to clients.
+    pub bytes_out: u64,
+    /// Commands in the device now, by face.
+    pub in_flight: BTreeMap<&'static str, u64>,
+    /// The last sampled request.
+    pub trace: Option<Trace>,
+}
+
+/// Every number at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// The device's.
+    pub device: DeviceStats,
+    /// The faces'.
+    pub faces: FaceNumbers,
+    /// Time of sampled requests by stage: one request a publication at most.
+    pub stages: BTreeMap<&'static str, StageTime>,
+}
+
+/// Where the core leaves its numbers.
+#[derive(Debug)]
+pub struct Board {
+    health: AtomicU8,
+    snapshot: Mutex<Snapshot>,
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Self {
+            health: AtomicU8::new(Health::Recovering as u8),
+            snapshot: Mutex::default(),
+        }
+    }
+}
+
+impl Board {
+    /// Leaves the numbers, unless somebody is reading just now; returns whether they were left.
+    pub fn publish(&self, device: &DeviceStats, faces: FaceNumbers) -> bool {
+        let mut snapshot = match self.snapshot.try_lock() {
+            Ok(snapshot) => snapshot,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let fresh = faces
+            .trace
+            .clone()
+            .filter(|trace| snapshot.faces.trace.as_ref() != Some(trace));
+        for stage in fresh.into_iter().flat_map(|trace| trace.stages) {
+            let time = snapshot.stages.entry(stage.stage).or_default();
+            time.samples += 1;
+            time.nanos += stage.ns;
+        }
+        snapshot.device = *device;
+        snapshot.faces = faces;
+        true
+    }
+
+    /// The numbers as last left.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        // A snapshot is replaced whole, so a reader that panicked left it whole.
+        self.snapshot
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Says how the node is.
+    pub fn set_health(&self, health: Health) {
+        self.health.store(health as u8, Ordering::Relaxed);
+    }
+
+    /// How the node is.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        match self.health.load(Ordering::Relaxed) {
+            1 => Health::Serving,
+            2 => Health::Draining,
+            _ => Health::Recovering,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sampled_request_is_counted_once_however_often_it_is_published() {
+        let board = Board::default();
+        let sampled = |ns| FaceNumbers {
+            trace: Some(Trace {
+                command: "get",
+                stages: vec![TraceStage { stage: "queued", ns }],
+                total_ns: ns,
+            }),
+            ..FaceNumbers::default()
+        };
+        for ns in [7, 7, 5] {
+            assert!(board.publish(&DeviceStats::default(), sampled(ns)));
+        }
+        assert_eq!(
+            board.snapshot().stages["queued"],
+            StageTime {
+                samples: 2,
+                nanos: 12
+            }
+        );
+    }
+
+    #[test]
+    fn the_core_never_waits_for_a_reader() {
+        let board = Board::default();
+        let _reader = board.snapshot.lock().unwrap();
+        assert!(!board.publish(&DeviceStats::default(), FaceNumbers::default()));
+    }
+}

@@ -1,0 +1,158 @@
+//! The thread that tells the numbers: `/metrics`, `/healthz`, `/trace`.
+//!
+//! In: HTTP. Out: text. tokio lives on this thread and nowhere else; the core's loop never waits for it.
+
+use super::{Board, Health, text};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// A running metrics thread; dropping it ends the thread.
+#[derive(Debug)]
+pub struct MetricsServer {
+    address: SocketAddr,
+    _end: oneshot::Sender<()>,
+}
+
+/// Why metrics could not be served.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{address}: cannot serve metrics here: {source}; choose another address with --metrics (port 0 picks one)"
+)]
+pub struct MetricsError {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+impl MetricsServer {
+    /// Listens and starts the thread.
+    ///
+    /// # Errors
+    /// [`MetricsError`] when the address is taken.
+    pub fn start(address: SocketAddr, board: Arc<Board>) -> Result<Self, MetricsError> {
+        let failed = |source| MetricsError { address, source };
+        if !address.ip().is_loopback() {
+            tracing::warn!(%address, "metrics are served beyond this machine, to anybody who can reach the address");
+        }
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let (end, ended) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("metrics".to_owned())
+            .spawn(move || {
+                if let Err(error) = serve(listener, board, ended) {
+                    tracing::error!(%error, "metrics are no longer served");
+                }
+            })
+            .map_err(failed)?;
+        Ok(Self { address, _end: end })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+fn serve(listener: TcpListener, board: Arc<Board>, ended: oneshot::Receiver<()>) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let routes = Router::new()
+            .route("/metrics", get(metrics))
+            .route("/healthz", get(health))
+            .route("/trace", get(trace))
+            .with_state(board);
+        tokio::select! {
+            served = async { axum::serve(listener, routes).await } => served,
+            _dropped = ended => Ok(()),
+        }
+    })
+}
+
+async fn metrics(State(board): State<Arc<Board>>) -> Response {
+    match text::encode(board.snapshot()) {
+        Ok(text) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+async fn health(State(board): State<Arc<Board>>) -> Response {
+    let health = board.health();
+    let code = match health {
+        Health::Serving => StatusCode::OK,
+        Health::Recovering | Health::Draining => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    (code, format!("{}\n", health.word())).into_response()
+}
+
+async fn trace(State(board): State<Arc<Board>>) -> Response {
+    match board.snapshot().faces.trace {
+        Some(trace) => axum::Json(trace).into_response(),
+        None => (StatusCode::NOT_FOUND, "no request was sampled yet\n").into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+
+    fn ask(address: SocketAddr, path: &str) -> String {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn health_follows_the_board_and_metrics_are_text() {
+        let board = Arc::new(Board::default());
+        let server = MetricsServer::start("127.0.0.1:0".parse().unwrap(), Arc::clone(&board)).unwrap();
+        let answer = ask(server.address(), "/healthz");
+        assert!(
+            answer.starts_with("HTTP/1.1 503") && answer.ends_with("recovering\n"),
+            "{answer}"
+        );
+        board.set_health(Health::Serving);
+        let answer = ask(server.address(), "/healthz");
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"),
+            "{answer}"
+        );
+        assert!(ask(server.address(), "/metrics").contains("headwater_free_blocks 0"));
+        assert!(ask(server.address(), "/trace").starts_with("HTTP/1.1 404"));
+        assert!(ask(server.address(), "/nothing").starts_with("HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn a_taken_address_is_named() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let error = MetricsServer::start(address, Arc::default())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(&address.to_string()) && error.contains("--metrics"),
+            "{error}"
+        );
+    }
+}

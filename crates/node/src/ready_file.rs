@@ -1,0 +1,47 @@
+//! The ready file: where a node says that it serves, and at which addresses.
+//!
+//! In: addresses. Out: a JSON file that is either absent, or complete: written beside and renamed.
+
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// What the ready file says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    /// Address of the RESP face.
+    pub resp: String,
+    /// Address of metrics and health.
+    pub metrics: String,
+    /// Path of the Unix socket, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unix: Option<PathBuf>,
+    /// The process.
+    pub pid: u32,
+}
+
+/// A ready file that could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: cannot write the ready file: {source}; check the path given with --ready-file", path.display())]
+pub struct ReadyFileError {
+    path: PathBuf,
+    source: std::io::Error,
+}
+
+impl Ready {
+    /// Writes the file in one step.
+    ///
+    /// # Errors
+    /// [`ReadyFileError`] names the path.
+    pub fn write(&self, path: &Path) -> Result<(), ReadyFileError> {
+        let failed = |source| ReadyFileError {
+            path: path.to_owned(),
+            source,
+        };
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".new");
+        let mut text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
+        text.push(b'\n');
+        std::fs::write(&beside, text).map_err(failed)?;
+        std::fs::rename(&beside, path).map_err(failed)
+    }
+}

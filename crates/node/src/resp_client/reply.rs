@@ -1,0 +1,178 @@
+//! One RESP2 reply, decoded from bytes as they arrive.
+//!
+//! In: bytes. Out: a [`Reply`] and how many bytes it took, or the wish for more. Invariant: whatever a peer sends, the
+//! decoder neither panics nor takes memory for bytes that are not there.
+
+/// Longest line a reply may have.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+/// Longest bulk string a reply may carry: Redis's own limit.
+const BULK_BYTES_MAX: usize = 512 << 20;
+/// Deepest nesting of arrays.
+const DEPTH_MAX: u8 = 8;
+
+/// What a server answered.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// `+OK`
+    Simple(String),
+    /// `-ERR ...`
+    Error(String),
+    /// `:7`
+    Integer(i64),
+    /// `$3 abc`
+    Bulk(Vec<u8>),
+    /// `$-1` or `*-1`
+    Nil,
+    /// `*2 ...`
+    Array(Vec<Reply>),
+}
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Simple(text) => write!(f, "Simple({text:?})"),
+            Self::Error(text) => write!(f, "Error({text:?})"),
+            Self::Integer(number) => write!(f, "Integer({number})"),
+            // User data never prints.
+            Self::Bulk(bytes) => write!(f, "Bulk({} bytes)", bytes.len()),
+            Self::Nil => f.write_str("Nil"),
+            Self::Array(items) => f.debug_tuple("Array").field(items).finish(),
+        }
+    }
+}
+
+/// Bytes that are no RESP2 reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer does not speak RESP2 ({0}): is this the address of a Headwater or Redis server?")]
+pub struct NotAReply(&'static str);
+
+/// Decodes the first reply of `bytes`: the reply and its length, or `None` while it is not all there.
+///
+/// # Errors
+/// [`NotAReply`] when more bytes cannot help.
+pub fn decode(bytes: &[u8]) -> Result<Option<(Reply, usize)>, NotAReply> {
+    decode_at(bytes, DEPTH_MAX)
+}
+
+fn decode_at(bytes: &[u8], depth: u8) -> Result<Option<(Reply, usize)>, NotAReply> {
+    let Some((line, mut used)) = line(bytes)? else {
+        return Ok(None);
+    };
+    let Some((&kind, rest)) = line.split_first() else {
+        return Err(NotAReply("an empty line"));
+    };
+    let reply = match kind {
+        b'+' => Reply::Simple(String::from_utf8_lossy(rest).into_owned()),
+        b'-' => Reply::Error(String::from_utf8_lossy(rest).into_owned()),
+        b':' => Reply::Integer(number(rest)?),
+        b'$' => {
+            let length = number(rest)?;
+            if length == -1 {
+                return Ok(Some((Reply::Nil, used)));
+            }
+            let length = usize::try_from(length).map_err(|_negative| NotAReply("a negative length"))?;
+            if length > BULK_BYTES_MAX {
+                return Err(NotAReply("a string above 512 MiB"));
+            }
+            let Some(body) = bytes.get(used..used + length + 2) else {
+                return Ok(None);
+            };
+            let (body, end) = body.split_at(length);
+            if end != b"\r\n" {
+                return Err(NotAReply("a string without its end"));
+            }
+            used += length + 2;
+            Reply::Bulk(body.to_vec())
+        }
+        b'*' => return array(bytes, rest, used, depth),
+        _ => return Err(NotAReply("an unknown first byte")),
+    };
+    Ok(Some((reply, used)))
+}
+
+fn array(bytes: &[u8], rest: &[u8], mut used: usize, depth: u8) -> Result<Option<(Reply, usize)>, NotAReply> {
+    let count = number(rest)?;
+    if count == -1 {
+        return Ok(Some((Reply::Nil, used)));
+    }
+    if count < 0 {
+        return Err(NotAReply("a negative count"));
+    }
+    let deeper = depth.checked_sub(1).ok_or(NotAReply("arrays nested too deep"))?;
+    // The count is the peer's word; memory grows only with bytes that have arrived.
+    let mut items = Vec::new();
+    for _ in 0..count {
+        let Some((item, length)) = decode_at(bytes.get(used..).unwrap_or_default(), deeper)? else {
+            return Ok(None);
+        };
+        used += length;
+        items.push(item);
+    }
+    Ok(Some((Reply::Array(items), used)))
+}
+
+fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, NotAReply> {
+    match bytes.iter().take(LINE_BYTES_MAX).position(|&byte| byte == b'\n') {
+        Some(end) => match bytes.get(..end).and_then(|line| line.strip_suffix(b"\r")) {
+            Some(line) => Ok(Some((line, end + 1))),
+            None => Err(NotAReply("a line without its carriage return")),
+        },
+        None if bytes.len() >= LINE_BYTES_MAX => Err(NotAReply("a line above 64 KiB")),
+        None => match bytes.first() {
+            None | Some(b'+' | b'-' | b':' | b'$' | b'*') => Ok(None),
+            Some(_) => Err(NotAReply("an unknown first byte")),
+        },
+    }
+}
+
+fn number(text: &[u8]) -> Result<i64, NotAReply> {
+    std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or(NotAReply("a number that is none"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_reply_is_read_byte_by_byte() {
+        let bytes = b"*6\r\n+OK\r\n-ERR no\r\n:-7\r\n$3\r\na\r\n\r\n$-1\r\n*0\r\n";
+        for end in 0..bytes.len() {
+            assert_eq!(decode(&bytes[..end]), Ok(None), "cut at {end}");
+        }
+        let expected = Reply::Array(vec![
+            Reply::Simple("OK".into()),
+            Reply::Error("ERR no".into()),
+            Reply::Integer(-7),
+            Reply::Bulk(b"a\r\n".to_vec()),
+            Reply::Nil,
+            Reply::Array(vec![]),
+        ]);
+        assert_eq!(decode(bytes), Ok(Some((expected, bytes.len()))));
+    }
+
+    #[test]
+    fn strangers_are_refused_not_believed() {
+        for bytes in [
+            &b"HTTP/1.1 400 Bad Request\r\n"[..],
+            b"HTT",
+            b"\r\n",
+            b"$x\r\n",
+            b"$-2\r\n",
+            b"*-2\r\n",
+            b"$999999999999\r\n",
+            b"$1\r\nabc",
+            b"+OK\n",
+            b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
+        ] {
+            assert!(decode(bytes).is_err(), "{}", String::from_utf8_lossy(bytes));
+        }
+        assert_eq!(
+            decode(b"*9223372036854775807\r\n"),
+            Ok(None),
+            "a boast takes no memory"
+        );
+    }
+}

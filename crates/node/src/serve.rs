@@ -1,0 +1,199 @@
+//! `headwater serve`: a node from its configuration to its last completion.
+//!
+//! In: a [`Config`], something that opens a device and its faces. Out: a node that served until it was asked to stop.
+//! Invariant: a clean end means that every accepted command was answered, everything is durable, and a checkpoint stands.
+//!
+//! ```text
+//!   lock the directory -> metrics (recovering) -> recover -> ready file -> serve -> drain -> checkpoint -> unlock
+//! ```
+
+use crate::config::{Bytes, Config, DurabilityMode};
+use crate::core_device::CoreDevice;
+use crate::core_loop::{CoreLoop, Ended};
+use crate::data_dir::{DataDir, DataDirError, IfMissing};
+use crate::face::Face;
+use crate::metrics::server::{MetricsError, MetricsServer};
+use crate::metrics::{Board, Health};
+use crate::ready_file::{Ready, ReadyFileError};
+use crate::stop::Stop;
+use headwater_host::clock::{Clock, Nanos};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// How far a recovery has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// What is being done.
+    pub stage: &'static str,
+    /// Steps done: pages or blocks looked at.
+    pub done: u64,
+    /// Steps in all.
+    pub total: u64,
+}
+
+/// What opening a node's device brings.
+pub struct Opened<D> {
+    /// The device, recovered.
+    pub device: D,
+    /// Its faces, listening.
+    pub faces: Vec<Box<dyn Face<D>>>,
+    /// Where the RESP face listens.
+    pub resp: SocketAddr,
+    /// Bytes of flash.
+    pub capacity: Bytes,
+    /// How long to poll in vain before sleeping.
+    pub spin: Nanos,
+}
+
+impl<D> std::fmt::Debug for Opened<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Opened")
+            .field("resp", &self.resp)
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a node tells whoever started it.
+pub trait Console {
+    /// Recovery goes on.
+    fn recovering(&mut self, recovery: Recovery);
+    /// It serves.
+    fn serving(&mut self, node: &Serving<'_>);
+    /// It was asked to stop and answers what is in flight.
+    fn stopped(&mut self, ended: Ended);
+}
+
+/// What there is to say about a node that serves.
+#[derive(Debug)]
+pub struct Serving<'a> {
+    /// Its configuration.
+    pub config: &'a Config,
+    /// Its addresses.
+    pub ready: &'a Ready,
+    /// Bytes of flash.
+    pub capacity: Bytes,
+    /// Keys found.
+    pub keys: u64,
+    /// From the start to now.
+    pub took: Nanos,
+}
+
+/// Why a node did not serve, or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The data directory.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// Metrics.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// The ready file.
+    #[error(transparent)]
+    ReadyFile(#[from] ReadyFileError),
+    /// The device or a face could not be opened.
+    #[error("{0}")]
+    Open(String),
+    /// The system refused what the core's loop sleeps on.
+    #[error("the node cannot go on: {0}; everything acknowledged is safe, start it again")]
+    System(#[from] std::io::Error),
+    /// The last flush or checkpoint failed.
+    #[error(
+        "the node stopped without its last checkpoint: {0}; the next start recovers by reading the whole log"
+    )]
+    Shutdown(String),
+}
+
+/// Runs a node until it is asked to stop.
+///
+/// # Errors
+/// [`ServeError`] when it cannot start or cannot end cleanly.
+pub fn serve<D, O>(config: &Config, stop: &Stop, console: &mut dyn Console, open: O) -> Result<(), ServeError>
+where
+    D: CoreDevice,
+    O: FnOnce(&DataDir, Clock, &mut dyn FnMut(Recovery)) -> Result<Opened<D>, String>,
+{
+    let clock = Clock::start();
+    let directory = DataDir::take(&config.data, IfMissing::Create)?;
+    if let Some(path) = &config.ready_file {
+        // A file that an earlier node left behind when it was killed must not speak for this one.
+        let _absent_is_fine = std::fs::remove_file(path);
+    }
+    let board = Arc::new(Board::default());
+    let metrics = MetricsServer::start(config.metrics, Arc::clone(&board))?;
+    let opened =
+        open(&directory, clock, &mut |recovery| console.recovering(recovery)).map_err(ServeError::Open)?;
+    let Opened {
+        mut device,
+        faces,
+        resp,
+        capacity,
+        spin,
+    } = opened;
+    let ready = Ready {
+        resp: resp.to_string(),
+        metrics: metrics.address().to_string(),
+        unix: config.unix.clone(),
+        pid: std::process::id(),
+    };
+    board.set_health(Health::Serving);
+    if let Some(path) = &config.ready_file {
+        ready.write(path)?;
+    }
+    console.serving(&Serving {
+        config,
+        ready: &ready,
+        capacity,
+        keys: device.stats().keys.iter().sum(),
+        took: clock.now(),
+    });
+    tracing::info!(resp = %ready.resp, metrics = %ready.metrics, durability = %modes(config), "serving");
+    let ran = CoreLoop {
+        device: &mut device,
+        faces,
+        clock,
+        spin,
+        board: &board,
+    }
+    .run(stop);
+    if let Some(path) = &config.ready_file {
+        let _absent_is_fine = std::fs::remove_file(path);
+    }
+    // Also when the loop failed: what is in memory is made durable before the failure is told.
+    let shut = device.shutdown(&clock).map_err(ServeError::Shutdown);
+    let ended = ran?;
+    shut?;
+    console.stopped(ended);
+    drop(directory);
+    Ok(())
+}
+
+/// The durability of the namespaces, in as few words as it takes.
+#[must_use]
+pub fn modes(config: &Config) -> String {
+    let mut text = String::new();
+    let first = config.durability.first().copied().map(DurabilityMode);
+    if let Some(first) = first {
+        text = first.to_string();
+    }
+    for (number, mode) in (1u32..).zip(config.durability.map(DurabilityMode)) {
+        if Some(mode) != first {
+            text.push_str(&format!(", namespace {number} {mode}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Overrides;
+
+    #[test]
+    fn modes_name_only_what_differs() {
+        let mut config = Config::assemble(None, Overrides::default()).unwrap();
+        assert_eq!(modes(&config), "always");
+        config.durability[3] = headwater_converged::device::Durability::OnFlush;
+        assert_eq!(modes(&config), "always, namespace 4 on-flush");
+    }
+}

@@ -1,0 +1,76 @@
+//! Which command ids of a queue are in use by a live command.
+//!
+//! In: ids as hosts choose them, any 16 bits. Out: whether one was free. Invariant: the count equals the bits set.
+
+const WORDS: usize = (1 << 16) / 64;
+
+/// A set of command ids: 8 KiB, no allocation after the first.
+#[derive(Debug)]
+pub struct LiveIds {
+    bits: Box<[u64]>,
+    count: u32,
+}
+
+impl LiveIds {
+    pub(crate) fn new() -> Self {
+        Self {
+            bits: vec![0; WORDS].into_boxed_slice(),
+            count: 0,
+        }
+    }
+
+    /// Adds an id; false if it was there.
+    #[inline]
+    pub(crate) fn insert(&mut self, id: u16) -> bool {
+        let (word, bit) = place(id);
+        let free = self.bits[word] & bit == 0;
+        self.bits[word] |= bit;
+        self.count += u32::from(free);
+        free
+    }
+
+    /// Removes an id; false if it was not there.
+    #[inline]
+    pub(crate) fn remove(&mut self, id: u16) -> bool {
+        let (word, bit) = place(id);
+        let there = self.bits[word] & bit != 0;
+        self.bits[word] &= !bit;
+        self.count -= u32::from(there);
+        there
+    }
+
+    /// How many ids are in.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+}
+
+#[inline]
+fn place(id: u16) -> (usize, u64) {
+    (usize::from(id / 64), 1 << (id % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn agrees_with_a_plain_set() {
+        let mut ids = LiveIds::new();
+        let mut model = BTreeSet::new();
+        let mut state = 0x1234_5678_u32;
+        for _ in 0..50_000 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let [_, _, low, high] = state.to_le_bytes();
+            let id = u16::from_le_bytes([low, high & 0x81]);
+            if state & 1 == 0 {
+                assert_eq!(ids.insert(id), model.insert(id));
+            } else {
+                assert_eq!(ids.remove(id), model.remove(&id));
+            }
+            assert_eq!(usize::try_from(ids.count()).unwrap(), model.len());
+        }
+    }
+}

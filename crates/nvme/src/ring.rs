@@ -1,0 +1,39 @@
+//! The one ring: entries, doorbells and the sleep handshake, over any [`RingMemory`].
+//!
+//! In: 64-byte commands from the host, 16-byte completions from the controller. Out: the same entries on the other side,
+//! each exactly once and in order. Four ends, each owned by one thread: [`submission::SubmissionProducer`] and
+//! [`completion::CompletionConsumer`] on the host, [`submission::SubmissionConsumer`] and
+//! [`completion::CompletionProducer`] on the controller.
+//!
+//! ```text
+//!   host                        ring memory                          controller
+//!   push, publish  ──►  entries, then submission tail   ──►   fetch (acquire tail, load once)
+//!   ring           ◄──  submission tail event           ◄──   arm
+//!   reap           ◄──  entries, phase word last        ◄──   post
+//!   arm            ──►  completion tail event           ──►   ring
+//!   publish        ──►  completion head                 ──►   room
+//!   ring           ◄──  completion head event           ◄──   arm
+//! ```
+//!
+//! Doorbells follow NVMe's shadow doorbells and EventIdx (Base 2.0 section 5.8): who rings stores the new position,
+//! fences, and reads the position at which the sleeper wants to be woken; who sleeps stores that position, fences, and
+//! looks once more. One of the two always sees the other, so no wake-up is lost, and none is sent that nobody waits for.
+//!
+//! Invariant: a position from the other side is checked before it is used; an entry is loaded once and then judged.
+
+pub mod completion;
+pub mod doorbell;
+pub mod layout;
+pub mod submission;
+
+#[cfg(test)]
+#[cfg(loom)]
+mod models;
+
+pub use completion::{CompletionConsumer, CompletionFull, CompletionProducer};
+pub use doorbell::{DoorbellFault, DoorbellName, Wake};
+pub use layout::{QueueSlots, QueueSlotsError, RingLayout};
+pub use submission::{HeadFault, QueueFull, SubmissionConsumer, SubmissionProducer};
+
+#[cfg(doc)]
+use headwater_host::ring_memory::RingMemory;

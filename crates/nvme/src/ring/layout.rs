@@ -1,0 +1,150 @@
+//! Where the parts of a queue pair lie in ring memory, and arithmetic on positions.
+//!
+//! In: how many slots each queue has. Out: word numbers. Invariant: what different sides write never shares a cache line.
+
+use crate::spec::command::SUBMISSION_WORDS;
+use crate::spec::completion::COMPLETION_WORDS;
+use headwater_host::ring_memory::LINE_WORDS;
+
+/// Fewest slots of a queue: one is always empty (NVMe Base 2.0 section 3.3.1.4).
+pub const QUEUE_SLOTS_MIN: u32 = 2;
+/// Most slots of a queue: what the 16-bit queue size of a create command can say.
+pub const QUEUE_SLOTS_MAX: u32 = 1 << 16;
+
+/// How many slots a queue has, checked. One more than the entries it holds when full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct QueueSlots(u32);
+
+/// A queue cannot have so many slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a queue of {slots} slots was asked for; choose {QUEUE_SLOTS_MIN} to {QUEUE_SLOTS_MAX}")]
+pub struct QueueSlotsError {
+    /// What was asked for.
+    pub slots: u32,
+}
+
+impl QueueSlots {
+    /// That many slots.
+    ///
+    /// # Errors
+    /// [`QueueSlotsError`] outside [`QUEUE_SLOTS_MIN`] to [`QUEUE_SLOTS_MAX`].
+    pub const fn new(slots: u32) -> Result<Self, QueueSlotsError> {
+        if slots < QUEUE_SLOTS_MIN || slots > QUEUE_SLOTS_MAX {
+            return Err(QueueSlotsError { slots });
+        }
+        Ok(Self(slots))
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// Entries in a full queue.
+    #[must_use]
+    pub const fn entries_max(self) -> u32 {
+        self.0 - 1
+    }
+
+    /// The position behind this one.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn after(self, position: u32) -> u32 {
+        if position + 1 == self.0 { 0 } else { position + 1 }
+    }
+
+    /// How many steps lead from one position to the other.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn distance(self, from: u32, to: u32) -> u32 {
+        if to >= from { to - from } else { to + self.0 - from }
+    }
+
+    /// A word from the other side as a position, if it is one.
+    #[must_use]
+    #[inline]
+    pub(crate) fn position(self, word: u64) -> Option<u32> {
+        u32::try_from(word).ok().filter(|&position| position < self.0)
+    }
+}
+
+/// The map of one queue pair in ring memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingLayout {
+    /// Slots of the submission queue.
+    pub submission_slots: QueueSlots,
+    /// Slots of the completion queue.
+    pub completion_slots: QueueSlots,
+}
+
+impl RingLayout {
+    /// Written by the host: one past the last command.
+    pub const SUBMISSION_TAIL: usize = 0;
+    /// Written by the controller: wake me when the submission tail leaves this position.
+    pub const SUBMISSION_TAIL_EVENT: usize = LINE_WORDS;
+    /// Written by the host: the next completion it will read.
+    pub const COMPLETION_HEAD: usize = 2 * LINE_WORDS;
+    /// Written by the controller: wake me when the completion head leaves this position.
+    pub const COMPLETION_HEAD_EVENT: usize = 3 * LINE_WORDS;
+    /// Written by the host: wake me when the completion tail leaves this position.
+    pub const COMPLETION_TAIL_EVENT: usize = 4 * LINE_WORDS;
+
+    const ENTRIES: usize = 5 * LINE_WORDS;
+
+    /// Words of ring memory that the pair takes.
+    #[must_use]
+    pub const fn words(self) -> usize {
+        self.completion_word(self.completion_slots.get())
+    }
+
+    /// First word of a submission entry.
+    #[must_use]
+    #[inline]
+    pub const fn submission_word(self, position: u32) -> usize {
+        Self::ENTRIES + position as usize * SUBMISSION_WORDS
+    }
+
+    /// First word of a completion entry.
+    #[must_use]
+    #[inline]
+    pub const fn completion_word(self, position: u32) -> usize {
+        self.submission_word(self.submission_slots.get()) + position as usize * COMPLETION_WORDS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_out_of_range_are_refused() {
+        for slots in [0, 1, QUEUE_SLOTS_MAX + 1, u32::MAX] {
+            assert_eq!(QueueSlots::new(slots), Err(QueueSlotsError { slots }));
+        }
+        assert_eq!(QueueSlots::new(2).unwrap().entries_max(), 1);
+        assert_eq!(QueueSlots::new(QUEUE_SLOTS_MAX).unwrap().get(), 65_536);
+    }
+
+    #[test]
+    fn positions_wrap_at_the_queue_size() {
+        let slots = QueueSlots::new(3).unwrap();
+        assert_eq!(slots.after(2), 0);
+        assert_eq!(slots.distance(2, 1), 2);
+        assert_eq!(slots.distance(1, 1), 0);
+        assert_eq!(slots.position(2), Some(2));
+        assert_eq!(slots.position(3), None);
+        assert_eq!(slots.position(1 << 32), None);
+    }
+
+    #[test]
+    fn entries_lie_behind_the_doorbells_and_do_not_overlap() {
+        let layout = RingLayout {
+            submission_slots: QueueSlots::new(3).unwrap(),
+            completion_slots: QueueSlots::new(5).unwrap(),
+        };
+        assert_eq!(layout.submission_word(0), 40);
+        assert_eq!(layout.completion_word(0), 64);
+        assert_eq!(layout.words(), 74);
+    }
+}

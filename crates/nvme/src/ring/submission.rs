@@ -1,0 +1,322 @@
+//! Both ends of a submission queue.
+//!
+//! In: [`SubmissionEntry`] at the host's end. Out: the same at the controller's, once each, in order. Invariant: the tail
+//! the controller works with was checked; each word of an entry is loaded once, after the tail that covers it.
+
+use crate::ring::doorbell::{DoorbellFault, DoorbellName, Wake, arm, disarm, wake_after_fence};
+use crate::ring::layout::RingLayout;
+use crate::spec::command::SubmissionEntry;
+use headwater_host::ring_memory::RingMemory;
+use std::array;
+
+/// The queue holds as many commands as it can; reap completions and try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the submission queue is full; reap completions and submit again")]
+pub struct QueueFull;
+
+/// A completion names a submission head that the controller cannot have reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a completion names submission head {head}, which the controller cannot have reached; reset the queue pair"
+)]
+pub struct HeadFault {
+    /// What the completion said.
+    pub head: u16,
+}
+
+/// The host's end: writes commands and rings.
+#[derive(Debug)]
+pub struct SubmissionProducer<M> {
+    memory: M,
+    layout: RingLayout,
+    /// First entry that the controller may still read.
+    head: u32,
+    /// Where the next command goes.
+    tail: u32,
+    /// The tail that the doorbell shows.
+    published: u32,
+    /// The tail when somebody was last looked for behind a fence.
+    rung: u32,
+}
+
+impl<M: RingMemory> SubmissionProducer<M> {
+    pub(crate) fn new(memory: M, layout: RingLayout) -> Self {
+        Self {
+            memory,
+            layout,
+            head: 0,
+            tail: 0,
+            published: 0,
+            rung: 0,
+        }
+    }
+
+    /// How many commands can be pushed now.
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        let slots = self.layout.submission_slots;
+        slots.entries_max() - slots.distance(self.head, self.tail)
+    }
+
+    /// Writes a command behind the tail. The controller sees it after [`ring`](Self::ring).
+    ///
+    /// # Errors
+    /// [`QueueFull`] when no slot is free; nothing was written.
+    #[inline]
+    pub fn push(&mut self, entry: SubmissionEntry) -> Result<(), QueueFull> {
+        if self.room() == 0 {
+            return Err(QueueFull);
+        }
+        let first = self.layout.submission_word(self.tail);
+        for (word, value) in (first..).zip(entry.to_words()) {
+            self.memory.store_relaxed(word, value);
+        }
+        self.tail = self.layout.submission_slots.after(self.tail);
+        Ok(())
+    }
+
+    /// Write, fence, ring: shows every pushed command to the controller and says whether it must be woken.
+    #[inline]
+    pub fn ring(&mut self) -> Wake {
+        if self.publish() {
+            self.memory.fence();
+        }
+        self.wake_after_fence()
+    }
+
+    /// Stores the doorbell; returns whether it moved. The caller fences and then asks for the wake.
+    #[inline]
+    pub(crate) fn publish(&mut self) -> bool {
+        if self.published == self.tail {
+            return false;
+        }
+        // Release: the entries are visible to whoever acquires this tail.
+        self.memory
+            .store_release(RingLayout::SUBMISSION_TAIL, u64::from(self.tail));
+        self.published = self.tail;
+        true
+    }
+
+    #[inline]
+    pub(crate) fn wake_after_fence(&mut self) -> Wake {
+        if self.rung == self.published {
+            return Wake::NotNeeded;
+        }
+        let moved = self.rung..self.published;
+        self.rung = self.published;
+        wake_after_fence(
+            &self.memory,
+            RingLayout::SUBMISSION_TAIL_EVENT,
+            self.layout.submission_slots,
+            moved,
+        )
+    }
+
+    /// Learns from a completion how far the controller has fetched.
+    ///
+    /// # Errors
+    /// [`HeadFault`] for a head that is no position or lies beyond the doorbell; nothing changes.
+    pub fn set_head(&mut self, head: u16) -> Result<(), HeadFault> {
+        let slots = self.layout.submission_slots;
+        let new = u32::from(head);
+        if new >= slots.get() || slots.distance(self.head, new) > slots.distance(self.head, self.published) {
+            return Err(HeadFault { head });
+        }
+        self.head = new;
+        Ok(())
+    }
+}
+
+/// The controller's end: fetches commands.
+#[derive(Debug)]
+pub struct SubmissionConsumer<M> {
+    memory: M,
+    layout: RingLayout,
+    /// The next entry to fetch.
+    head: u32,
+    /// The last tail that was loaded and found possible.
+    tail: u32,
+}
+
+impl<M: RingMemory> SubmissionConsumer<M> {
+    pub(crate) fn new(memory: M, layout: RingLayout) -> Self {
+        disarm(&memory, RingLayout::SUBMISSION_TAIL_EVENT);
+        Self {
+            memory,
+            layout,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    /// Fetches the next command, looking at the doorbell only when everything seen before is fetched.
+    ///
+    /// # Errors
+    /// [`DoorbellFault`] when the tail is no possible position.
+    #[inline]
+    pub fn fetch(&mut self) -> Result<Option<SubmissionEntry>, DoorbellFault> {
+        if self.head == self.tail {
+            self.refresh()?;
+        }
+        Ok(self.fetch_seen())
+    }
+
+    /// Fetches the next command that the last look at the doorbell covered.
+    #[inline]
+    pub fn fetch_seen(&mut self) -> Option<SubmissionEntry> {
+        if self.head == self.tail {
+            return None;
+        }
+        let first = self.layout.submission_word(self.head);
+        let words = array::from_fn(|word| self.memory.load_relaxed(first + word));
+        self.head = self.layout.submission_slots.after(self.head);
+        Some(SubmissionEntry::from_words(words))
+    }
+
+    /// Loads the tail doorbell and checks it.
+    ///
+    /// # Errors
+    /// [`DoorbellFault`] when the value is no position, or moves the tail over entries that were not fetched yet.
+    #[inline]
+    pub fn refresh(&mut self) -> Result<(), DoorbellFault> {
+        let slots = self.layout.submission_slots;
+        let value = self.memory.load_acquire(RingLayout::SUBMISSION_TAIL);
+        let waiting = slots.distance(self.head, self.tail);
+        match slots.position(value) {
+            Some(tail) if waiting + slots.distance(self.tail, tail) <= slots.entries_max() => {
+                self.tail = tail;
+                Ok(())
+            }
+            _ => Err(DoorbellFault {
+                doorbell: DoorbellName::SubmissionTail,
+                value,
+                slots: slots.get(),
+            }),
+        }
+    }
+
+    /// Position of the next entry to fetch, as completions report it.
+    #[must_use]
+    #[inline]
+    pub fn head(&self) -> u16 {
+        // A position is below 65,536 slots by construction.
+        u16::try_from(self.head).unwrap_or(u16::MAX)
+    }
+
+    /// Whether [`fetch`](Self::fetch) would return something, a fault included.
+    #[must_use]
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        self.head != self.tail
+            || self.memory.load_acquire(RingLayout::SUBMISSION_TAIL) != u64::from(self.tail)
+    }
+
+    /// Asks to be woken by the next ring. Sleep only if [`has_work`](Self::has_work) then says no.
+    pub fn arm(&self) {
+        arm(&self.memory, RingLayout::SUBMISSION_TAIL_EVENT, self.tail);
+    }
+
+    /// Says that this side is awake.
+    pub fn disarm(&self) {
+        disarm(&self.memory, RingLayout::SUBMISSION_TAIL_EVENT);
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::ring::layout::QueueSlots;
+    use headwater_host::ring_memory::SharedWords;
+    use zerocopy::little_endian::U16;
+
+    fn ends(
+        slots: u32,
+    ) -> (
+        SubmissionProducer<SharedWords>,
+        SubmissionConsumer<SharedWords>,
+        SharedWords,
+    ) {
+        let layout = RingLayout {
+            submission_slots: QueueSlots::new(slots).unwrap(),
+            completion_slots: QueueSlots::new(2).unwrap(),
+        };
+        let memory = SharedWords::zeroed(layout.words());
+        (
+            SubmissionProducer::new(memory.clone(), layout),
+            SubmissionConsumer::new(memory.clone(), layout),
+            memory,
+        )
+    }
+
+    fn numbered(id: u16) -> SubmissionEntry {
+        SubmissionEntry {
+            command_id: U16::new(id),
+            ..SubmissionEntry::default()
+        }
+    }
+
+    #[test]
+    fn commands_arrive_once_and_in_order_over_many_wraps() {
+        let (mut producer, mut consumer, _) = ends(3);
+        for id in 0..100 {
+            producer.push(numbered(2 * id)).unwrap();
+            producer.push(numbered(2 * id + 1)).unwrap();
+            assert_eq!(producer.push(numbered(0)), Err(QueueFull));
+            assert_eq!(consumer.fetch(), Ok(None), "nothing is seen before the ring");
+            assert_eq!(producer.ring(), Wake::NotNeeded);
+            assert_eq!(consumer.fetch().unwrap(), Some(numbered(2 * id)));
+            assert_eq!(consumer.fetch().unwrap(), Some(numbered(2 * id + 1)));
+            assert_eq!(consumer.fetch(), Ok(None));
+            producer.set_head(consumer.head()).unwrap();
+        }
+    }
+
+    #[test]
+    fn impossible_tails_are_faults_and_change_nothing() {
+        let (mut producer, mut consumer, memory) = ends(4);
+        producer.push(numbered(7)).unwrap();
+        producer.push(numbered(8)).unwrap();
+        let _ = producer.ring();
+        consumer.refresh().unwrap();
+        for value in [4, 5, 1 << 16, 1 << 32, u64::MAX, 1] {
+            memory.store_release(RingLayout::SUBMISSION_TAIL, value);
+            let fault = consumer.refresh().unwrap_err();
+            assert_eq!((fault.value, fault.slots), (value, 4));
+            assert_eq!(fault.doorbell, DoorbellName::SubmissionTail);
+        }
+        assert_eq!(consumer.fetch_seen(), Some(numbered(7)));
+        assert_eq!(consumer.fetch_seen(), Some(numbered(8)));
+    }
+
+    #[test]
+    fn impossible_heads_are_faults() {
+        let (mut producer, _, _) = ends(4);
+        producer.push(numbered(1)).unwrap();
+        let _ = producer.ring();
+        producer.push(numbered(2)).unwrap();
+        for head in [2, 3, 4, u16::MAX] {
+            assert_eq!(producer.set_head(head), Err(HeadFault { head }));
+        }
+        assert_eq!(producer.room(), 1);
+        producer.set_head(1).unwrap();
+        assert_eq!(producer.room(), 2);
+    }
+
+    #[test]
+    fn only_the_first_ring_wakes_a_sleeper() {
+        let (mut producer, mut consumer, _) = ends(8);
+        consumer.arm();
+        assert!(!consumer.has_work());
+        producer.push(numbered(1)).unwrap();
+        assert_eq!(producer.ring(), Wake::Needed);
+        producer.push(numbered(2)).unwrap();
+        assert_eq!(producer.ring(), Wake::NotNeeded);
+        assert!(consumer.has_work());
+        consumer.disarm();
+        assert!(consumer.fetch().unwrap().is_some());
+        producer.push(numbered(3)).unwrap();
+        assert_eq!(producer.ring(), Wake::NotNeeded);
+        assert_eq!(producer.ring(), Wake::NotNeeded, "nothing moved");
+    }
+}

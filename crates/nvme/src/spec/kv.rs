@@ -1,0 +1,339 @@
+//! What the Key Value command set adds (KV 1.0d sections 3.1 and 3.2): the inline key, the store options, the List data
+//! structure, and entries ready to be submitted.
+//!
+//! In: keys and numbers. Out: fields of an entry, or bytes of a List answer that never exceed the host's buffer.
+
+use crate::spec::command::SubmissionEntry;
+use crate::spec::opcode::IoOpcode;
+use std::fmt;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::transmute;
+
+/// Most bytes of a key that an entry can carry inline (KV 2.1.5).
+pub const KV_KEY_BYTES_MAX: usize = 16;
+
+/// Bytes of the Number of Returned Keys in front of a List answer (figure 15).
+pub const LIST_HEADER_BYTES: usize = 4;
+
+/// A key that fits an entry: 1 to 16 bytes. Two keys of different length are different keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct InlineKey {
+    field: [u8; KV_KEY_BYTES_MAX],
+    bytes: u8,
+}
+
+impl InlineKey {
+    /// A key of these bytes, or `None` if they are none or more than 16.
+    #[must_use]
+    pub fn new(key: &[u8]) -> Option<Self> {
+        let bytes = u8::try_from(key.len()).ok().filter(|&bytes| bytes > 0)?;
+        let mut field = [0; KV_KEY_BYTES_MAX];
+        field.get_mut(..key.len())?.copy_from_slice(key);
+        Some(Self { field, bytes })
+    }
+
+    /// The key that an entry carries, or `None` if its length field is zero or above 16.
+    #[must_use]
+    #[inline]
+    pub fn of_entry(entry: &SubmissionEntry) -> Option<Self> {
+        let bytes = entry.kv_key_bytes();
+        (1..=KV_KEY_BYTES_MAX)
+            .contains(&usize::from(bytes))
+            .then(|| Self {
+                field: entry.kv_key_field(),
+                bytes,
+            })
+    }
+
+    /// The key's bytes.
+    #[must_use]
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.field[..usize::from(self.bytes)]
+    }
+
+    fn write_to(self, entry: &mut SubmissionEntry, options: StoreOptions) {
+        let [cdw2, cdw3, cdw14, cdw15]: [U32; 4] = transmute!(self.field);
+        entry.cdw2 = cdw2;
+        entry.cdw3 = cdw3;
+        entry.cdw14 = cdw14;
+        entry.cdw15 = cdw15;
+        entry.cdw11 = U32::new(u32::from(self.bytes) | (u32::from(options.0) << 8));
+    }
+}
+
+impl fmt::Debug for InlineKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InlineKey({} bytes)", self.bytes)
+    }
+}
+
+/// CDW11 15:8. Of a Store the conditions and the compression hint (figure 29); of a Retrieve bit 8 asks for raw data
+/// (figure 19).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreOptions(pub u8);
+
+impl StoreOptions {
+    /// Nothing asked.
+    pub const NONE: Self = Self(0);
+    /// Bit 8: store only if the key exists.
+    pub const ONLY_IF_EXISTS: Self = Self(1);
+    /// Bit 9: store only if the key does not exist.
+    pub const ONLY_IF_ABSENT: Self = Self(1 << 1);
+    /// Bit 10: the value shall not be compressed.
+    pub const NO_COMPRESSION: Self = Self(1 << 2);
+    /// Bit 8 of a Retrieve: the value as it is kept, not decompressed.
+    pub const RETRIEVE_RAW: Self = Self(1);
+
+    /// Whether every bit of `other` is set here.
+    #[must_use]
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The bits of both.
+    #[must_use]
+    #[inline]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Client memory that a command moves data to or from: one run of addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataPointer {
+    /// First address.
+    pub address: u64,
+    /// Length in bytes.
+    pub bytes: u32,
+}
+
+/// A Store entry; the command id is the submitter's to fill in.
+#[must_use]
+pub fn store(namespace: u32, key: InlineKey, value: DataPointer, options: StoreOptions) -> SubmissionEntry {
+    let mut entry = entry_with_data(IoOpcode::Store, namespace, value);
+    key.write_to(&mut entry, options);
+    entry
+}
+
+/// A Retrieve entry.
+#[must_use]
+pub fn retrieve(namespace: u32, key: InlineKey, buffer: DataPointer) -> SubmissionEntry {
+    let mut entry = entry_with_data(IoOpcode::Retrieve, namespace, buffer);
+    key.write_to(&mut entry, StoreOptions::NONE);
+    entry
+}
+
+/// A List entry that starts at `from`, or at the front of the device's order.
+#[must_use]
+pub fn list(namespace: u32, from: Option<InlineKey>, buffer: DataPointer) -> SubmissionEntry {
+    let mut entry = entry_with_data(IoOpcode::List, namespace, buffer);
+    if let Some(key) = from {
+        key.write_to(&mut entry, StoreOptions::NONE);
+    }
+    entry
+}
+
+/// A Delete entry.
+#[must_use]
+pub fn delete(namespace: u32, key: InlineKey) -> SubmissionEntry {
+    let mut entry = entry_with_data(IoOpcode::Delete, namespace, DataPointer::default());
+    key.write_to(&mut entry, StoreOptions::NONE);
+    entry
+}
+
+/// An Exist entry.
+#[must_use]
+pub fn exist(namespace: u32, key: InlineKey) -> SubmissionEntry {
+    let mut entry = entry_with_data(IoOpcode::Exist, namespace, DataPointer::default());
+    key.write_to(&mut entry, StoreOptions::NONE);
+    entry
+}
+
+/// A Flush entry.
+#[must_use]
+pub fn flush(namespace: u32) -> SubmissionEntry {
+    entry_with_data(IoOpcode::Flush, namespace, DataPointer::default())
+}
+
+/// A UIO put entry: key and value by address.
+#[must_use]
+pub fn uio_put(namespace: u32, key: DataPointer, value: DataPointer) -> SubmissionEntry {
+    uio_entry(IoOpcode::UioPut, namespace, key, value)
+}
+
+/// A UIO get entry: key by address, the value to `buffer`.
+#[must_use]
+pub fn uio_get(namespace: u32, key: DataPointer, buffer: DataPointer) -> SubmissionEntry {
+    uio_entry(IoOpcode::UioGet, namespace, key, buffer)
+}
+
+fn entry_with_data(opcode: IoOpcode, namespace: u32, data: DataPointer) -> SubmissionEntry {
+    SubmissionEntry {
+        opcode: opcode.number(),
+        namespace: U32::new(namespace),
+        prp1: U64::new(data.address),
+        cdw10: U32::new(data.bytes),
+        ..SubmissionEntry::default()
+    }
+}
+
+fn uio_entry(opcode: IoOpcode, namespace: u32, key: DataPointer, value: DataPointer) -> SubmissionEntry {
+    let [cdw2, cdw3]: [U32; 2] = transmute!(U64::new(key.address));
+    SubmissionEntry {
+        opcode: opcode.number(),
+        namespace: U32::new(namespace),
+        cdw2,
+        cdw3,
+        metadata_pointer: U64::new(u64::from(key.bytes)),
+        prp1: U64::new(value.address),
+        prp2: U64::new(u64::from(value.bytes)),
+        ..SubmissionEntry::default()
+    }
+}
+
+/// Writes a List answer: the number of keys, then each key with its length, padded to four bytes (figures 15 and 16).
+/// Invariant: the answer never exceeds the limit it was made with and holds only complete keys.
+#[derive(Debug)]
+pub struct ListEncoder {
+    data: Vec<u8>,
+    keys: u32,
+    bytes_max: usize,
+}
+
+/// The key does not fit what is left of the host's buffer; the answer is complete without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a key of {key_bytes} bytes does not fit the {bytes_left} bytes left of the List buffer; go on with another List"
+)]
+pub struct ListFull {
+    /// Length of the key.
+    pub key_bytes: usize,
+    /// Room that was left.
+    pub bytes_left: usize,
+}
+
+impl ListEncoder {
+    /// An answer for a host buffer of `bytes_max` bytes, or `None` if not even the count fits.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Option<Self> {
+        (bytes_max >= LIST_HEADER_BYTES).then(|| Self {
+            data: vec![0; LIST_HEADER_BYTES],
+            keys: 0,
+            bytes_max,
+        })
+    }
+
+    /// Appends one key.
+    ///
+    /// # Errors
+    /// [`ListFull`] if the key does not fit whole, or is longer than its 16-bit length field can say.
+    pub fn push(&mut self, key: &[u8]) -> Result<(), ListFull> {
+        let full = ListFull {
+            key_bytes: key.len(),
+            bytes_left: self.bytes_max - self.data.len(),
+        };
+        let length = u16::try_from(key.len()).map_err(|_| full)?;
+        let entry_bytes = list_entry_bytes(key.len());
+        if entry_bytes > full.bytes_left {
+            return Err(full);
+        }
+        let end = self.data.len() + entry_bytes;
+        self.data.extend_from_slice(&length.to_le_bytes());
+        self.data.extend_from_slice(key);
+        self.data.resize(end, 0);
+        self.keys += 1;
+        Ok(())
+    }
+
+    /// How many keys are in.
+    #[must_use]
+    pub fn keys(&self) -> u32 {
+        self.keys
+    }
+
+    /// The bytes to copy to the host.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<u8> {
+        self.data[..LIST_HEADER_BYTES].copy_from_slice(&self.keys.to_le_bytes());
+        self.data
+    }
+}
+
+/// Bytes that a key takes in a List answer, padding included.
+const fn list_entry_bytes(key_bytes: usize) -> usize {
+    (2 + key_bytes).next_multiple_of(4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inline_keys_hold_one_to_sixteen_bytes() {
+        assert_eq!(InlineKey::new(b""), None);
+        assert_eq!(InlineKey::new(&[7; 17]), None);
+        assert_eq!(InlineKey::new(&[7; 300]), None);
+        for bytes in 1..=16 {
+            let key: Vec<u8> = (1..=bytes).collect();
+            let inline = InlineKey::new(&key).unwrap();
+            let entry = store(1, inline, DataPointer::default(), StoreOptions::ONLY_IF_ABSENT);
+            let back = InlineKey::of_entry(&entry).unwrap();
+            assert_eq!(back.as_bytes(), key);
+            assert_eq!(entry.kv_options(), StoreOptions::ONLY_IF_ABSENT);
+            assert_eq!(entry.kv_reserved(), 0);
+        }
+    }
+
+    #[test]
+    fn list_answers_have_the_layout_of_the_specification() {
+        let mut list = ListEncoder::new(64).unwrap();
+        list.push(b"ab").unwrap();
+        list.push(b"c").unwrap();
+        list.push(b"defg").unwrap();
+        assert_eq!(list.keys(), 3);
+        assert_eq!(
+            list.finish(),
+            [
+                3, 0, 0, 0, // NRK
+                2, 0, b'a', b'b', // no padding
+                1, 0, b'c', 0, // one byte of it
+                4, 0, b'd', b'e', b'f', b'g', 0, 0, // two
+            ]
+        );
+    }
+
+    #[test]
+    fn list_holds_only_keys_that_fit_whole() {
+        assert!(ListEncoder::new(3).is_none());
+        let mut list = ListEncoder::new(11).unwrap();
+        list.push(b"ab").unwrap();
+        assert_eq!(
+            list.push(b"c"),
+            Err(ListFull {
+                key_bytes: 1,
+                bytes_left: 3
+            })
+        );
+        assert_eq!(list.finish(), [1, 0, 0, 0, 2, 0, b'a', b'b']);
+    }
+
+    #[test]
+    fn uio_entries_name_key_and_value_by_address() {
+        let key = DataPointer {
+            address: 0x1122_3344_5566_7788,
+            bytes: 300,
+        };
+        let value = DataPointer {
+            address: 0x99AA,
+            bytes: 5,
+        };
+        let entry = uio_put(2, key, value);
+        assert_eq!(entry.uio_key_address(), key.address);
+        assert_eq!(entry.uio_key_bytes(), 300);
+        assert_eq!(entry.uio_value_address(), value.address);
+        assert_eq!(entry.uio_value_bytes(), 5);
+        assert_eq!(entry.namespace.get(), 2);
+    }
+}

@@ -1,0 +1,130 @@
+//! Opcodes (KV Command Set 1.0d figure 5; NVMe Base 2.0 sections 5 and 7; the UIO put and get in the vendor range).
+//!
+//! In: the first byte of a submission entry. Out: a name, or nothing if this controller has none for it. Bits 1:0 of an
+//! opcode say which way data moves; every number here obeys that, or hosts would map their memory the wrong way.
+
+/// Which way the data of a command moves, as the opcode's low two bits say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataTransfer {
+    /// 00b: no data.
+    None,
+    /// 01b: from the host to the controller.
+    HostToController,
+    /// 10b: from the controller to the host.
+    ControllerToHost,
+    /// 11b: both ways.
+    Bidirectional,
+}
+
+impl DataTransfer {
+    /// What the low two bits of `opcode` say.
+    #[must_use]
+    pub const fn of(opcode: u8) -> Self {
+        match opcode & 0b11 {
+            0b00 => Self::None,
+            0b01 => Self::HostToController,
+            0b10 => Self::ControllerToHost,
+            _ => Self::Bidirectional,
+        }
+    }
+}
+
+macro_rules! opcodes {
+    ($(#[$enum_doc:meta])* $enum_name:ident { $($(#[$doc:meta])* $name:ident = $number:literal,)* }) => {
+        $(#[$enum_doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum $enum_name {
+            $($(#[$doc])* $name = $number,)*
+        }
+
+        impl $enum_name {
+            /// Every opcode of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The name of a number, if it has one here.
+            #[must_use]
+            #[inline]
+            pub const fn from_number(number: u8) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+
+            /// The number on the wire.
+            #[must_use]
+            #[inline]
+            pub const fn number(self) -> u8 {
+                self as u8
+            }
+        }
+    };
+}
+
+opcodes! {
+    /// Commands of an I/O queue.
+    IoOpcode {
+        /// Everything acknowledged before becomes durable (Base 7.1).
+        Flush = 0x00,
+        /// Store a value under a key (KV 3.2.5).
+        Store = 0x01,
+        /// Read the value of a key (KV 3.2.3).
+        Retrieve = 0x02,
+        /// Read keys (KV 3.2.2).
+        List = 0x06,
+        /// Remove a key (KV 3.2.1).
+        Delete = 0x10,
+        /// Ask whether a key exists (KV 3.2.4).
+        Exist = 0x14,
+        /// UIO put: key and value by address. Vendor specific, only on queues made for it.
+        UioPut = 0x81,
+        /// UIO get: key by address, value to an address. Vendor specific, only on queues made for it.
+        UioGet = 0x82,
+    }
+}
+
+opcodes! {
+    /// Commands of the admin queue that make and remove I/O queues (Base 5.4 to 5.7).
+    AdminOpcode {
+        /// Remove a submission queue; its commands still get their completions.
+        DeleteSubmissionQueue = 0x00,
+        /// Make a submission queue on an existing completion queue.
+        CreateSubmissionQueue = 0x01,
+        /// Remove a completion queue that no submission queue uses.
+        DeleteCompletionQueue = 0x04,
+        /// Make a completion queue.
+        CreateCompletionQueue = 0x05,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn direction_bits_tell_the_truth() {
+        for &opcode in IoOpcode::ALL {
+            let expected = match opcode {
+                IoOpcode::Flush | IoOpcode::Delete | IoOpcode::Exist => DataTransfer::None,
+                IoOpcode::Store | IoOpcode::UioPut => DataTransfer::HostToController,
+                IoOpcode::Retrieve | IoOpcode::List | IoOpcode::UioGet => DataTransfer::ControllerToHost,
+            };
+            assert_eq!(DataTransfer::of(opcode.number()), expected, "{opcode:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_and_names_agree_both_ways() {
+        for number in 0..=u8::MAX {
+            if let Some(opcode) = IoOpcode::from_number(number) {
+                assert_eq!(opcode.number(), number);
+            }
+            if let Some(opcode) = AdminOpcode::from_number(number) {
+                assert_eq!(opcode.number(), number);
+            }
+        }
+        assert_eq!(IoOpcode::from_number(0x83), None);
+        assert_eq!(AdminOpcode::from_number(0x06), None);
+    }
+}

@@ -1,0 +1,193 @@
+//! What the host's half of a queue pair promises: full is a value, ids carry a generation, no wake-up is lost.
+#![cfg(not(loom))]
+
+use headwater_host::ring_memory::{RingMemory, SharedWords};
+use headwater_host::wake::WakeDescriptor;
+use headwater_nvme::controller::{Arbiter, IoQueue, QueueId, QueueKind};
+use headwater_nvme::queue_pair::{ControllerFault, QUEUE_DEPTH_MAX, QueuePair, QueuePairError, Sleep};
+use headwater_nvme::ring::{QueueFull, QueueSlots, RingLayout, Wake};
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::completion::{CompletionEntry, Phase};
+use headwater_nvme::spec::status::Status;
+use std::num::NonZeroU16;
+use zerocopy::little_endian::{U16, U32};
+
+fn layout(depth: u32) -> RingLayout {
+    let slots = QueueSlots::new(depth + 1).expect("a possible depth");
+    RingLayout {
+        submission_slots: slots,
+        completion_slots: slots,
+    }
+}
+
+/// Writes a completion where a controller would, true or not.
+fn forge(memory: &SharedWords, depth: u32, position: u32, command_id: u16, submission_head: u16) {
+    let word = layout(depth).completion_word(position);
+    let entry = CompletionEntry {
+        command_id: U16::new(command_id),
+        submission_head: U16::new(submission_head),
+        ..CompletionEntry::default()
+    };
+    let [first, second] = entry.with_phase(Phase::One).to_words();
+    memory.store_relaxed(word, first);
+    memory.store_release(word + 1, second);
+}
+
+#[test]
+fn depths_out_of_range_are_refused() {
+    for depth in [0, QUEUE_DEPTH_MAX + 1, u32::MAX] {
+        assert_eq!(QueuePair::new(depth).err(), Some(QueuePairError::Depth { depth }));
+    }
+    assert!(QueuePair::new(QUEUE_DEPTH_MAX).is_ok());
+    let small = QueuePair::over(SharedWords::zeroed(8), 4).err();
+    assert!(matches!(small, Some(QueuePairError::Memory { given: 8, .. })));
+}
+
+#[test]
+fn full_is_a_value_and_nothing_is_lost_by_it() {
+    for depth in [1, 2, 5] {
+        let (mut host, end) = QueuePair::new(depth).unwrap();
+        let mut queue = IoQueue::new(QueueId(1), QueueKind::Kv, end);
+        for _ in 0..20 {
+            for _ in 0..depth {
+                host.submit(SubmissionEntry::default()).unwrap();
+            }
+            assert_eq!(host.submit(SubmissionEntry::default()), Err(QueueFull));
+            assert_eq!(host.in_flight(), depth);
+            let _ = host.ring();
+            while let headwater_nvme::controller::Fetch::Command(fetched) = queue.fetch() {
+                queue.complete(fetched.token, 0, Status::SUCCESS);
+            }
+            let mut reaped = 0;
+            while host.reap().unwrap().is_some() {
+                reaped += 1;
+            }
+            assert_eq!(reaped, depth);
+            let _ = host.ring();
+        }
+    }
+}
+
+#[test]
+fn doubled_stale_and_foreign_completions_are_not_passed_on() {
+    let memory = SharedWords::zeroed(layout(4).words());
+    let (mut host, _end) = QueuePair::over(memory.clone(), 4).unwrap();
+    let first = host.submit(SubmissionEntry::default()).unwrap();
+    let second = host.submit(SubmissionEntry::default()).unwrap();
+    let _ = host.ring();
+    let unknown = |command_id| Err(ControllerFault::UnknownCommand { command_id });
+    forge(&memory, 4, 0, first.number(), 1);
+    forge(&memory, 4, 1, first.number(), 1);
+    forge(&memory, 4, 2, 0xFFFF, 1);
+    assert_eq!(host.reap().unwrap().unwrap().command, first);
+    assert_eq!(host.reap(), unknown(first.number()), "doubled");
+    assert_eq!(host.reap(), unknown(0xFFFF), "never given out");
+    // Until the slot is used again, with another generation: the old answer is stale.
+    let later: Vec<_> = (0..3)
+        .map(|_| host.submit(SubmissionEntry::default()).unwrap())
+        .collect();
+    assert!(later.iter().any(|&id| host.slot(id) == host.slot(first)));
+    let _ = host.ring();
+    forge(&memory, 4, 3, first.number(), 2);
+    assert_eq!(host.reap(), unknown(first.number()), "stale");
+    forge(&memory, 4, 4, second.number(), 2);
+    assert_eq!(host.reap().unwrap().unwrap().command, second, "the pair goes on");
+    assert_eq!(host.in_flight(), 3);
+}
+
+#[test]
+fn an_impossible_submission_head_is_reported() {
+    let memory = SharedWords::zeroed(layout(4).words());
+    let (mut host, _end) = QueuePair::over(memory.clone(), 4).unwrap();
+    let command = host.submit(SubmissionEntry::default()).unwrap();
+    let _ = host.ring();
+    forge(&memory, 4, 0, command.number(), 3);
+    assert!(matches!(host.reap(), Err(ControllerFault::Head(_))));
+    assert_eq!(host.in_flight(), 0);
+}
+
+#[test]
+fn nobody_is_woken_who_does_not_sleep() {
+    let (mut host, end) = QueuePair::new(8).unwrap();
+    let mut arbiter = Arbiter::new(NonZeroU16::MIN);
+    arbiter.add(IoQueue::new(QueueId(1), QueueKind::Kv, end)).unwrap();
+    host.submit(SubmissionEntry::default()).unwrap();
+    assert_eq!(host.ring(), Wake::NotNeeded);
+    let fetched = arbiter.fetch().unwrap();
+    assert_eq!(arbiter.prepare_sleep(), Sleep::Until);
+    let (wake, sleep) = host.prepare_sleep();
+    assert_eq!((wake, sleep), (Wake::NotNeeded, Sleep::Until));
+    arbiter.complete(fetched.token, 0, Status::SUCCESS);
+    let mut woken = Vec::new();
+    arbiter.ring(|id| woken.push(id));
+    arbiter.ring(|id| woken.push(id));
+    assert_eq!(woken, [QueueId(1)], "once");
+    host.awake();
+    assert!(host.reap().unwrap().is_some());
+    host.submit(SubmissionEntry::default()).unwrap();
+    assert_eq!(host.ring(), Wake::Needed, "the arbiter still sleeps");
+    arbiter.awake();
+    let fetched = arbiter.fetch().unwrap();
+    arbiter.complete(fetched.token, 0, Status::SUCCESS);
+    arbiter.ring(|id| panic!("{id} does not sleep"));
+}
+
+/// Commands that cross in the two-thread run.
+const COMMANDS: u32 = 50_000;
+
+/// The controller's thread: serve, and sleep on the bell when there is nothing to do.
+fn controller(mut arbiter: Arbiter<SharedWords>, bell: &WakeDescriptor, host_bell: &WakeDescriptor) {
+    let mut served = 0;
+    while served < COMMANDS {
+        let before = served;
+        while let Some(fetched) = arbiter.fetch() {
+            let result = fetched.entry.cdw10.get() ^ 0x5A5A_5A5A;
+            arbiter.complete(fetched.token, result, Status::SUCCESS);
+            served += 1;
+        }
+        arbiter.ring(|_| host_bell.wake().expect("an eventfd can be written"));
+        if served == before && arbiter.prepare_sleep() == Sleep::Until {
+            bell.wait(None).expect("an eventfd can be waited for");
+            arbiter.awake();
+        }
+    }
+}
+
+#[test]
+fn two_threads_that_sleep_whenever_they_can_lose_no_command_and_no_wake_up() {
+    for depth in [1, 3, 32] {
+        let (mut host, end) = QueuePair::new(depth).unwrap();
+        let mut arbiter = Arbiter::new(NonZeroU16::new(4).unwrap());
+        arbiter.add(IoQueue::new(QueueId(1), QueueKind::Kv, end)).unwrap();
+        let bell = WakeDescriptor::new().unwrap();
+        let host_bell = WakeDescriptor::new().unwrap();
+        let (their_bell, their_host_bell) = (bell.clone(), host_bell.clone());
+        let thread = std::thread::spawn(move || controller(arbiter, &their_bell, &their_host_bell));
+        let mut expected = vec![0; usize::try_from(depth).unwrap()];
+        let (mut submitted, mut reaped) = (0_u32, 0);
+        while reaped < COMMANDS {
+            while submitted < COMMANDS {
+                let entry = SubmissionEntry {
+                    cdw10: U32::new(submitted),
+                    ..SubmissionEntry::default()
+                };
+                let Ok(id) = host.submit(entry) else { break };
+                expected[host.slot(id)] = submitted ^ 0x5A5A_5A5A;
+                submitted += 1;
+            }
+            let (wake, sleep) = host.prepare_sleep();
+            if wake == Wake::Needed {
+                bell.wake().unwrap();
+            }
+            if sleep == Sleep::Until {
+                host_bell.wait(None).unwrap();
+                host.awake();
+            }
+            while let Some(done) = host.reap().unwrap() {
+                assert_eq!(done.result, expected[done.slot]);
+                reaped += 1;
+            }
+        }
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,123 @@
+//! Seeded runs of several queues: against a plain model, and against a host that writes anything anywhere.
+#![cfg(not(loom))]
+
+#[path = "controller/raw_host.rs"]
+mod raw_host;
+
+use headwater_nvme::controller::{IoQueue, QueueId, QueueKind};
+use headwater_nvme::queue_pair::QueuePair;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::status::Status;
+use proptest::prelude::*;
+use raw_host::{arbiter, raw_queue};
+
+/// One thing a run does next.
+#[derive(Clone, Debug)]
+enum Step {
+    Submit(usize),
+    HostRing(usize),
+    Reap(usize),
+    Fetch,
+    Complete(usize),
+    Ring,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..3_usize).prop_map(Step::Submit),
+        2 => (0..3_usize).prop_map(Step::HostRing),
+        2 => (0..3_usize).prop_map(Step::Reap),
+        4 => Just(Step::Fetch),
+        4 => (0..64_usize).prop_map(Step::Complete),
+        1 => Just(Step::Ring),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_accepted_command_gets_exactly_one_completion(steps in prop::collection::vec(step(), 1..400)) {
+        let mut arbiter = arbiter(2);
+        let mut hosts = Vec::new();
+        for id in 1..=3_u16 {
+            let (host, end) = QueuePair::new(u32::from(id)).unwrap();
+            arbiter.add(IoQueue::new(QueueId(id), QueueKind::Kv, end)).unwrap();
+            hosts.push((host, Vec::new()));
+        }
+        let mut live = Vec::new();
+        let mut run = |step: Step| {
+            match step {
+                Step::Submit(which) => {
+                    let (host, waiting) = &mut hosts[which];
+                    match host.submit(SubmissionEntry::default()) {
+                        Ok(id) => {
+                            assert!(!waiting.contains(&id), "an id in flight was given out again");
+                            waiting.push(id);
+                        }
+                        Err(_) => assert!(!waiting.is_empty(), "full while nothing is in flight"),
+                    }
+                }
+                Step::HostRing(which) => drop(hosts[which].0.ring()),
+                Step::Reap(which) => {
+                    let (host, waiting) = &mut hosts[which];
+                    while let Some(done) = host.reap().expect("the controller tells the truth") {
+                        let at = waiting.iter().position(|&id| id == done.command);
+                        waiting.swap_remove(at.expect("an answer nobody waits for"));
+                        assert_eq!(done.result, u32::from(done.command.number()) + 1);
+                    }
+                    assert_eq!(host.in_flight() as usize, waiting.len());
+                }
+                Step::Fetch => live.extend(arbiter.fetch()),
+                Step::Complete(at) => {
+                    if !live.is_empty() {
+                        let done = live.swap_remove(at % live.len());
+                        let result = u32::from(done.token.command_id()) + 1;
+                        arbiter.complete(done.token, result, Status::SUCCESS);
+                    }
+                }
+                Step::Ring => arbiter.ring(|_| ()),
+            }
+        };
+        steps.into_iter().for_each(&mut run);
+        for _ in 0..64 {
+            (0..3).for_each(|which| run(Step::HostRing(which)));
+            run(Step::Fetch);
+            run(Step::Complete(0));
+            (0..3).for_each(|which| run(Step::Reap(which)));
+        }
+        prop_assert!(live.is_empty());
+        for (_, waiting) in &hosts {
+            prop_assert!(waiting.is_empty(), "commands without an answer: {waiting:?}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_scribbles_over_its_rings_harms_only_itself(
+        writes in prop::collection::vec((0..100_usize, prop_oneof![0..6_u64, any::<u64>()]), 1..300),
+    ) {
+        let mut arbiter = arbiter(4);
+        let (liar, queue) = raw_queue(1, 4);
+        arbiter.add(queue).unwrap();
+        let (mut honest, queue) = raw_queue(2, 4);
+        arbiter.add(queue).unwrap();
+        let mut live = Vec::new();
+        for (round, (word, value)) in (0_u16..).zip(writes) {
+            liar.set(word, value);
+            honest.push(round);
+            live.extend(std::iter::from_fn(|| arbiter.fetch()));
+            for fetched in live.drain(..) {
+                arbiter.complete(fetched.token, 0, Status::SUCCESS);
+            }
+            arbiter.ring(|_| ());
+            let _ = arbiter.prepare_sleep();
+            arbiter.awake();
+            prop_assert_eq!(honest.reap_all(), [(round, Status::SUCCESS)]);
+            let bounded = arbiter.queue(QueueId(1)).unwrap();
+            prop_assert!(bounded.unposted() <= 5 && bounded.live() == 0);
+        }
+        arbiter.begin_delete(QueueId(1)).unwrap();
+        arbiter.abandon(QueueId(1)).unwrap();
+        prop_assert!(arbiter.remove_drained(QueueId(1)).unwrap().is_some());
+    }
+}

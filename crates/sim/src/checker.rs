@@ -1,0 +1,507 @@
+//! What the device promised, held against what it does. Knows nothing of how the device works.
+//!
+//! In: every command that is submitted, every completion, every power cut, and after each recovery what every key holds.
+//! Out: the first [`Violation`]. Time is a counter of submissions and completions, so "before" means what a client can
+//! know. Invariants checked: exactly one completion a command; acknowledged durable writes survive a cut, deletes do
+//! not come back, and what a read was told survives too (the release rule); a batch is there as a whole or not at all;
+//! no value that was never written, no state older than the last durable one; conditions judged on a state that was
+//! possible; sequences grow; listings name what is there.
+
+mod judge;
+mod keys;
+mod listing;
+mod settle;
+mod violation;
+
+pub use keys::Fingerprint;
+pub use violation::Violation;
+
+use bytes::Bytes;
+use headwater_converged::command::{
+    BatchWrite, Command, Completion, Condition, Expiry, NamespaceId, Payload, Release, Sequence,
+};
+use headwater_converged::device::Durability;
+use headwater_converged::limits::{NAMESPACES, OPERATIONS_MAX};
+use headwater_host::clock::{Nanos, UnixMillis};
+use keys::{Effect, Group, Groups, Interval, KeyHistory, Lifetime, Write};
+use std::collections::BTreeMap;
+
+/// The group of the state before everything.
+const GENESIS: u64 = 0;
+
+#[derive(Clone, Debug)]
+struct KeyAsked {
+    key: Bytes,
+    condition: Condition,
+    effect: Effect,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    /// Writes of one group.
+    Write {
+        group: u64,
+        keys: Vec<KeyAsked>,
+        alone: bool,
+    },
+    Read {
+        key: Bytes,
+        whole_below: u32,
+        release: Release,
+    },
+    Exist {
+        key: Bytes,
+        release: Release,
+    },
+    List,
+    Flush,
+    Fence(Sequence),
+}
+
+/// A command as the checker remembers it.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    namespace: NamespaceId,
+    kind: Kind,
+    tick: u64,
+    wall: UnixMillis,
+    highest_acked: u64,
+}
+
+impl Asked {
+    /// The command in words, without bytes of keys or values.
+    #[must_use]
+    pub fn words(&self) -> String {
+        match &self.kind {
+            Kind::Write { keys, .. } => {
+                let writes = keys.iter().map(|one| match one.effect {
+                    Effect::Store(value, lifetime) => {
+                        format!("store {} bytes {lifetime:?} {:?}", value.bytes, one.condition)
+                    }
+                    Effect::Delete => format!("delete {:?}", one.condition),
+                });
+                let writes: Vec<_> = writes.collect();
+                if writes.len() > 8 {
+                    format!("{} writes", writes.len())
+                } else {
+                    writes.join(", ")
+                }
+            }
+            Kind::Read { release, .. } => format!("retrieve {release:?}"),
+            Kind::Exist { release, .. } => format!("exist {release:?}"),
+            Kind::List => "list".to_owned(),
+            Kind::Flush => "flush".to_owned(),
+            Kind::Fence(up_to) => format!("fence {}", up_to.0),
+        }
+    }
+}
+
+/// Wall time when something was asked and when it was answered.
+#[derive(Clone, Copy, Debug)]
+pub struct WallSpan {
+    /// Before it was submitted.
+    pub asked: UnixMillis,
+    /// After it was completed.
+    pub answered: UnixMillis,
+}
+
+#[derive(Debug)]
+struct Space {
+    durability: Durability,
+    keys: BTreeMap<Bytes, KeyHistory>,
+}
+
+/// The model of one device and the judge over it.
+#[derive(Debug)]
+pub struct Checker {
+    spaces: Vec<Space>,
+    groups: Groups,
+    open: BTreeMap<u64, Asked>,
+    tick: u64,
+    next_group: u64,
+    highest_acked: u64,
+    /// Batches that a key was seen to show or to lack since the last recovery.
+    shown: BTreeMap<u64, usize>,
+    lacked: BTreeMap<u64, usize>,
+}
+
+impl Checker {
+    /// A checker for an empty device with these durability modes.
+    #[must_use]
+    pub fn new(durability: &[Durability; NAMESPACES]) -> Self {
+        let space = |&durability: &Durability| Space {
+            durability,
+            keys: BTreeMap::new(),
+        };
+        let mut checker = Self {
+            spaces: durability.iter().map(space).collect(),
+            groups: Groups::new(),
+            open: BTreeMap::new(),
+            tick: 0,
+            next_group: GENESIS,
+            highest_acked: 0,
+            shown: BTreeMap::new(),
+            lacked: BTreeMap::new(),
+        };
+        checker.certain_group(NamespaceId::FIRST);
+        checker
+    }
+
+    /// Looks at a command before it is submitted. Nothing is remembered until [`Self::accepted`].
+    #[must_use]
+    pub fn prepare(&self, namespace: NamespaceId, command: &Command, wall: UnixMillis) -> Asked {
+        let write = |keys: Vec<KeyAsked>, alone| Kind::Write {
+            group: 0,
+            keys,
+            alone,
+        };
+        let store = |key: &Bytes, value: &[u8], condition, expiry| {
+            let lifetime = self.lifetime(namespace, key, expiry);
+            KeyAsked {
+                key: key.clone(),
+                condition,
+                effect: Effect::Store(Fingerprint::of(value), lifetime),
+            }
+        };
+        let delete = |key: &Bytes, condition| KeyAsked {
+            key: key.clone(),
+            condition,
+            effect: Effect::Delete,
+        };
+        let kind = match command {
+            Command::Store {
+                key,
+                value,
+                condition,
+                expiry,
+            } => write(vec![store(key, payload_bytes(value), *condition, *expiry)], true),
+            Command::Delete { key, condition } => write(vec![delete(key, *condition)], true),
+            Command::Batch { writes } => {
+                let keys = writes.iter().map(|one| match one {
+                    BatchWrite::Store {
+                        key,
+                        value,
+                        condition,
+                        expiry,
+                    } => store(key, value, *condition, *expiry),
+                    BatchWrite::Delete { key, condition } => delete(key, *condition),
+                });
+                write(keys.collect(), false)
+            }
+            Command::Clear => {
+                let keys = self
+                    .space(namespace)
+                    .into_iter()
+                    .flat_map(|space| space.keys.keys());
+                write(keys.map(|key| delete(key, Condition::Always)).collect(), false)
+            }
+            Command::Retrieve {
+                key,
+                bytes_max,
+                release,
+                ..
+            } => Kind::Read {
+                key: key.clone(),
+                whole_below: *bytes_max,
+                release: *release,
+            },
+            Command::Exist { key, release } => Kind::Exist {
+                key: key.clone(),
+                release: *release,
+            },
+            Command::List { .. } => Kind::List,
+            Command::Flush => Kind::Flush,
+            Command::Fence { up_to } => Kind::Fence(*up_to),
+        };
+        Asked {
+            namespace,
+            kind,
+            tick: 0,
+            wall,
+            highest_acked: 0,
+        }
+    }
+
+    /// The device accepted the command under this token; tokens grow.
+    ///
+    /// # Errors
+    /// More commands are in flight than the limit.
+    pub fn accepted(&mut self, token: u64, mut asked: Asked) -> Result<(), Violation> {
+        self.tick += 1;
+        asked.tick = self.tick;
+        asked.highest_acked = self.highest_acked;
+        let namespace = asked.namespace;
+        if let Kind::Write { group, keys, .. } = &mut asked.kind {
+            self.next_group += 1;
+            *group = self.next_group;
+            let record = Group {
+                namespace,
+                submitted: self.tick,
+                done: None,
+                acked_at: None,
+                certain: false,
+                kept: false,
+                writes: keys.len(),
+            };
+            self.groups.insert(*group, record);
+            for asked in keys.iter() {
+                let write = Write {
+                    group: *group,
+                    effect: asked.effect,
+                    sequence: None,
+                    replaces: match asked.condition {
+                        Condition::IfSequence(Sequence(base)) => Some(base),
+                        _ => None,
+                    },
+                };
+                self.key(namespace, &asked.key).writes.push(write);
+            }
+        } else if let Kind::Read { key, .. } | Kind::Exist { key, .. } = &asked.kind {
+            self.key(namespace, key);
+        }
+        self.open.insert(token, asked);
+        let (in_flight, limit) = (self.open.len(), OPERATIONS_MAX);
+        if in_flight > limit {
+            return Err(Violation::OverBound { in_flight, limit });
+        }
+        Ok(())
+    }
+
+    /// A completion came.
+    ///
+    /// # Errors
+    /// The promise it breaks.
+    pub fn completed(
+        &mut self,
+        completion: &Completion,
+        now: Nanos,
+        wall: UnixMillis,
+    ) -> Result<(), Violation> {
+        let token = completion.token;
+        let Some(asked) = self.open.remove(&token) else {
+            return Err(Violation::UnaskedCompletion { token });
+        };
+        self.tick += 1;
+        let when = Interval {
+            asked: asked.tick,
+            wall_asked: asked.wall,
+            wall_answered: wall,
+        };
+        match &asked.kind {
+            Kind::Write { group, keys, alone } => {
+                self.write_completed((&asked, *group, keys), completion, now, when)?;
+                if *alone && completion.status.is_success() {
+                    self.learn_sequence(asked.namespace, &keys[0].key, *group, completion.sequence);
+                    self.check_replaced(asked.namespace, &keys[0].key)?;
+                }
+            }
+            Kind::Read {
+                key,
+                whole_below,
+                release,
+            } => {
+                let whole = completion.value_bytes <= *whole_below;
+                let hash = whole.then(|| Fingerprint::of(&completion.sink).hash);
+                self.read_completed((asked.namespace, key, *release), completion, hash, when)?;
+            }
+            Kind::Exist { key, release } => {
+                self.read_completed((asked.namespace, key, *release), completion, None, when)?;
+            }
+            Kind::List => self.list_completed(asked.namespace, completion, when)?,
+            Kind::Flush | Kind::Fence(_) if !completion.status.is_success() => {
+                return Err(unexpected(completion));
+            }
+            Kind::Flush => self.keep(asked.namespace, |group| {
+                group.acked_at.is_some() && group.done.is_some_and(|done| done < asked.tick)
+            }),
+            Kind::Fence(up_to) => self.fence_completed(asked.namespace, *up_to),
+        }
+        Ok(())
+    }
+
+    /// A command failed because the medium has no power: it is answered, and what it wrote may be there or not.
+    ///
+    /// # Errors
+    /// The command is not in flight.
+    pub fn failed(&mut self, token: u64) -> Result<(), Violation> {
+        self.tick += 1;
+        let asked = self.open.remove(&token);
+        asked.map(drop).ok_or(Violation::UnaskedCompletion { token })
+    }
+
+    /// Commands accepted and not completed.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.open.len()
+    }
+
+    /// The device says it has nothing left to do.
+    ///
+    /// # Errors
+    /// Commands were never completed.
+    pub fn quiet(&self) -> Result<(), Violation> {
+        match self.open.first_key_value() {
+            None => Ok(()),
+            Some((&first, _)) => Err(Violation::NeverCompleted {
+                count: self.open.len(),
+                first,
+            }),
+        }
+    }
+
+    /// The device was shut down in good order: everything acknowledged is durable in every mode.
+    pub fn shut_down(&mut self) {
+        for group in self.groups.values_mut() {
+            group.kept |= group.certain;
+        }
+    }
+
+    /// The power went: what was in flight may have happened or not, what was acknowledged and not yet promised may be
+    /// gone. `slack` is how much later than its interval an acknowledged write may become durable: the media's own
+    /// time.
+    pub fn power_cut(&mut self, now: Nanos, slack: Nanos) {
+        self.tick += 1;
+        self.open.clear();
+        for group in self.groups.values_mut() {
+            let durability = self
+                .spaces
+                .get(group.namespace.index())
+                .map(|space| space.durability);
+            if let (Some(Durability::Interval(interval)), Some(acked)) = (durability, group.acked_at) {
+                group.kept |= acked.after(interval).after(slack) <= now;
+            }
+            group.certain &= group.kept;
+        }
+        self.highest_acked = 0;
+    }
+
+    /// Sequence of the key's record as far as a client knows it.
+    #[must_use]
+    pub fn known_sequence(&self, namespace: NamespaceId, key: &[u8]) -> Option<Sequence> {
+        let history = self.space(namespace)?.keys.get(key)?;
+        history
+            .writes
+            .iter()
+            .filter_map(|write| write.sequence)
+            .max()
+            .map(Sequence)
+    }
+
+    /// Every key that was ever used, for the look after a recovery.
+    #[must_use]
+    pub fn keys(&self) -> Vec<(NamespaceId, Bytes)> {
+        let spaces = (1..).zip(&self.spaces);
+        spaces
+            .flat_map(|(number, space)| {
+                space
+                    .keys
+                    .keys()
+                    .map(move |key| (NamespaceId(number), key.clone()))
+            })
+            .collect()
+    }
+
+    fn space(&self, namespace: NamespaceId) -> Option<&Space> {
+        self.spaces.get(namespace.index())
+    }
+
+    fn key(&mut self, namespace: NamespaceId, key: &Bytes) -> &mut KeyHistory {
+        let space = &mut self.spaces[namespace.index()];
+        let number = space.keys.len();
+        space.keys.entry(key.clone()).or_insert_with(|| KeyHistory {
+            number,
+            writes: vec![Write {
+                group: GENESIS,
+                effect: Effect::Delete,
+                sequence: Some(0),
+                replaces: None,
+            }],
+            past: Vec::new(),
+        })
+    }
+
+    fn certain_group(&mut self, namespace: NamespaceId) -> u64 {
+        let id = if self.groups.is_empty() {
+            GENESIS
+        } else {
+            self.next_group + 1
+        };
+        self.next_group = id;
+        let group = Group {
+            namespace,
+            submitted: self.tick,
+            done: Some(self.tick),
+            acked_at: None,
+            certain: true,
+            kept: true,
+            writes: 1,
+        };
+        self.groups.insert(id, group);
+        id
+    }
+
+    fn lifetime(&self, namespace: NamespaceId, key: &Bytes, expiry: Expiry) -> Lifetime {
+        match expiry {
+            Expiry::Never => Lifetime::Until(0),
+            Expiry::At(end) => Lifetime::Until(end),
+            Expiry::Keep => {
+                let writes = self.space(namespace).and_then(|space| space.keys.get(key));
+                let writes = writes.map_or(&[][..], |history| &history.writes);
+                let ends = writes.iter().map(|write| match write.effect {
+                    Effect::Delete => Some(0),
+                    Effect::Store(_, Lifetime::Until(end)) => Some(end),
+                    Effect::Store(_, Lifetime::Inherited(known)) => known,
+                });
+                let all_for_ever = ends.into_iter().all(|end| end == Some(0));
+                Lifetime::Inherited(all_for_ever.then_some(0))
+            }
+        }
+    }
+
+    fn learn_sequence(&mut self, namespace: NamespaceId, key: &Bytes, group: u64, sequence: Sequence) {
+        if sequence.0 == 0 {
+            return;
+        }
+        let history = self.key(namespace, key);
+        if let Some(write) = history.writes.iter_mut().find(|write| write.group == group) {
+            write.sequence = Some(sequence.0);
+        }
+    }
+
+    fn keep(&mut self, namespace: NamespaceId, covered: impl Fn(&Group) -> bool) {
+        for group in self.groups.values_mut() {
+            if group.namespace == namespace && covered(group) {
+                group.kept = true;
+            }
+        }
+    }
+
+    fn fence_completed(&mut self, namespace: NamespaceId, up_to: Sequence) {
+        let space = &self.spaces[namespace.index()];
+        if space.durability != Durability::Always {
+            return;
+        }
+        let writes = space.keys.values().flat_map(|history| &history.writes);
+        let covered = writes.filter(|write| write.sequence.is_some_and(|sequence| sequence <= up_to.0));
+        for write in covered {
+            if let Some(group) = self.groups.get_mut(&write.group) {
+                group.kept |= group.certain;
+            }
+        }
+    }
+}
+
+/// The simulator's clients bring their bytes with them; it maps no client memory.
+fn payload_bytes(value: &Payload) -> &[u8] {
+    match value {
+        Payload::Bytes(bytes) => bytes,
+        Payload::Client(_) => &[],
+    }
+}
+
+fn unexpected(completion: &Completion) -> Violation {
+    Violation::UnexpectedStatus {
+        token: completion.token,
+        status: completion.status,
+    }
+}

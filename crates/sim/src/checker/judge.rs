@@ -1,0 +1,257 @@
+//! What a completion says about the keys it names, held against what it may say.
+//!
+//! In: a completion with what was asked. Out: the model brought up to date, or the [`Violation`].
+
+use super::keys::{Effect, Interval, KeyHistory, Seen, Write};
+use super::{Asked, Checker, KeyAsked, Violation, unexpected};
+use bytes::Bytes;
+use headwater_converged::command::{Completion, Condition, NamespaceId, Release, Sequence};
+use headwater_converged::device::Durability;
+use headwater_host::clock::Nanos;
+use headwater_nvme::spec::status::Status;
+
+impl Checker {
+    pub(super) fn write_completed(
+        &mut self,
+        (asked, group, keys): (&Asked, u64, &[KeyAsked]),
+        completion: &Completion,
+        now: Nanos,
+        when: Interval,
+    ) -> Result<(), Violation> {
+        let (status, namespace) = (completion.status, asked.namespace);
+        if status.is_success() {
+            for one in keys {
+                self.check_condition(namespace, one, (group, status), when)?;
+            }
+            let before = asked.highest_acked;
+            let sequence = completion.sequence.0;
+            // Deletes of a batch may find nothing to delete; such a batch tells what it saw.
+            let wrote = keys.len() == 1 || keys.iter().any(|one| matches!(one.effect, Effect::Store(..)));
+            if wrote && sequence != 0 && sequence <= before {
+                let token = completion.token;
+                return Err(Violation::SequenceWentBack {
+                    token,
+                    sequence,
+                    before,
+                });
+            }
+            self.highest_acked = self.highest_acked.max(sequence);
+            let kept = self.spaces[namespace.index()].durability == Durability::Always;
+            if let Some(group) = self.groups.get_mut(&group) {
+                group.done = group.done.or(Some(self.tick));
+                group.acked_at = Some(now);
+                group.certain = true;
+                group.kept |= kept;
+            }
+        } else if let Some(seen) = refusal(status) {
+            self.take_back(namespace, group, keys);
+            let failed = usize::try_from(completion.position)
+                .ok()
+                .filter(|_| keys.len() > 1);
+            if let (Some(one), Some(seen)) = (keys.get(failed.unwrap_or(0)), seen) {
+                self.judge_refusal(namespace, one, (status, seen), when)?;
+            }
+        } else {
+            return Err(unexpected(completion));
+        }
+        let oldest_open = self
+            .open
+            .first_key_value()
+            .map_or(self.tick, |(_, asked)| asked.tick);
+        for one in keys {
+            let history = self.spaces[namespace.index()].keys.get_mut(&one.key);
+            if let Some(history) = history {
+                history.forget(&self.groups, oldest_open);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn take_back(&mut self, namespace: NamespaceId, group: u64, keys: &[KeyAsked]) {
+        for one in keys {
+            self.key(namespace, &one.key)
+                .writes
+                .retain(|write| write.group != group);
+        }
+        self.groups.remove(&group);
+    }
+
+    pub(super) fn check_condition(
+        &mut self,
+        namespace: NamespaceId,
+        one: &KeyAsked,
+        (group, status): (u64, Status),
+        when: Interval,
+    ) -> Result<(), Violation> {
+        let history = self.key(namespace, &one.key).clone();
+        let mut before = history.clone();
+        before.writes.retain(|write| write.group != group);
+        let possible = match one.condition {
+            Condition::Always => true,
+            Condition::IfExists => !before
+                .explanations(&self.groups, Seen::Something, when)
+                .is_empty(),
+            Condition::IfAbsent => !before.explanations(&self.groups, Seen::Absent, when).is_empty(),
+            Condition::IfSequence(Sequence(wanted)) => {
+                let places = before.explanations(&self.groups, Seen::Something, when);
+                let known = |place: &usize| before.writes[*place].sequence;
+                places
+                    .iter()
+                    .any(|place| known(place).is_none_or(|sequence| sequence == wanted))
+            }
+        };
+        if possible {
+            return Ok(());
+        }
+        Err(Violation::ConditionMisjudged {
+            namespace,
+            key: history.number,
+            status,
+            expected: before.expected(&self.groups, when),
+        })
+    }
+
+    /// A read-modify-write replaced the very record it named, or an update of somebody else was lost.
+    pub(super) fn check_replaced(&self, namespace: NamespaceId, key: &Bytes) -> Result<(), Violation> {
+        let history = self.space(namespace).and_then(|space| space.keys.get(key));
+        let Some(history) = history else { return Ok(()) };
+        for write in &history.writes {
+            let (Some(base), Some(own)) = (write.replaces, write.sequence) else {
+                continue;
+            };
+            let between = |other: &&Write| other.sequence.is_some_and(|known| base < known && known < own);
+            if let Some(other) = history.writes.iter().find(between) {
+                return Err(Violation::LostUpdate {
+                    namespace,
+                    key: history.number,
+                    base,
+                    own,
+                    between: other.sequence.unwrap_or(0),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn judge_refusal(
+        &mut self,
+        namespace: NamespaceId,
+        one: &KeyAsked,
+        (status, seen): (Status, Seen),
+        when: Interval,
+    ) -> Result<(), Violation> {
+        let history = self.key(namespace, &one.key).clone();
+        let places = history.explanations(&self.groups, seen, when);
+        if places.is_empty() {
+            return Err(Violation::ConditionMisjudged {
+                namespace,
+                key: history.number,
+                status,
+                expected: history.expected(&self.groups, when),
+            });
+        }
+        self.promote(namespace, &history, &places, Release::WhenDurable);
+        Ok(())
+    }
+
+    pub(super) fn read_completed(
+        &mut self,
+        (namespace, key, release): (NamespaceId, &Bytes, Release),
+        completion: &Completion,
+        hash: Option<u64>,
+        when: Interval,
+    ) -> Result<(), Violation> {
+        let seen = match completion.status {
+            Status::KEY_DOES_NOT_EXIST => Seen::Absent,
+            Status::SUCCESS => Seen::Present {
+                bytes: completion.value_bytes,
+                hash,
+                sequence: completion.sequence.0,
+                expiry_ms: completion.expiry_ms,
+            },
+            _ => return Err(unexpected(completion)),
+        };
+        let history = self.key(namespace, key).clone();
+        let places = history.explanations(&self.groups, seen, when);
+        if places.is_empty() {
+            return Err(self.accuse(namespace, &history, seen, when));
+        }
+        if let (Seen::Present { sequence, .. }, [only]) = (seen, &places[..]) {
+            let group = history.writes[*only].group;
+            self.learn_sequence(namespace, key, group, Sequence(sequence));
+        }
+        self.promote(namespace, &history, &places, release);
+        Ok(())
+    }
+
+    /// What was seen has happened; and if the answer was held back until it was durable, it must stay.
+    pub(super) fn promote(
+        &mut self,
+        namespace: NamespaceId,
+        history: &KeyHistory,
+        places: &[usize],
+        release: Release,
+    ) {
+        let [only] = places else { return };
+        let lasting = release == Release::WhenDurable
+            && self.spaces[namespace.index()].durability == Durability::Always;
+        if let Some(group) = self.groups.get_mut(&history.writes[*only].group) {
+            group.done = group.done.or(Some(self.tick));
+            group.certain = true;
+            group.kept |= lasting;
+        }
+    }
+
+    pub(super) fn accuse(
+        &self,
+        namespace: NamespaceId,
+        history: &KeyHistory,
+        seen: Seen,
+        when: Interval,
+    ) -> Violation {
+        let (key, expected) = (history.number, history.expected(&self.groups, when));
+        let saw = match seen {
+            Seen::Absent => "nothing is there".to_owned(),
+            Seen::Something => "something is there".to_owned(),
+            Seen::Present {
+                bytes,
+                sequence,
+                expiry_ms,
+                ..
+            } => {
+                format!("found {bytes} bytes (sequence {sequence}, expiry {expiry_ms})")
+            }
+        };
+        match seen {
+            Seen::Absent => Violation::Lost {
+                namespace,
+                key,
+                saw,
+                expected,
+            },
+            _ if history.ever_written(seen, when) => Violation::CameBack {
+                namespace,
+                key,
+                saw,
+                expected,
+            },
+            _ => Violation::NeverWritten {
+                namespace,
+                key,
+                saw,
+                expected,
+            },
+        }
+    }
+}
+
+/// What a status says about the key, if it says that nothing was written: the inner value is what the device must have
+/// seen.
+fn refusal(status: Status) -> Option<Option<Seen>> {
+    match status {
+        Status::KEY_DOES_NOT_EXIST => Some(Some(Seen::Absent)),
+        Status::KEY_EXISTS => Some(Some(Seen::Something)),
+        Status::SEQUENCE_MISMATCH | Status::CAPACITY_EXCEEDED => Some(None),
+        _ => None,
+    }
+}

@@ -1,0 +1,245 @@
+//! What one key may hold: its writes, and which of them may be the last.
+//!
+//! In: writes with their groups (a command is a group: it happens as a whole). Out: the writes that an observer may see.
+//! A write may be seen unless a write that surely happened is surely after it. Surely after: both sequences are known
+//! and say so, or the one was asked after the other was answered. Invariant: there is always at least one write that
+//! may be seen.
+
+use headwater_converged::command::NamespaceId;
+use headwater_host::clock::{Nanos, UnixMillis};
+use std::collections::BTreeMap;
+
+/// Names a value without keeping it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// Length.
+    pub bytes: u32,
+    /// Hash of the bytes.
+    pub hash: u64,
+}
+
+impl Fingerprint {
+    /// The fingerprint of a value.
+    #[must_use]
+    pub fn of(value: &[u8]) -> Self {
+        Self {
+            bytes: u32::try_from(value.len()).unwrap_or(u32::MAX),
+            hash: xxhash_rust::xxh3::xxh3_64(value),
+        }
+    }
+}
+
+/// How long a record exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lifetime {
+    /// Until this wall time in milliseconds; 0 for ever.
+    Until(u64),
+    /// As long as the record it replaced, which was this long if it was still there.
+    Inherited(Option<u64>),
+}
+
+/// What a write does to its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    Store(Fingerprint, Lifetime),
+    Delete,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Write {
+    pub(super) group: u64,
+    pub(super) effect: Effect,
+    pub(super) sequence: Option<u64>,
+    /// The sequence that the condition named: nothing may lie between it and the write's own.
+    pub(super) replaces: Option<u64>,
+}
+
+/// The writes of one command.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) namespace: NamespaceId,
+    /// Tick at which it was asked.
+    pub(super) submitted: u64,
+    /// Tick by which it surely had happened, if it happened: it was acknowledged or seen.
+    pub(super) done: Option<u64>,
+    /// When it was acknowledged.
+    pub(super) acked_at: Option<Nanos>,
+    /// It happened and is in force: whoever looks later sees it or something after it.
+    pub(super) certain: bool,
+    /// A power cut must not take it.
+    pub(super) kept: bool,
+    pub(super) writes: usize,
+}
+
+pub(super) type Groups = BTreeMap<u64, Group>;
+
+/// What an observer saw of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    Absent,
+    Present {
+        bytes: u32,
+        hash: Option<u64>,
+        sequence: u64,
+        expiry_ms: u64,
+    },
+    /// Something is there, nothing more is known.
+    Something,
+}
+
+/// When an observer looked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interval {
+    pub(super) asked: u64,
+    pub(super) wall_asked: UnixMillis,
+    pub(super) wall_answered: UnixMillis,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct KeyHistory {
+    pub(super) number: usize,
+    pub(super) writes: Vec<Write>,
+    /// Values that were here once, to tell what came back from what never was.
+    pub(super) past: Vec<Fingerprint>,
+}
+
+impl KeyHistory {
+    /// The writes that explain what was seen, of those that may be seen.
+    pub(super) fn explanations(&self, groups: &Groups, seen: Seen, when: Interval) -> Vec<usize> {
+        (0..self.writes.len())
+            .filter(|&place| {
+                let write = with_sequence_of(self.writes[place], seen);
+                explains(&write, seen, when) && self.may_be_seen(groups, &write, when)
+            })
+            .collect()
+    }
+
+    /// Whether any write at all, however old, looks like what was seen.
+    pub(super) fn ever_written(&self, seen: Seen, when: Interval) -> bool {
+        let any_time = Interval {
+            wall_asked: UnixMillis(0),
+            ..when
+        };
+        let was = |value: &Fingerprint| match seen {
+            Seen::Present { bytes, hash, .. } => {
+                value.bytes == bytes && hash.is_none_or(|hash| hash == value.hash)
+            }
+            Seen::Absent | Seen::Something => true,
+        };
+        self.past.iter().any(was) || self.writes.iter().any(|write| explains(write, seen, any_time))
+    }
+
+    fn may_be_seen(&self, groups: &Groups, write: &Write, when: Interval) -> bool {
+        let before_asked = |group: &Group| group.certain && group.done.is_some_and(|done| done <= when.asked);
+        !self.writes.iter().any(|other| {
+            groups.get(&other.group).is_some_and(before_asked) && surely_after(groups, other, write)
+        })
+    }
+
+    /// The states that may be seen, in words.
+    pub(super) fn expected(&self, groups: &Groups, when: Interval) -> String {
+        let may: Vec<_> = (self.writes.iter())
+            .filter(|write| self.may_be_seen(groups, write, when))
+            .map(|write| match write.effect {
+                Effect::Delete => "nothing".to_owned(),
+                Effect::Store(value, lifetime) => {
+                    let sequence = write
+                        .sequence
+                        .map_or_else(|| "?".to_owned(), |known| known.to_string());
+                    format!("{} bytes (sequence {sequence}, {lifetime:?})", value.bytes)
+                }
+            })
+            .collect();
+        format!(
+            "expected {} at wall time {}",
+            may.join(" or "),
+            when.wall_answered.0
+        )
+    }
+
+    /// Forgets writes that nobody can see any more: even an observer who asked at tick `oldest_open`, and even after a
+    /// power cut.
+    pub(super) fn forget(&mut self, groups: &Groups, oldest_open: u64) {
+        let lasting =
+            |group: &Group| group.certain && group.kept && group.done.is_some_and(|done| done < oldest_open);
+        let settled: Vec<Write> = (self.writes.iter())
+            .filter(|write| groups.get(&write.group).is_some_and(lasting))
+            .copied()
+            .collect();
+        let past = |write: &Write| settled.iter().any(|other| surely_after(groups, other, write));
+        self.bury(past);
+    }
+
+    /// Moves writes to the past.
+    pub(super) fn bury(&mut self, past: impl Fn(&Write) -> bool) {
+        let buried = &mut self.past;
+        self.writes.retain(|write| {
+            let gone = past(write);
+            if let (true, Effect::Store(value, _)) = (gone, write.effect) {
+                buried.push(value);
+            }
+            !gone
+        });
+    }
+}
+
+/// If the key holds this record, its sequence is the one that was seen.
+fn with_sequence_of(write: Write, seen: Seen) -> Write {
+    match (seen, write.sequence) {
+        (Seen::Present { sequence, .. }, None) => Write {
+            sequence: Some(sequence),
+            ..write
+        },
+        _ => write,
+    }
+}
+
+pub(super) fn surely_after(groups: &Groups, later: &Write, earlier: &Write) -> bool {
+    if later.group == earlier.group {
+        return false;
+    }
+    if let (Some(later), Some(earlier)) = (later.sequence, earlier.sequence) {
+        return later > earlier;
+    }
+    let (Some(later), Some(earlier)) = (groups.get(&later.group), groups.get(&earlier.group)) else {
+        return false;
+    };
+    earlier.done.is_some_and(|done| later.submitted > done)
+}
+
+fn explains(write: &Write, seen: Seen, when: Interval) -> bool {
+    match (write.effect, seen) {
+        (Effect::Delete, Seen::Absent) => true,
+        (Effect::Delete, _) => false,
+        (Effect::Store(_, lifetime), Seen::Absent) => match lifetime {
+            Lifetime::Until(end) => end != 0 && end <= when.wall_answered.0,
+            Lifetime::Inherited(known) => known != Some(0),
+        },
+        (Effect::Store(_, lifetime), Seen::Something) => outlives(lifetime, when.wall_asked),
+        (
+            Effect::Store(value, lifetime),
+            Seen::Present {
+                bytes,
+                hash,
+                sequence,
+                expiry_ms,
+            },
+        ) => {
+            value.bytes == bytes
+                && hash.is_none_or(|hash| hash == value.hash)
+                && write.sequence.is_none_or(|known| known == sequence)
+                && outlives(lifetime, when.wall_asked)
+                && match lifetime {
+                    Lifetime::Until(end) => end == expiry_ms,
+                    Lifetime::Inherited(_) => true,
+                }
+        }
+    }
+}
+
+fn outlives(lifetime: Lifetime, wall: UnixMillis) -> bool {
+    match lifetime {
+        Lifetime::Until(end) => end == 0 || end > wall.0,
+        Lifetime::Inherited(_) => true,
+    }
+}

@@ -1,0 +1,111 @@
+//! The look at every key after a recovery: what was open before the power went is closed by what is there now.
+//!
+//! In: what a Retrieve of each key said while nothing else was in flight. Out: a model with one state a key, or the
+//! [`Violation`]. A batch that one key shows and another lacks is found here.
+
+use super::keys::{Effect, Fingerprint, Interval, KeyHistory, Lifetime, Seen, Write, surely_after};
+use super::{Checker, GENESIS, Violation, WallSpan};
+use bytes::Bytes;
+use headwater_converged::command::{Completion, NamespaceId, Release};
+use headwater_nvme::spec::status::Status;
+use std::collections::BTreeSet;
+
+impl Checker {
+    /// After a recovery, with nothing else in flight: what a Retrieve of the whole value said. The key's past is
+    /// settled by it. Call for every one of [`Self::keys`], then [`Self::settled`].
+    ///
+    /// # Errors
+    /// The promise that what was seen breaks.
+    pub fn settle(
+        &mut self,
+        namespace: NamespaceId,
+        key: &Bytes,
+        completion: &Completion,
+        wall: WallSpan,
+    ) -> Result<(), Violation> {
+        self.tick += 1;
+        let when = Interval {
+            asked: self.tick,
+            wall_asked: wall.asked,
+            wall_answered: wall.answered,
+        };
+        let before = self.key(namespace, key).clone();
+        let hash = Fingerprint::of(&completion.sink).hash;
+        self.read_completed(
+            (namespace, key, Release::WhenDurable),
+            completion,
+            Some(hash),
+            when,
+        )?;
+        let (sequence, effect, seen) = match completion.status {
+            Status::SUCCESS => {
+                let bytes = completion.value_bytes;
+                let (sequence, expiry_ms) = (completion.sequence.0, completion.expiry_ms);
+                let seen = Seen::Present {
+                    bytes,
+                    hash: Some(hash),
+                    sequence,
+                    expiry_ms,
+                };
+                let effect = Effect::Store(Fingerprint { bytes, hash }, Lifetime::Until(expiry_ms));
+                (Some(sequence), effect, seen)
+            }
+            _ => (None, Effect::Delete, Seen::Absent),
+        };
+        self.note_batches(namespace, &before, seen, when)?;
+        let group = self.certain_group(namespace);
+        self.highest_acked = self.highest_acked.max(sequence.unwrap_or(0));
+        let history = self.key(namespace, key);
+        history.bury(|_| true);
+        history.writes = vec![Write {
+            group,
+            effect,
+            sequence,
+            replaces: None,
+        }];
+        Ok(())
+    }
+
+    /// Which unfinished batches a key shows or lacks, by what was seen of it.
+    fn note_batches(
+        &mut self,
+        namespace: NamespaceId,
+        history: &KeyHistory,
+        seen: Seen,
+        when: Interval,
+    ) -> Result<(), Violation> {
+        let places = history.explanations(&self.groups, seen, when);
+        for write in &history.writes {
+            let batch = write.group;
+            if self.groups.get(&batch).is_none_or(|group| group.writes < 2) {
+                continue;
+            }
+            let explained_by = || places.iter().map(|&place| &history.writes[place]);
+            if places.len() == 1 && explained_by().all(|other| other.group == batch) {
+                self.shown.entry(batch).or_insert(history.number);
+            } else if explained_by().all(|other| surely_after(&self.groups, write, other)) {
+                self.lacked.entry(batch).or_insert(history.number);
+            }
+            if let (Some(&present), Some(&missing)) = (self.shown.get(&batch), self.lacked.get(&batch)) {
+                return Err(Violation::TornBatch {
+                    namespace,
+                    batch,
+                    present,
+                    missing,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Every key was settled: the past is closed.
+    pub fn settled(&mut self) {
+        self.shown.clear();
+        self.lacked.clear();
+        let used = self.spaces.iter().flat_map(|space| space.keys.values());
+        let used: BTreeSet<u64> = used
+            .flat_map(|history| history.writes.iter().map(|write| write.group))
+            .collect();
+        self.groups.retain(|id, _| *id == GENESIS || used.contains(id));
+    }
+}

@@ -1,0 +1,44 @@
+//! The real device as the world drives it.
+
+use super::{BootTime, Engine};
+use crate::media::SimMedia;
+use headwater_converged::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
+use headwater_converged::device::{Device, DeviceConfig, Start};
+use headwater_host::clock::{Nanos, UnixMillis};
+
+/// The one face of a simulated device.
+const FACE: FaceId = FaceId(1);
+
+impl Engine for Device<SimMedia> {
+    fn open(media: SimMedia, config: &DeviceConfig, at: BootTime) -> Result<Self, String> {
+        let start = Start {
+            now: at.now,
+            wall: at.wall,
+        };
+        Device::open(media, config.clone(), start, &mut |_| {}).map_err(|error| error.to_string())
+    }
+
+    fn submit(&mut self, namespace: NamespaceId, token: u64, command: Command) -> Result<(), SubmitError> {
+        Device::submit(self, FACE, namespace, token, command)
+    }
+
+    fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool {
+        Device::poll(self, now, wall)
+    }
+
+    fn next_completion(&mut self) -> Option<Completion> {
+        Device::next_completion(self, FACE)
+    }
+
+    fn nudge(&mut self) {
+        self.request_checkpoint();
+    }
+
+    fn shut_down(&mut self, at: BootTime) -> Option<Nanos> {
+        self.shutdown(at.now, at.wall).ok()
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        Device::next_deadline(self)
+    }
+}

@@ -1,0 +1,148 @@
+//! A queue of things that will happen, in virtual time.
+//!
+//! In: payloads with the time they are due. Out: payloads in order of time; of two due at the same time the one that
+//! was put in first. Invariant: that order depends on nothing else, so a run can be repeated.
+
+use headwater_host::clock::Nanos;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+#[derive(Debug)]
+struct Entry<T> {
+    at: Nanos,
+    number: u64,
+    payload: T,
+}
+
+impl<T> PartialEq for Entry<T> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
+}
+
+impl<T> Eq for Entry<T> {}
+
+impl<T> PartialOrd for Entry<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Entry<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+/// Events by time, then by the order in which they were put in.
+#[derive(Debug)]
+pub struct EventQueue<T> {
+    heap: BinaryHeap<Reverse<Entry<T>>>,
+    next_number: u64,
+}
+
+impl<T> Default for EventQueue<T> {
+    fn default() -> Self {
+        Self {
+            heap: BinaryHeap::new(),
+            next_number: 0,
+        }
+    }
+}
+
+impl<T> EventQueue<T> {
+    /// An empty queue.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts an event in, due at `at`.
+    pub fn push(&mut self, at: Nanos, payload: T) {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.heap.push(Reverse(Entry { at, number, payload }));
+    }
+
+    /// When the next event is due.
+    #[must_use]
+    pub fn next_at(&self) -> Option<Nanos> {
+        self.heap.peek().map(|Reverse(entry)| entry.at)
+    }
+
+    /// Takes the next event that is due at `now` or was before.
+    pub fn pop_due(&mut self, now: Nanos) -> Option<(Nanos, T)> {
+        if self.next_at()? > now {
+            return None;
+        }
+        self.heap.pop().map(|Reverse(entry)| (entry.at, entry.payload))
+    }
+
+    /// How many events wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
+    /// Forgets everything that waits.
+    pub fn clear(&mut self) {
+        self.heap.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_by_time_then_by_insertion() {
+        let mut queue = EventQueue::new();
+        queue.push(Nanos(20), "late");
+        queue.push(Nanos(10), "first of ten");
+        queue.push(Nanos(10), "second of ten");
+        queue.push(Nanos(5), "early");
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop_due(Nanos(100))).collect();
+        assert_eq!(
+            order,
+            [
+                (Nanos(5), "early"),
+                (Nanos(10), "first of ten"),
+                (Nanos(10), "second of ten"),
+                (Nanos(20), "late")
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_comes_before_it_is_due() {
+        let mut queue = EventQueue::new();
+        queue.push(Nanos(7), ());
+        assert_eq!(queue.pop_due(Nanos(6)), None);
+        assert_eq!(queue.next_at(), Some(Nanos(7)));
+        assert_eq!(queue.pop_due(Nanos(7)), Some((Nanos(7), ())));
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn order_is_the_same_every_time() {
+        for seed in 0..32 {
+            let run = || {
+                let mut rng = fastrand::Rng::with_seed(seed);
+                let mut queue = EventQueue::new();
+                for number in 0..500_u32 {
+                    queue.push(Nanos(rng.u64(0..40)), number);
+                }
+                std::iter::from_fn(|| queue.pop_due(Nanos(u64::MAX))).collect::<Vec<_>>()
+            };
+            let order = run();
+            assert!(order.windows(2).all(|pair| pair[0] < pair[1]), "seed {seed}");
+            assert_eq!(order, run(), "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! What simulated flash holds: what a read sees now, and what a power cut leaves.
+//!
+//! In: programs and erases in the order they were accepted, when each is finished and answered, and flushes. Out: page
+//! images. Invariant: what is durable changes only by [`Flash::make_durable`] (or by finishing, without a volatile
+//! cache); a cut decides over nothing but the operations in between and the neighbours that the traits expose.
+
+use crate::faults::{DamagePlan, Fate};
+use headwater_converged::media::{
+    BlockId, Geometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes of a page slot that a program brings: data and spare.
+pub const SLOT_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
+/// Bytes that reach the flash together or not at all.
+pub const SECTOR_BYTES: usize = 512;
+
+/// The bytes of one programmed page slot.
+#[derive(Clone, Debug)]
+pub struct PageImage {
+    bytes: Box<[u8; SLOT_BYTES]>,
+    readable: bool,
+}
+
+impl PageImage {
+    /// A page slot from the front of a frame.
+    #[must_use]
+    pub fn from_frame(frame: &[u8]) -> Self {
+        let mut bytes = Box::new([0; SLOT_BYTES]);
+        let length = frame.len().min(SLOT_BYTES);
+        bytes[..length].copy_from_slice(&frame[..length]);
+        Self {
+            bytes,
+            readable: true,
+        }
+    }
+
+    /// Data, then spare.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; SLOT_BYTES] {
+        &self.bytes
+    }
+
+    /// Whether the medium can give the bytes back at all.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        self.readable
+    }
+}
+
+type Slot = Option<Arc<PageImage>>;
+
+#[derive(Debug)]
+enum Change {
+    Program {
+        page: PageAddress,
+        image: Arc<PageImage>,
+    },
+    Erase {
+        block: BlockId,
+    },
+}
+
+#[derive(Debug)]
+struct Pending {
+    change: Change,
+    answered: bool,
+}
+
+/// The pages of one medium.
+#[derive(Debug)]
+pub struct Flash {
+    geometry: Geometry,
+    volatile: bool,
+    addressing: Addressing,
+    now: Vec<Slot>,
+    durable: Vec<Slot>,
+    pending: BTreeMap<u64, Pending>,
+}
+
+impl Flash {
+    /// All pages blank. `volatile` media keep finished work in a cache until a flush.
+    #[must_use]
+    pub fn blank(geometry: Geometry, cache: CacheKind, addressing: Addressing) -> Self {
+        let pages = geometry.blocks as usize * PAGES_PER_BLOCK;
+        Self {
+            geometry,
+            volatile: cache == CacheKind::Volatile,
+            addressing,
+            now: vec![None; pages],
+            durable: vec![None; pages],
+            pending: BTreeMap::new(),
+        }
+    }
+
+    /// What a read of the page sees now.
+    #[must_use]
+    pub fn page(&self, page: PageAddress) -> Option<&PageImage> {
+        self.now.get(page.index())?.as_deref()
+    }
+
+    /// What a power cut could not take: what a read would see if everything else were lost.
+    #[must_use]
+    pub fn durable_page(&self, page: PageAddress) -> Option<&PageImage> {
+        self.durable.get(page.index())?.as_deref()
+    }
+
+    /// Accepts a program. The page must lie inside the geometry.
+    pub fn begin_program(&mut self, id: u64, page: PageAddress, image: PageImage) {
+        let image = Arc::new(image);
+        self.begin(id, Change::Program { page, image });
+    }
+
+    /// Accepts an erase. The block must lie inside the geometry.
+    pub fn begin_erase(&mut self, id: u64, block: BlockId) {
+        self.begin(id, Change::Erase { block });
+    }
+
+    fn begin(&mut self, id: u64, change: Change) {
+        if self.addressing == Addressing::InPlace {
+            apply(&mut self.now, &change);
+        }
+        let answered = false;
+        self.pending.insert(id, Pending { change, answered });
+    }
+
+    /// Whether a program or erase of this block is accepted and not finished by `id`'s reckoning: programs of a block
+    /// that is then erased would race.
+    #[must_use]
+    pub fn has_unanswered(&self, block: BlockId) -> bool {
+        self.pending.values().any(|pending| {
+            !pending.answered
+                && match &pending.change {
+                    Change::Program { page, .. } => page.block == block,
+                    Change::Erase { .. } => false,
+                }
+        })
+    }
+
+    /// The operation is done as far as the medium goes: reads see it, and without a volatile cache it is durable.
+    pub fn finish(&mut self, id: u64) {
+        let Some(pending) = self.pending.get(&id) else {
+            return;
+        };
+        if self.addressing == Addressing::ByRead {
+            apply(&mut self.now, &pending.change);
+        }
+        if !self.volatile {
+            apply(&mut self.durable, &pending.change);
+            self.pending.remove(&id);
+        }
+    }
+
+    /// The caller was told that the operation is done: the next flush covers it.
+    pub fn answered(&mut self, id: u64) {
+        if let Some(pending) = self.pending.get_mut(&id) {
+            pending.answered = true;
+        }
+    }
+
+    /// What a flush accepted now will cover.
+    #[must_use]
+    pub fn covered_by_flush(&self) -> Vec<u64> {
+        let answered = self.pending.iter().filter(|(_, pending)| pending.answered);
+        answered.map(|(&id, _)| id).collect()
+    }
+
+    /// A flush finished.
+    pub fn make_durable(&mut self, covered: &[u64]) {
+        for id in covered {
+            if let Some(pending) = self.pending.remove(id) {
+                apply(&mut self.durable, &pending.change);
+            }
+        }
+    }
+
+    /// The power went: leaves what the next boot finds. Each operation that was not durable meets its own fate; with a
+    /// volatile cache even an erase may be lost under a later program of its block, for the cache writes back in any
+    /// order. A torn program may garble up to `guard_pages` pages before it in its block.
+    pub fn cut(&mut self, rng: &mut fastrand::Rng, damage: &DamagePlan, guard_pages: u8) {
+        let pending = std::mem::take(&mut self.pending);
+        let mut not_erased: Vec<BlockId> = Vec::new();
+        for (_, Pending { change, .. }) in pending {
+            let fate = damage.fate(rng);
+            match change {
+                Change::Program { page, image } => {
+                    if self.volatile || !not_erased.contains(&page.block) {
+                        self.cut_program(rng, damage, guard_pages, (page, image, fate));
+                    }
+                }
+                Change::Erase { block } => {
+                    if fate != Fate::Whole {
+                        not_erased.push(block);
+                    }
+                    self.cut_erase(rng, block, fate);
+                }
+            }
+        }
+        self.now.clone_from(&self.durable);
+    }
+
+    fn cut_program(
+        &mut self,
+        rng: &mut fastrand::Rng,
+        damage: &DamagePlan,
+        guard_pages: u8,
+        (page, image, fate): (PageAddress, Arc<PageImage>, Fate),
+    ) {
+        match fate {
+            Fate::Whole => self.durable[page.index()] = Some(image),
+            Fate::Lost => {}
+            Fate::Torn => {
+                let before = self.durable[page.index()].as_deref();
+                let torn = tear(rng, before, &image, damage.unreadable_percent);
+                self.durable[page.index()] = Some(Arc::new(torn));
+                for back in 1..=guard_pages.min(page.page) {
+                    if rng.u8(0..100) < damage.neighbour_percent {
+                        let neighbour = PageAddress::new(page.block, page.page - back);
+                        self.garble(rng, neighbour);
+                    }
+                }
+            }
+        }
+    }
+
+    fn cut_erase(&mut self, rng: &mut fastrand::Rng, block: BlockId, fate: Fate) {
+        if fate == Fate::Lost {
+            return;
+        }
+        for page in pages_of(block) {
+            match (fate, rng.u8(0..3)) {
+                (Fate::Torn, 0) => {}
+                (Fate::Torn, 1) => self.garble(rng, page),
+                _ => self.durable[page.index()] = None,
+            }
+        }
+    }
+
+    fn garble(&mut self, rng: &mut fastrand::Rng, page: PageAddress) {
+        let Some(image) = self.durable[page.index()].as_mut() else {
+            return;
+        };
+        let image = Arc::make_mut(image);
+        if rng.bool() {
+            let sector = rng.usize(0..SLOT_BYTES.div_ceil(SECTOR_BYTES)) * SECTOR_BYTES;
+            rng.fill(&mut image.bytes[sector..(sector + SECTOR_BYTES).min(SLOT_BYTES)]);
+        } else {
+            for _ in 0..rng.u32(1..64) {
+                image.bytes[rng.usize(0..SLOT_BYTES)] ^= rng.u8(1..=255);
+            }
+        }
+    }
+
+    /// Flips `flips` different bits of a programmed page, now and for ever. Returns whether there was a page to damage.
+    pub fn flip_bits(&mut self, rng: &mut fastrand::Rng, page: PageAddress, flips: usize) -> bool {
+        let Some(image) = self.now.get_mut(page.index()).and_then(Option::as_mut) else {
+            return false;
+        };
+        let damaged = Arc::make_mut(image);
+        let bits = rng.choose_multiple(0..SLOT_BYTES * 8, flips);
+        for bit in bits {
+            damaged.bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        let image = Arc::clone(image);
+        if let Some(slot) = self.durable[page.index()].as_mut() {
+            *slot = image;
+        }
+        true
+    }
+
+    /// The shape of the medium.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+}
+
+/// Whether the CPU can look at pages in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressing {
+    /// Pages are seen where they lie, from the moment their program is accepted.
+    InPlace,
+    /// Pages must be read, and are seen when their program is finished.
+    ByRead,
+}
+
+/// Whether finished work may still be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheKind {
+    /// What is finished is durable.
+    WriteThrough,
+    /// What is finished is durable after the next flush.
+    Volatile,
+}
+
+fn pages_of(block: BlockId) -> impl Iterator<Item = PageAddress> {
+    (0..u8::MAX)
+        .take(PAGES_PER_BLOCK)
+        .map(move |page| PageAddress::new(block, page))
+}
+
+fn apply(slots: &mut [Slot], change: &Change) {
+    match change {
+        Change::Program { page, image } => slots[page.index()] = Some(Arc::clone(image)),
+        Change::Erase { block } => {
+            for page in pages_of(*block) {
+                slots[page.index()] = None;
+            }
+        }
+    }
+}
+
+/// A page of which only some sectors arrived; at least one did not.
+fn tear(
+    rng: &mut fastrand::Rng,
+    before: Option<&PageImage>,
+    new: &PageImage,
+    unreadable_percent: u8,
+) -> PageImage {
+    let mut torn = new.clone();
+    let sectors = SLOT_BYTES.div_ceil(SECTOR_BYTES);
+    let surely_missing = rng.usize(0..sectors);
+    for sector in 0..sectors {
+        if sector != surely_missing && rng.bool() {
+            continue;
+        }
+        let range = sector * SECTOR_BYTES..((sector + 1) * SECTOR_BYTES).min(SLOT_BYTES);
+        match (rng.u8(0..4), before) {
+            (0, _) => rng.fill(&mut torn.bytes[range]),
+            (1, _) => torn.bytes[range].fill(0),
+            (_, Some(before)) => torn.bytes[range.clone()].copy_from_slice(&before.bytes[range]),
+            (_, None) => torn.bytes[range].fill(0xFF),
+        }
+    }
+    torn.readable = rng.u8(0..100) >= unreadable_percent;
+    torn
+}

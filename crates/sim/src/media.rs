@@ -1,0 +1,437 @@
+//! Simulated flash as the device sees it: [`Media`] in virtual time, with a power switch.
+//!
+//! In: media operations with the time they are asked at, and a [`Cut`]. Out: answers when channels and dies are done
+//! with them. When the power goes, what is in flight and everything asked later is answered with an input/output error,
+//! so a device in the middle of recovery comes to its end; the flash itself is left with the [`Wreck`], whose
+//! [`Wreck::next_boot`] gives the medium as the next boot finds it. Invariant: one answer for each accepted operation,
+//! power or not; a broken rule of NAND is remembered even if the device hides the refusal.
+
+mod wreck;
+
+pub use wreck::{Misuse, Wreck};
+
+use crate::faults::{Cut, DamagePlan};
+use crate::flash::{Addressing, CacheKind, Flash, PageImage, SLOT_BYTES};
+use crate::presets::TimingPreset;
+use crate::timeline::{SlowDie, Timeline, Work};
+use headwater_converged::media::{
+    BlockId, Geometry, Media, MediaDone, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
+    PageAddress, PageState, Refused, RefusedReason,
+};
+use headwater_dma::frame::Frame;
+use headwater_host::clock::Nanos;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// The kernel's number for an input/output error: what a medium without power answers.
+const EIO: i32 = 5;
+
+/// How a simulated medium is built.
+#[derive(Clone, Copy, Debug)]
+pub struct SimMediaConfig {
+    /// How long everything takes, and whether there is a volatile cache.
+    pub preset: TimingPreset,
+    /// Channels, dies, blocks.
+    pub geometry: Geometry,
+    /// How many pages before a torn program may be damaged with it.
+    pub guard_pages: u8,
+    /// Most operations in flight.
+    pub queue_max: usize,
+    /// Whether pages can be looked at in place.
+    pub addressing: Addressing,
+}
+
+impl SimMediaConfig {
+    /// A medium of `blocks` blocks with a preset's geometry, no guard pages and 256 operations in flight.
+    #[must_use]
+    pub const fn new(preset: TimingPreset, blocks: u32) -> Self {
+        Self {
+            preset,
+            geometry: preset.geometry(blocks),
+            guard_pages: 0,
+            queue_max: 256,
+            addressing: Addressing::ByRead,
+        }
+    }
+
+    const fn cache(&self) -> CacheKind {
+        match self.preset.cached {
+            Some(_) => CacheKind::Volatile,
+            None => CacheKind::WriteThrough,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Asked {
+    Read(PageAddress),
+    Program(PageAddress),
+    Erase(BlockId),
+    Flush(Vec<u64>),
+}
+
+impl Asked {
+    fn page(&self) -> PageAddress {
+        match self {
+            Self::Read(page) | Self::Program(page) => *page,
+            Self::Erase(block) => PageAddress::new(*block, 0),
+            Self::Flush(_) => PageAddress::new(BlockId(0), 0),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct InFlight {
+    token: MediaToken,
+    frame: Option<Frame>,
+    asked: Asked,
+}
+
+/// Simulated flash.
+#[derive(Debug)]
+pub struct SimMedia {
+    config: SimMediaConfig,
+    flash: Option<Flash>,
+    rules: NandRules,
+    timeline: Timeline,
+    in_flight: BTreeMap<u64, InFlight>,
+    ready: VecDeque<(u64, MediaDone)>,
+    next_id: u64,
+    points: u64,
+    cut_point: Option<u64>,
+    cut_time: Option<Nanos>,
+    last_event: Nanos,
+    dead: bool,
+    wreck: Wreck,
+}
+
+impl SimMedia {
+    /// A new medium, every block erased.
+    #[must_use]
+    pub fn new(config: SimMediaConfig) -> Self {
+        let flash = Flash::blank(config.geometry, config.cache(), config.addressing);
+        Self::with_flash(config, flash, NandRules::erased(config.geometry))
+    }
+
+    fn with_flash(config: SimMediaConfig, flash: Flash, rules: NandRules) -> Self {
+        Self {
+            config,
+            flash: Some(flash),
+            rules,
+            timeline: Timeline::new(config.preset, config.geometry, None),
+            in_flight: BTreeMap::new(),
+            ready: VecDeque::new(),
+            next_id: 0,
+            points: 0,
+            cut_point: None,
+            cut_time: None,
+            last_event: Nanos::ZERO,
+            dead: false,
+            wreck: Wreck {
+                config,
+                remains: Arc::default(),
+            },
+        }
+    }
+
+    /// Sets when the power goes, counted from here.
+    pub fn arm(&mut self, cut: Cut) {
+        self.cut_point = None;
+        self.cut_time = None;
+        match cut {
+            Cut::Never => {}
+            Cut::Point(point) => self.cut_point = Some(self.points.saturating_add(point.max(1))),
+            Cut::Time(at) => self.cut_time = Some(at),
+        }
+    }
+
+    /// Makes one die slow. Call before the first operation.
+    pub fn slow_down(&mut self, slow: Option<SlowDie>) {
+        self.timeline = Timeline::new(self.config.preset, self.config.geometry, slow);
+    }
+
+    /// The way to this medium while a device owns it, and to its flash afterwards.
+    #[must_use]
+    pub fn wreck(&self) -> Wreck {
+        self.wreck.clone()
+    }
+
+    /// Cuts the power now and boots again.
+    #[must_use]
+    pub fn power_cut(mut self, rng: &mut fastrand::Rng, damage: &DamagePlan) -> Self {
+        self.die();
+        let (config, wreck) = (self.config, self.wreck());
+        drop(self);
+        wreck.next_boot(rng, damage).unwrap_or_else(|| Self::new(config))
+    }
+
+    /// Flips bits of a programmed page; returns whether there was a page to damage.
+    pub fn flip_bits(&mut self, rng: &mut fastrand::Rng, page: PageAddress, flips: usize) -> bool {
+        self.flash
+            .as_mut()
+            .is_some_and(|flash| flash.flip_bits(rng, page, flips))
+    }
+
+    /// What the flash holds.
+    #[must_use]
+    pub fn flash(&self) -> Option<&Flash> {
+        self.flash.as_ref()
+    }
+
+    /// How the medium was built.
+    #[must_use]
+    pub fn config(&self) -> SimMediaConfig {
+        self.config
+    }
+
+    fn pass_point(&mut self) {
+        self.points += 1;
+        let mut remains = self.wreck.lock();
+        remains.points = self.points;
+        remains.now = self.last_event;
+        drop(remains);
+        if self.cut_point == Some(self.points) {
+            self.die();
+        }
+    }
+
+    fn die(&mut self) {
+        if self.dead {
+            return;
+        }
+        self.dead = true;
+        self.wreck.lock().dead = true;
+        self.timeline.stop();
+        for (id, op) in std::mem::take(&mut self.in_flight) {
+            self.ready.push_back((id, without_power(op)));
+        }
+    }
+
+    fn advance(&mut self, now: Nanos) {
+        while !self.dead {
+            let due = self.timeline.next_at().filter(|&at| at <= now);
+            if let Some(cut) = self
+                .cut_time
+                .filter(|&cut| cut <= now && due.is_none_or(|at| at > cut))
+            {
+                self.last_event = cut;
+                self.die();
+                return;
+            }
+            let Some((at, finished)) = self.timeline.step(now) else {
+                return;
+            };
+            self.last_event = self.last_event.max(at);
+            if let Some(id) = finished {
+                self.finish(id);
+            }
+        }
+    }
+
+    fn finish(&mut self, id: u64) {
+        let Some(mut op) = self.in_flight.remove(&id) else {
+            return;
+        };
+        let Some(flash) = self.flash.as_mut() else { return };
+        let result = match &op.asked {
+            Asked::Read(page) => read(flash, *page, op.frame.as_mut()),
+            Asked::Program(_) | Asked::Erase(_) => {
+                flash.finish(id);
+                Ok(PageState::Programmed)
+            }
+            Asked::Flush(covered) => {
+                flash.make_durable(covered);
+                Ok(PageState::Programmed)
+            }
+        };
+        // The work is done before the cut can fall, the answer is not out.
+        let dead_after = self.cut_point == Some(self.points + 1);
+        if dead_after {
+            self.ready.push_back((id, without_power(op)));
+        } else {
+            let (token, frame) = (op.token, op.frame);
+            self.ready.push_back((id, MediaDone { token, frame, result }));
+        }
+        self.pass_point();
+    }
+
+    fn check(&mut self, op: &MediaOp) -> Result<(), RefusedReason> {
+        if self.in_flight.len() + self.ready.len() >= self.config.queue_max {
+            return Err(RefusedReason::QueueFull);
+        }
+        if self.dead {
+            return Ok(());
+        }
+        let (checked, page) = match op {
+            MediaOp::Read { page, .. } => (self.rules.read(*page), *page),
+            MediaOp::Program { page, .. } => (self.rules.program(*page), *page),
+            MediaOp::Erase { block } => {
+                let races = self
+                    .flash
+                    .as_ref()
+                    .is_some_and(|flash| flash.has_unanswered(*block));
+                if races {
+                    self.accuse(Misuse::EraseRacesProgram { block: *block });
+                }
+                (self.rules.erase(*block), PageAddress::new(*block, 0))
+            }
+            MediaOp::Flush => return Ok(()),
+        };
+        checked.map_err(|rule| {
+            self.accuse(Misuse::Rule { rule, page });
+            RefusedReason::Rule(rule)
+        })
+    }
+
+    fn accuse(&self, misuse: Misuse) {
+        self.wreck.lock().misuse.get_or_insert(misuse);
+    }
+
+    fn begin(&mut self, id: u64, op: MediaOp, now: Nanos) -> (Option<Frame>, Asked) {
+        let timeline = &mut self.timeline;
+        match op {
+            MediaOp::Read { page, frame } => {
+                timeline.start(id, page.block, Work::Read(page.page), now);
+                (Some(frame), Asked::Read(page))
+            }
+            MediaOp::Program { page, frame } => {
+                timeline.start(id, page.block, Work::Program(page.page), now);
+                if let Some(flash) = self.flash.as_mut() {
+                    flash.begin_program(id, page, PageImage::from_frame(&frame));
+                }
+                (Some(frame), Asked::Program(page))
+            }
+            MediaOp::Erase { block } => {
+                timeline.start(id, block, Work::Erase, now);
+                if let Some(flash) = self.flash.as_mut() {
+                    flash.begin_erase(id, block);
+                }
+                (None, Asked::Erase(block))
+            }
+            MediaOp::Flush => {
+                timeline.flush(id, now);
+                let covered = self.flash.as_ref().map(Flash::covered_by_flush);
+                (None, Asked::Flush(covered.unwrap_or_default()))
+            }
+        }
+    }
+}
+
+impl Drop for SimMedia {
+    /// The device is gone, with or without power: the flash stays behind, and nothing in flight is certain.
+    fn drop(&mut self) {
+        self.wreck.lock().flash = self.flash.take();
+    }
+}
+
+impl Media for SimMedia {
+    fn geometry(&self) -> Geometry {
+        self.config.geometry
+    }
+
+    fn traits(&self) -> MediaTraits {
+        MediaTraits {
+            volatile_cache: self.config.cache() == CacheKind::Volatile,
+            guard_pages: self.config.guard_pages,
+            addressable: self.config.addressing == Addressing::InPlace,
+            queue_max: self.config.queue_max,
+        }
+    }
+
+    fn submit(&mut self, token: MediaToken, op: MediaOp, now: Nanos) -> Result<(), Refused> {
+        self.advance(now);
+        self.last_event = self.last_event.max(now);
+        let armed = self.wreck.lock().cut.take();
+        if let Some(cut) = armed {
+            self.arm(cut);
+        }
+        if let Err(reason) = self.check(&op) {
+            return Err(Refused { op, reason });
+        }
+        self.next_id += 1;
+        let id = self.next_id;
+        if self.dead {
+            let (frame, asked) = match op {
+                MediaOp::Read { page, frame } => (Some(frame), Asked::Read(page)),
+                MediaOp::Program { page, frame } => (Some(frame), Asked::Program(page)),
+                MediaOp::Erase { block } => (None, Asked::Erase(block)),
+                MediaOp::Flush => (None, Asked::Flush(Vec::new())),
+            };
+            self.ready
+                .push_back((id, without_power(InFlight { token, frame, asked })));
+            return Ok(());
+        }
+        let (frame, asked) = self.begin(id, op, now);
+        self.in_flight.insert(id, InFlight { token, frame, asked });
+        self.pass_point();
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Nanos, done: &mut Vec<MediaDone>) {
+        self.advance(now);
+        for (id, answer) in self.ready.drain(..) {
+            if let (Some(flash), Ok(_)) = (self.flash.as_mut(), &answer.result) {
+                flash.answered(id);
+            }
+            done.push(answer);
+        }
+    }
+
+    fn wait(&mut self, now: Nanos) -> Nanos {
+        let mut now = now;
+        self.advance(now);
+        while self.ready.is_empty() {
+            let Some(next) = self.next_event() else { return now };
+            now = now.max(next);
+            self.advance(now);
+        }
+        now
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        if !self.ready.is_empty() {
+            return Some(self.last_event);
+        }
+        let cut = self.cut_time.filter(|_| !self.dead);
+        match (self.timeline.next_at(), cut) {
+            (Some(step), Some(cut)) => Some(step.min(cut)),
+            (step, cut) => step.or(cut),
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight.len() + self.ready.len()
+    }
+
+    fn view(&self, page: PageAddress) -> Option<&[u8]> {
+        if self.config.addressing == Addressing::ByRead || self.dead {
+            return None;
+        }
+        let image = self.flash.as_ref()?.page(page)?;
+        image.is_readable().then(|| image.bytes().as_slice())
+    }
+}
+
+fn without_power(op: InFlight) -> MediaDone {
+    MediaDone {
+        token: op.token,
+        result: Err(MediaError::Io {
+            errno: EIO,
+            page: op.asked.page(),
+        }),
+        frame: op.frame,
+    }
+}
+
+fn read(flash: &Flash, page: PageAddress, frame: Option<&mut Frame>) -> Result<PageState, MediaError> {
+    let Some(image) = flash.page(page) else {
+        return Ok(PageState::Blank);
+    };
+    if !image.is_readable() {
+        return Err(MediaError::Unreadable { page });
+    }
+    if let Some(frame) = frame {
+        frame[..SLOT_BYTES].copy_from_slice(image.bytes());
+    }
+    Ok(PageState::Programmed)
+}

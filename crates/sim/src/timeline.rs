@@ -1,0 +1,231 @@
+//! When flash work is done: channels that carry one transfer at a time, dies that do one thing at a time.
+//!
+//! In: jobs, each on one die and its channel. Out: the jobs that finished, with their times, in order. It knows nothing
+//! of data. A read senses on the die, then crosses the channel; a program crosses the channel, then takes the die; an
+//! erase takes the die. With a volatile cache a program or erase is finished when the cache has it, the die works
+//! behind, and a flush waits for the dies. Invariant: channel and die serve first come, first served, so the programs
+//! and erases of one block finish in the order they were started.
+//!
+//! ```text
+//!  read     die ──tR──▶ channel ──transfer──▶ finished
+//!  program  channel ──transfer──▶ die ──tPROG──▶ finished        (cached: transfer ▶ cache ▶ finished, die behind)
+//!  erase    die ──tBERS──▶ finished                              (cached: cache ▶ finished, die behind)
+//!  flush    dies behind the cache are done ──flush──▶ finished
+//! ```
+
+use crate::events::EventQueue;
+use crate::presets::TimingPreset;
+use headwater_converged::media::{BlockId, Geometry, PAGE_DATA_BYTES};
+use headwater_host::clock::Nanos;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What a die or a cache is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Read the page.
+    Read(u8),
+    /// Program the page.
+    Program(u8),
+    /// Erase the block.
+    Erase,
+}
+
+/// One die that is slower than the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowDie {
+    /// Which die.
+    pub die: u32,
+    /// How many times slower it reads, programs and erases.
+    pub factor: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    work: Work,
+    die: usize,
+    channel: usize,
+}
+
+/// What ends at its time.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Die(u64),
+    Transfer(u64),
+    Cache(u64),
+    Flush(u64),
+}
+
+#[derive(Debug, Default)]
+struct Resource {
+    busy: bool,
+    waiting: VecDeque<u64>,
+}
+
+/// The channels and dies of one medium.
+#[derive(Debug)]
+pub struct Timeline {
+    preset: TimingPreset,
+    geometry: Geometry,
+    slow: Option<SlowDie>,
+    channels: Vec<Resource>,
+    dies: Vec<Resource>,
+    jobs: BTreeMap<u64, Job>,
+    /// Jobs that are finished for the caller while the die still works on them.
+    behind: BTreeSet<u64>,
+    /// Flushes with the newest job each of them waits for.
+    flushes: Vec<(u64, Option<u64>)>,
+    steps: EventQueue<Step>,
+}
+
+impl Timeline {
+    /// Idle channels and dies.
+    #[must_use]
+    pub fn new(preset: TimingPreset, geometry: Geometry, slow: Option<SlowDie>) -> Self {
+        let idle = |count: u32| (0..count).map(|_| Resource::default()).collect();
+        Self {
+            preset,
+            geometry,
+            slow,
+            channels: idle(u32::from(geometry.channels)),
+            dies: idle(geometry.dies()),
+            jobs: BTreeMap::new(),
+            behind: BTreeSet::new(),
+            flushes: Vec::new(),
+            steps: EventQueue::new(),
+        }
+    }
+
+    /// Starts a job on a block. `id` must be higher than every id before.
+    pub fn start(&mut self, id: u64, block: BlockId, work: Work, now: Nanos) {
+        let job = Job {
+            work,
+            die: self.geometry.die_of(block) as usize,
+            channel: self.geometry.channel_of(block) as usize,
+        };
+        self.jobs.insert(id, job);
+        match work {
+            Work::Read(_) => self.want_die(id, now),
+            Work::Program(_) => self.want_channel(id, now),
+            Work::Erase => {
+                if let Some(cached) = self.preset.cached {
+                    self.behind.insert(id);
+                    self.steps.push(now.after(cached), Step::Cache(id));
+                }
+                self.want_die(id, now);
+            }
+        }
+    }
+
+    /// Starts a flush: it finishes after all work that is behind the cache now.
+    pub fn flush(&mut self, id: u64, now: Nanos) {
+        self.flushes.push((id, self.behind.last().copied()));
+        self.release_flushes(now);
+    }
+
+    /// When the next step is due; not every step finishes a job.
+    #[must_use]
+    pub fn next_at(&self) -> Option<Nanos> {
+        self.steps.next_at()
+    }
+
+    /// Takes the next step that is due at `now` or was before. Returns its time and, if it finished a job, the job.
+    pub fn step(&mut self, now: Nanos) -> Option<(Nanos, Option<u64>)> {
+        let (at, step) = self.steps.pop_due(now)?;
+        let finished = match step {
+            Step::Die(id) => self.die_done(id, at),
+            Step::Transfer(id) => self.transfer_done(id, at),
+            Step::Cache(id) | Step::Flush(id) => Some(id),
+        };
+        Some((at, finished))
+    }
+
+    /// Forgets all work: the power is gone.
+    pub fn stop(&mut self) {
+        *self = Self::new(self.preset, self.geometry, self.slow);
+    }
+
+    fn die_done(&mut self, id: u64, at: Nanos) -> Option<u64> {
+        let job = self.jobs.get(&id).copied()?;
+        self.dies[job.die].busy = false;
+        if let Some(next) = self.dies[job.die].waiting.pop_front() {
+            self.want_die(next, at);
+        }
+        if let Work::Read(_) = job.work {
+            self.want_channel(id, at);
+            return None;
+        }
+        self.jobs.remove(&id);
+        if self.behind.remove(&id) {
+            self.release_flushes(at);
+            return None;
+        }
+        Some(id)
+    }
+
+    fn transfer_done(&mut self, id: u64, at: Nanos) -> Option<u64> {
+        let job = self.jobs.get(&id).copied()?;
+        self.channels[job.channel].busy = false;
+        if let Some(next) = self.channels[job.channel].waiting.pop_front() {
+            self.want_channel(next, at);
+        }
+        if let Work::Read(_) = job.work {
+            self.jobs.remove(&id);
+            return Some(id);
+        }
+        if let Some(cached) = self.preset.cached {
+            self.behind.insert(id);
+            self.steps.push(at.after(cached), Step::Cache(id));
+        }
+        self.want_die(id, at);
+        None
+    }
+
+    fn want_die(&mut self, id: u64, now: Nanos) {
+        let Some(job) = self.jobs.get(&id).copied() else {
+            return;
+        };
+        let die = &mut self.dies[job.die];
+        if die.busy {
+            die.waiting.push_back(id);
+            return;
+        }
+        die.busy = true;
+        let span = match job.work {
+            Work::Read(page) => self.preset.read_time(page),
+            Work::Program(page) => self.preset.program_time(page),
+            Work::Erase => self.preset.erase,
+        };
+        let factor = match self.slow {
+            Some(slow) if slow.die as usize == job.die => u64::from(slow.factor),
+            _ => 1,
+        };
+        let span = Nanos(span.0.saturating_mul(factor));
+        self.steps.push(now.after(span), Step::Die(id));
+    }
+
+    fn want_channel(&mut self, id: u64, now: Nanos) {
+        let Some(job) = self.jobs.get(&id).copied() else {
+            return;
+        };
+        let channel = &mut self.channels[job.channel];
+        if channel.busy {
+            channel.waiting.push_back(id);
+            return;
+        }
+        channel.busy = true;
+        let span = self.preset.transfer(PAGE_DATA_BYTES as u64);
+        self.steps.push(now.after(span), Step::Transfer(id));
+    }
+
+    fn release_flushes(&mut self, at: Nanos) {
+        let oldest_behind = self.behind.first().copied();
+        let (steps, flush) = (&mut self.steps, self.preset.flush);
+        self.flushes.retain(|&(id, waits_for)| {
+            let waits = matches!((waits_for, oldest_behind), (Some(last), Some(oldest)) if oldest <= last);
+            if !waits {
+                steps.push(at.after(flush), Step::Flush(id));
+            }
+            waits
+        });
+    }
+}

@@ -1,0 +1,355 @@
+//! What clients ask: a seeded stream of commands.
+//!
+//! In: a seed, a mixture, the wall time, and what the asker may know of a key's sequence. Out: commands, each legal, with
+//! keys from a small set so that they meet, and values whose bytes differ from one write to the next. Invariant: the same
+//! seed and the same answers give the same stream.
+
+use bytes::Bytes;
+use headwater_converged::command::{
+    BatchWrite, Command, Condition, Expiry, ListPosition, NamespaceId, Release, Sequence,
+};
+use headwater_host::clock::UnixMillis;
+
+/// The mixture.
+#[derive(Clone, Debug)]
+pub struct WorkloadConfig {
+    /// Namespaces asked, from the first.
+    pub namespaces: u8,
+    /// Keys of each namespace.
+    pub keys: u32,
+    /// Longest ordinary value in bytes.
+    pub value_bytes_max: usize,
+    /// Every so many values of the first two keys is longer than a block; 0 for never.
+    pub chained_every: u32,
+    /// Shares of the commands.
+    pub shares: Shares,
+}
+
+/// Shares of the commands; only their ratios count.
+#[derive(Clone, Copy, Debug)]
+pub struct Shares {
+    /// Stores of one key.
+    pub store: u32,
+    /// Retrieves.
+    pub retrieve: u32,
+    /// Exists.
+    pub exist: u32,
+    /// Deletes.
+    pub delete: u32,
+    /// All-or-nothing batches.
+    pub batch: u32,
+    /// Lists.
+    pub list: u32,
+    /// Flushes.
+    pub flush: u32,
+    /// Fences.
+    pub fence: u32,
+    /// Clears of a whole namespace.
+    pub clear: u32,
+}
+
+impl Shares {
+    /// Half writes, some of everything.
+    pub const MIXED: Self = Self {
+        store: 400,
+        retrieve: 250,
+        exist: 40,
+        delete: 100,
+        batch: 80,
+        list: 15,
+        flush: 20,
+        fence: 10,
+        clear: 2,
+    };
+}
+
+/// One command for one namespace.
+#[derive(Debug)]
+pub struct Request {
+    /// Which namespace.
+    pub namespace: NamespaceId,
+    /// What is asked.
+    pub command: Command,
+}
+
+/// A seeded stream of requests.
+#[derive(Debug)]
+pub struct Workload {
+    rng: fastrand::Rng,
+    config: WorkloadConfig,
+    values: u64,
+}
+
+/// What the asker may know: the sequence of a key's record.
+pub type Known<'a> = &'a dyn Fn(NamespaceId, &[u8]) -> Option<Sequence>;
+
+impl Workload {
+    /// A stream from a seed.
+    #[must_use]
+    pub fn new(seed: u64, config: WorkloadConfig) -> Self {
+        Self {
+            rng: fastrand::Rng::with_seed(seed),
+            config,
+            values: 0,
+        }
+    }
+
+    /// The next request.
+    pub fn next(&mut self, wall: UnixMillis, known: Known<'_>) -> Request {
+        let namespace = NamespaceId(self.rng.u8(1..=self.config.namespaces.max(1)));
+        let shares = self.config.shares;
+        let kinds = [
+            shares.store,
+            shares.retrieve,
+            shares.exist,
+            shares.delete,
+            shares.batch,
+            shares.list,
+            shares.flush,
+            shares.fence,
+            shares.clear,
+        ];
+        let command = match self.pick(&kinds) {
+            0 => self.store(namespace, wall, known),
+            1 => self.retrieve(),
+            2 => Command::Exist {
+                key: self.any_key().1,
+                release: self.release(),
+            },
+            3 => {
+                let key = self.any_key().1;
+                let condition = self.delete_condition(namespace, &key, known);
+                Command::Delete { key, condition }
+            }
+            4 => self.batch(namespace, wall, known),
+            5 => Command::List {
+                from: if self.rng.bool() {
+                    ListPosition::START
+                } else {
+                    ListPosition(self.rng.u64(..))
+                },
+                keys_max: self.rng.u32(1..=64),
+            },
+            6 => Command::Flush,
+            7 => {
+                let key = self.any_key().1;
+                let up_to = known(namespace, &key).unwrap_or_default();
+                Command::Fence { up_to }
+            }
+            _ => Command::Clear,
+        };
+        Request { namespace, command }
+    }
+
+    fn pick(&mut self, shares: &[u32]) -> usize {
+        let mut roll = self.rng.u32(0..shares.iter().sum::<u32>().max(1));
+        for (place, &share) in shares.iter().enumerate() {
+            if roll < share {
+                return place;
+            }
+            roll -= share;
+        }
+        0
+    }
+
+    fn any_key(&mut self) -> (u32, Bytes) {
+        // A few keys are asked for often, so that commands in flight meet.
+        let keys = self.config.keys.max(1);
+        let number = if self.rng.u8(0..4) == 0 {
+            self.rng.u32(0..keys.div_ceil(8))
+        } else {
+            self.rng.u32(0..keys)
+        };
+        (number, key_bytes(number))
+    }
+
+    fn store(&mut self, namespace: NamespaceId, wall: UnixMillis, known: Known<'_>) -> Command {
+        let (number, key) = self.any_key();
+        let condition = match self.rng.u8(0..16) {
+            0 => Condition::IfExists,
+            1 => Condition::IfAbsent,
+            2 | 3 => Condition::IfSequence(known(namespace, &key).unwrap_or(Sequence(1))),
+            4 => Condition::IfSequence(Sequence(self.rng.u64(1..1_000))),
+            _ => Condition::Always,
+        };
+        Command::Store {
+            value: self.value(number).into(),
+            expiry: self.expiry(wall),
+            key,
+            condition,
+        }
+    }
+
+    fn delete_condition(&mut self, namespace: NamespaceId, key: &[u8], known: Known<'_>) -> Condition {
+        match self.rng.u8(0..8) {
+            0 => Condition::IfSequence(known(namespace, key).unwrap_or(Sequence(1))),
+            1 => Condition::IfExists,
+            _ => Condition::Always,
+        }
+    }
+
+    fn retrieve(&mut self) -> Command {
+        let short = self.rng.u8(0..10) == 0;
+        Command::Retrieve {
+            key: self.any_key().1,
+            sink: Vec::new().into(),
+            bytes_max: if short { self.rng.u32(0..64) } else { u32::MAX },
+            release: self.release(),
+        }
+    }
+
+    fn release(&mut self) -> Release {
+        if self.rng.u8(0..12) == 0 {
+            Release::Speculative
+        } else {
+            Release::WhenDurable
+        }
+    }
+
+    fn batch(&mut self, namespace: NamespaceId, wall: UnixMillis, known: Known<'_>) -> Command {
+        let mut numbers = Vec::new();
+        let length = self.rng.usize(2..=6);
+        while numbers.len() < length.min(self.config.keys as usize) {
+            let (number, _) = self.any_key();
+            if !numbers.contains(&number) {
+                numbers.push(number);
+            }
+        }
+        // Half of the batches have no condition: a failed one leaves nothing to check.
+        let conditions = self.rng.u8(0..4) == 0;
+        let mut writes = Vec::new();
+        for number in numbers {
+            let key = key_bytes(number);
+            let condition = match (conditions, self.rng.u8(0..6)) {
+                (true, 0) => Condition::IfExists,
+                (true, 1) => Condition::IfAbsent,
+                (true, 2) => Condition::IfSequence(known(namespace, &key).unwrap_or(Sequence(1))),
+                _ => Condition::Always,
+            };
+            writes.push(if self.rng.u8(0..5) == 0 {
+                let condition = if condition == Condition::IfAbsent {
+                    Condition::Always
+                } else {
+                    condition
+                };
+                BatchWrite::Delete { key, condition }
+            } else {
+                let (value, expiry) = (self.value(number), self.expiry(wall));
+                BatchWrite::Store {
+                    key,
+                    value,
+                    condition,
+                    expiry,
+                }
+            });
+        }
+        Command::Batch { writes }
+    }
+
+    fn expiry(&mut self, wall: UnixMillis) -> Expiry {
+        match self.rng.u8(0..24) {
+            0 => Expiry::Keep,
+            1 => Expiry::At(wall.0 + self.rng.u64(1..50)),
+            2 => Expiry::At(wall.0 + self.rng.u64(50..5_000)),
+            3 => Expiry::At(wall.0 + 10_000_000),
+            _ => Expiry::Never,
+        }
+    }
+
+    fn value(&mut self, key_number: u32) -> Bytes {
+        self.values += 1;
+        let longest = self.config.value_bytes_max.max(1);
+        let every = self.config.chained_every;
+        let length = match self.rng.u8(0..20) {
+            _ if key_number < 2 && every > 0 && self.rng.u32(0..every) == 0 => {
+                self.rng.usize(280_000..320_000)
+            }
+            0 => 0,
+            1..=8 => self.rng.usize(0..100),
+            9..=13 => self.rng.usize(0..1_500),
+            14 => self.rng.usize(3_900..4_200),
+            _ => self.rng.usize(0..=longest),
+        };
+        let mut value = vec![0; length.min(longest.max(320_000))];
+        self.rng.fill(&mut value);
+        Bytes::from(value)
+    }
+}
+
+/// The bytes of the key with this number: most are short, some longer than a ring's inline key, a few longer than a
+/// page.
+#[must_use]
+pub fn key_bytes(number: u32) -> Bytes {
+    let mut key = format!("key-{number}").into_bytes();
+    let length = match number % 16 {
+        7 => 33,
+        11 => 300,
+        13 if number == 13 => 5_000,
+        _ => key.len(),
+    };
+    key.resize(length.max(key.len()), b'.');
+    Bytes::from(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> WorkloadConfig {
+        WorkloadConfig {
+            namespaces: 3,
+            keys: 40,
+            value_bytes_max: 12_000,
+            chained_every: 16,
+            shares: Shares::MIXED,
+        }
+    }
+
+    fn stream(seed: u64, length: usize) -> Vec<String> {
+        let mut workload = Workload::new(seed, config());
+        (0..length)
+            .map(|_| {
+                format!(
+                    "{:?}",
+                    workload.next(UnixMillis(1_000), &|_, _| Some(Sequence(7)))
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_same_seed_asks_the_same() {
+        assert_eq!(stream(5, 500), stream(5, 500));
+        assert_ne!(stream(5, 50), stream(6, 50));
+    }
+
+    #[test]
+    fn every_kind_of_command_is_asked() {
+        let asked = stream(9, 5_000).join("\n");
+        for kind in [
+            "Store", "Retrieve", "Exist", "Delete", "Batch", "List", "Flush", "Fence", "Clear",
+        ] {
+            assert!(asked.contains(&format!("command: {kind}")), "{kind}");
+        }
+        for detail in ["IfExists", "IfAbsent", "IfSequence", "Speculative", "Keep", "At("] {
+            assert!(asked.contains(detail), "{detail}");
+        }
+    }
+
+    #[test]
+    fn no_two_keys_are_alike_and_no_batch_names_one_twice() {
+        let keys: std::collections::BTreeSet<_> = (0..200).map(key_bytes).collect();
+        assert_eq!(keys.len(), 200);
+        let mut workload = Workload::new(3, config());
+        for _ in 0..2_000 {
+            if let Command::Batch { writes } = workload.next(UnixMillis(1), &|_, _| None).command {
+                let keys: std::collections::BTreeSet<_> = (writes.iter())
+                    .map(|write| match write {
+                        BatchWrite::Store { key, .. } | BatchWrite::Delete { key, .. } => key.clone(),
+                    })
+                    .collect();
+                assert_eq!(keys.len(), writes.len());
+            }
+        }
+    }
+}

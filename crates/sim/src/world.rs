@@ -1,0 +1,432 @@
+//! A device, its flash, its clients and its misfortunes, in one loop of virtual time.
+//!
+//! In: a seed. Out: a [`Report`] or a [`Failure`]. A run is a row of boots on one medium; each opens the device
+//! (recovery), looks at every key, asks until the power goes, and leaves the wreck to the next. The last boot has no
+//! fault. Invariant: nothing here reads a clock or any random source but the seed.
+
+mod config;
+mod report;
+
+pub use config::WorldConfig;
+pub use report::{Cause, Failure, Report};
+
+use crate::checker::{Asked, Checker, Fingerprint, WallSpan};
+use crate::engine::{BootTime, Engine};
+use crate::faults::{Cut, FaultPlan};
+use crate::media::{SimMedia, Wreck};
+use crate::timeline::SlowDie;
+use crate::workload::Workload;
+use bytes::Bytes;
+use headwater_converged::command::{Command, Completion, ListPosition, NamespaceId, Release, SubmitError};
+use headwater_converged::limits::LIST_KEYS_MAX;
+use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_nvme::spec::status::Status;
+use std::marker::PhantomData;
+
+/// Wall time at the start of every world.
+const WALL_START: u64 = 1_700_000_000_000;
+/// Polls without progress after which the device counts as stuck.
+const IDLE_POLLS_MAX: u32 = 100_000;
+
+/// What a device may answer when its medium has lost power; with the power on nothing explains them.
+const FAILURES: &[Status] = &[
+    Status::INTERNAL_ERROR,
+    Status::UNRECOVERED_ERROR,
+    Status::DATA_TRANSFER_ERROR,
+];
+
+/// Takes the lines of a verbose run.
+pub type Sink<'a> = &'a mut dyn FnMut(&str);
+
+/// Whether the power is still on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Power {
+    On,
+    Gone,
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Moved,
+    /// Nothing will happen until a command comes.
+    Idle,
+    Gone,
+}
+
+/// One simulated world.
+pub struct World<'a, E> {
+    seed: u64,
+    config: WorldConfig,
+    rng: fastrand::Rng,
+    checker: Checker,
+    workload: Workload,
+    sink: Option<Sink<'a>>,
+    first_cut: Option<Cut>,
+    now: Nanos,
+    wall_offset: u64,
+    next_token: u64,
+    boot: u32,
+    idle_polls: u32,
+    answers: Vec<(Completion, UnixMillis)>,
+    report: Report,
+    engine: PhantomData<E>,
+}
+
+impl<E> std::fmt::Debug for World<'_, E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World")
+            .field("seed", &self.seed)
+            .field("boot", &self.boot)
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a, E: Engine> World<'a, E> {
+    /// A world before its first boot.
+    #[must_use]
+    pub fn new(seed: u64, config: WorldConfig) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        Self {
+            seed,
+            checker: Checker::new(&config.device.durability),
+            workload: Workload::new(rng.u64(..), config.workload.clone()),
+            config,
+            rng,
+            sink: None,
+            first_cut: None,
+            now: Nanos::ZERO,
+            wall_offset: WALL_START,
+            next_token: 0,
+            boot: 0,
+            idle_polls: 0,
+            answers: Vec::new(),
+            report: Report {
+                seed,
+                commands: 0,
+                completions: 0,
+                cuts: 0,
+                cuts_in_recovery: 0,
+                first_boot_points: 0,
+                virtual_time: Nanos::ZERO,
+                digest: seed,
+            },
+            engine: PhantomData,
+        }
+    }
+
+    /// Cuts the power of the first boot there and nowhere else, counted from its very start: how a test walks through
+    /// every point of one run.
+    #[must_use]
+    pub fn cut_at(mut self, cut: Cut) -> Self {
+        self.first_cut = Some(cut);
+        self
+    }
+
+    /// Tells every command, completion and cut to `sink`, one line each.
+    #[must_use]
+    pub fn verbose(mut self, sink: Sink<'a>) -> Self {
+        self.sink = Some(sink);
+        self
+    }
+
+    /// Runs all boots.
+    ///
+    /// # Errors
+    /// The first promise that was broken.
+    pub fn run(mut self) -> Result<Report, Failure> {
+        match self.all_boots() {
+            Ok(()) => {
+                self.report.virtual_time = self.now;
+                Ok(self.report)
+            }
+            Err(cause) => Err(Failure {
+                seed: self.seed,
+                boot: self.boot,
+                commands: self.report.commands,
+                at: self.now,
+                cause,
+            }),
+        }
+    }
+
+    fn all_boots(&mut self) -> Result<(), Cause> {
+        let mut media = SimMedia::new(self.config.media);
+        for boot in 0..self.config.rounds {
+            self.boot = boot;
+            let plan = FaultPlan::draw(&mut self.rng, self.config.points_max, self.config.media.geometry);
+            media = self.one_boot(media, plan)?;
+        }
+        self.boot = self.config.rounds;
+        self.one_boot(media, FaultPlan::NONE).map(drop)
+    }
+
+    fn one_boot(&mut self, mut media: SimMedia, plan: FaultPlan) -> Result<SimMedia, Cause> {
+        media.slow_down(plan.slow_die);
+        // One boot in four may lose its power while it recovers; the others while they serve.
+        let (mut early, mut cut) = (self.rng.u8(0..4) == 0, plan.cut);
+        if let (Some(first), 0) = (self.first_cut, self.boot) {
+            (early, cut) = (true, first);
+        }
+        media.arm(if early { cut } else { Cut::Never });
+        let wreck = media.wreck();
+        let (boot, now) = (self.boot, self.now);
+        self.tell(|| format!("boot {boot} at {now}, faults {plan:?}"));
+        let at = self.boot_time();
+        match E::open(media, &self.config.device, at) {
+            Err(why) if !wreck.is_dead() => return Err(wreck.misuse().map_or(Cause::Open(why), Cause::from)),
+            Err(_) => self.report.cuts_in_recovery += 1,
+            Ok(mut engine) => {
+                self.now = self.now.max(wreck.now());
+                if !early {
+                    wreck.arm(cut);
+                }
+                self.live(&mut engine, &wreck)?;
+            }
+        }
+        if let Some(misuse) = wreck.misuse() {
+            return Err(misuse.into());
+        }
+        self.now = self.now.max(wreck.now());
+        if self.boot == 0 {
+            self.report.first_boot_points = wreck.points();
+        }
+        self.report.cuts += 1;
+        self.checker.power_cut(self.now, self.media_slack(plan.slow_die));
+        self.tell(|| format!("power cut at {}, point {}", wreck.now(), wreck.points()));
+        self.wall_offset += self.rng.u64(0..2_000);
+        wreck
+            .next_boot(&mut self.rng, &plan.damage)
+            .ok_or(Cause::MediumLost)
+    }
+
+    /// From the end of recovery to the loss of power.
+    fn live(&mut self, engine: &mut E, wreck: &Wreck) -> Result<(), Cause> {
+        if self.settle(engine, wreck)? == Power::Gone {
+            return Ok(());
+        }
+        let mut left = self.rng.u32(0..=self.config.commands_max);
+        while left > 0 {
+            let wanted = self.rng.usize(0..=self.config.depth);
+            while left > 0 && self.checker.in_flight() < wanted {
+                left -= 1;
+                let wall = self.wall();
+                let checker = &self.checker;
+                let known = |namespace, key: &[u8]| checker.known_sequence(namespace, key);
+                let request = self.workload.next(wall, &known);
+                if self.ask(engine, request.namespace, request.command)?.is_none() {
+                    break;
+                }
+            }
+            if self.step(engine, wreck)? == Step::Gone {
+                return Ok(());
+            }
+            if self.rng.u8(0..64) == 0 {
+                engine.nudge();
+            }
+            if self.rng.u8(0..32) == 0 {
+                self.now = self.now.after(Nanos(self.rng.u64(0..3_000_000)));
+            }
+        }
+        // Some boots end with commands in flight, some at rest.
+        if self.boot < self.config.rounds && self.rng.bool() {
+            return Ok(());
+        }
+        if self.drain(engine, wreck)? == Power::On && self.rng.bool() {
+            let at = self.boot_time();
+            if let Some(now) = engine.shut_down(at)
+                && !wreck.is_dead()
+            {
+                self.now = self.now.max(now);
+                self.checker.shut_down();
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at every key that was ever used and at the listings, before anything new is asked.
+    fn settle(&mut self, engine: &mut E, wreck: &Wreck) -> Result<Power, Cause> {
+        for (namespace, key) in self.checker.keys() {
+            let retrieve = Command::Retrieve {
+                key: key.clone(),
+                sink: Vec::new().into(),
+                bytes_max: u32::MAX,
+                release: Release::WhenDurable,
+            };
+            let asked = self.wall();
+            let Some((completion, answered)) = self.ask_alone(engine, wreck, namespace, retrieve)? else {
+                return Ok(Power::Gone);
+            };
+            let wall = WallSpan { asked, answered };
+            self.checker.settle(namespace, &key, &completion, wall)?;
+        }
+        for namespace in (1..=self.config.workload.namespaces).map(NamespaceId) {
+            let Some(listed) = self.list_all(engine, wreck, namespace)? else {
+                return Ok(Power::Gone);
+            };
+            self.checker.check_listing(namespace, &listed, self.wall())?;
+        }
+        self.checker.settled();
+        Ok(Power::On)
+    }
+
+    fn list_all(
+        &mut self,
+        engine: &mut E,
+        wreck: &Wreck,
+        namespace: NamespaceId,
+    ) -> Result<Option<Vec<Bytes>>, Cause> {
+        let mut listed = Vec::new();
+        let mut from = Some(ListPosition::START);
+        while let Some(position) = from {
+            let list = Command::List {
+                from: position,
+                keys_max: self.rng.u32(1..=LIST_KEYS_MAX),
+            };
+            let Some((completion, _)) = self.ask_alone(engine, wreck, namespace, list)? else {
+                return Ok(None);
+            };
+            listed.extend(completion.keys.iter().map(|listed| listed.key.clone()));
+            from = completion.next;
+        }
+        Ok(Some(listed))
+    }
+
+    /// Asks one thing and waits for its answer; `None` when the power went first.
+    fn ask_alone(
+        &mut self,
+        engine: &mut E,
+        wreck: &Wreck,
+        namespace: NamespaceId,
+        command: Command,
+    ) -> Result<Option<(Completion, UnixMillis)>, Cause> {
+        self.answers.clear();
+        if self.ask(engine, namespace, command)?.is_none() {
+            return Err(Cause::Stuck { in_flight: 0 });
+        }
+        Ok(match self.drain(engine, wreck)? {
+            Power::On => self.answers.pop(),
+            Power::Gone => None,
+        })
+    }
+
+    fn drain(&mut self, engine: &mut E, wreck: &Wreck) -> Result<Power, Cause> {
+        while self.checker.in_flight() > 0 {
+            match self.step(engine, wreck)? {
+                Step::Moved => {}
+                Step::Idle => self.checker.quiet()?,
+                Step::Gone => return Ok(Power::Gone),
+            }
+        }
+        Ok(Power::On)
+    }
+
+    /// Submits; `None` when the device is busy.
+    fn ask(&mut self, engine: &mut E, namespace: NamespaceId, command: Command) -> Result<Option<()>, Cause> {
+        let token = self.next_token;
+        let asked: Asked = self.checker.prepare(namespace, &command, self.wall());
+        self.tell(|| format!("{token} {namespace} asks {}", asked.words()));
+        match engine.submit(namespace, token, command) {
+            Ok(()) => {
+                self.next_token += 1;
+                self.report.commands += 1;
+                self.checker.accepted(token, asked)?;
+                Ok(Some(()))
+            }
+            // A value may be too long for a small device.
+            Err(SubmitError::Busy(_) | SubmitError::Refused(Status::INVALID_VALUE_SIZE)) => Ok(None),
+            Err(refused) => Err(Cause::Refused(refused)),
+        }
+    }
+
+    fn step(&mut self, engine: &mut E, wreck: &Wreck) -> Result<Step, Cause> {
+        let moved = engine.poll(self.now, self.wall());
+        let mut answered = false;
+        while let Some(completion) = engine.next_completion() {
+            answered = true;
+            self.take(completion, wreck)?;
+        }
+        if let Some(misuse) = wreck.misuse() {
+            return Err(misuse.into());
+        }
+        if wreck.is_dead() {
+            return Ok(Step::Gone);
+        }
+        if moved || answered {
+            self.idle_polls = 0;
+            return Ok(Step::Moved);
+        }
+        self.idle_polls += 1;
+        if self.idle_polls > IDLE_POLLS_MAX {
+            return Err(Cause::Stuck {
+                in_flight: self.checker.in_flight(),
+            });
+        }
+        match engine.next_deadline() {
+            None => Ok(Step::Idle),
+            Some(at) => {
+                // A deadline that has passed and moved nothing: time goes on all the same.
+                self.now = at.max(self.now.after(Nanos(1)));
+                Ok(Step::Moved)
+            }
+        }
+    }
+
+    fn take(&mut self, completion: Completion, wreck: &Wreck) -> Result<(), Cause> {
+        let wall = self.wall();
+        self.report.completions += 1;
+        self.tell(|| {
+            format!(
+                "{} answered {:?}, sequence {}, {} bytes",
+                completion.token, completion.status, completion.sequence.0, completion.value_bytes
+            )
+        });
+        for part in [
+            completion.token,
+            u64::from(completion.status.code_type) << 8 | u64::from(completion.status.code),
+            completion.sequence.0,
+            u64::from(completion.value_bytes),
+            Fingerprint::of(&completion.sink).hash,
+            completion.keys.len() as u64,
+            self.now.0,
+        ] {
+            let mixed = (self.report.digest ^ part).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            self.report.digest = mixed ^ (mixed >> 29);
+        }
+        if wreck.is_dead() && FAILURES.contains(&completion.status) {
+            self.checker.failed(completion.token)?;
+        } else {
+            self.checker.completed(&completion, self.now, wall)?;
+        }
+        self.answers.clear();
+        self.answers.push((completion, wall));
+        Ok(())
+    }
+
+    /// How long the media may take for all that can be queued when an interval ends.
+    fn media_slack(&self, slow: Option<SlowDie>) -> Nanos {
+        let preset = self.config.media.preset;
+        let slowest = preset.program.iter().max().copied().unwrap_or_default();
+        let factor = slow.map_or(1, |slow| u64::from(slow.factor));
+        let queued = slowest.0.saturating_mul(512).saturating_add(preset.erase.0);
+        Nanos::from_millis(100).after(Nanos(queued.saturating_mul(factor)))
+    }
+
+    fn boot_time(&self) -> BootTime {
+        BootTime {
+            now: self.now,
+            wall: self.wall(),
+        }
+    }
+
+    fn wall(&self) -> UnixMillis {
+        UnixMillis(self.wall_offset + self.now.0 / 1_000_000)
+    }
+
+    fn tell(&mut self, line: impl FnOnce() -> String) {
+        if let Some(sink) = &mut self.sink {
+            sink(&line());
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What a simulated world is like: all of it from its seed.
+//!
+//! In: a seed. Out: a [`WorldConfig`]. Invariant: `headwater sim replay --seed S` builds the world that test run S had.
+
+use crate::flash::Addressing;
+use crate::media::SimMediaConfig;
+use crate::presets::{FILE, TimingPreset};
+use crate::workload::{Shares, WorkloadConfig};
+use headwater_converged::device::{DeviceConfig, Durability, VictimPolicy};
+use headwater_host::clock::Nanos;
+
+/// How a world is set up.
+#[derive(Clone, Debug)]
+pub struct WorldConfig {
+    /// The medium.
+    pub media: SimMediaConfig,
+    /// The device.
+    pub device: DeviceConfig,
+    /// What is asked.
+    pub workload: WorkloadConfig,
+    /// Most commands in flight.
+    pub depth: usize,
+    /// Boots that end in a power cut.
+    pub rounds: u32,
+    /// Most commands of one boot.
+    pub commands_max: u32,
+    /// Most cut points of one boot, counted from where the cut is armed.
+    pub points_max: u64,
+}
+
+/// Presets that short runs draw from: with and without a volatile cache, fast and slow.
+const DRAWN: &[&str] = &["instant", "femu", "file", "file", "970-pro", "z-nand", "tlc"];
+
+impl WorldConfig {
+    /// A small world: a device of a few MiB, a few hundred commands, several power cuts.
+    #[must_use]
+    pub fn from_seed(seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed ^ 0x0077_6F72_6C64);
+        let preset = TimingPreset::named(DRAWN[rng.usize(0..DRAWN.len())]).unwrap_or(FILE);
+        let blocks = rng.u32(20..=40);
+        let addressable = preset.cached.is_none() && rng.u8(0..4) == 0;
+        let media = SimMediaConfig {
+            guard_pages: if addressable || rng.bool() {
+                0
+            } else {
+                rng.u8(1..=2)
+            },
+            queue_max: [8, 32, 256][rng.usize(0..3)],
+            addressing: if addressable {
+                Addressing::InPlace
+            } else {
+                Addressing::ByRead
+            },
+            ..SimMediaConfig::new(preset, blocks)
+        };
+        let mut device = DeviceConfig {
+            victim: if rng.bool() {
+                VictimPolicy::Greedy
+            } else {
+                VictimPolicy::Fifo
+            },
+            frames_max: [256, 1_024][rng.usize(0..2)],
+            hash_seed: rng.u64(..),
+            ..DeviceConfig::default()
+        };
+        device.durability[1] = Durability::Interval(Nanos::from_millis(rng.u64(1..=20)));
+        device.durability[2] = Durability::OnFlush;
+        let workload = WorkloadConfig {
+            namespaces: rng.u8(1..=3),
+            keys: rng.u32(4..=48),
+            value_bytes_max: [200, 4_000, 12_000][rng.usize(0..3)],
+            chained_every: [0, 8, 64][rng.usize(0..3)],
+            shares: Shares::MIXED,
+        };
+        Self {
+            media,
+            device,
+            workload,
+            depth: [1, 4, 16, 64][rng.usize(0..4)],
+            rounds: rng.u32(2..=5),
+            commands_max: 1 << rng.u32(4..=9),
+            points_max: 1 << rng.u32(5..=11),
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! The checker objects to each broken promise and to nothing else: small histories written by hand.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+use bytes::Bytes;
+use headwater_converged::command::{
+    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Release,
+    Sequence,
+};
+use headwater_converged::device::{DeviceConfig, Durability};
+use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_nvme::spec::status::Status;
+use headwater_sim::checker::{Checker, Violation, WallSpan};
+
+const ALWAYS: NamespaceId = NamespaceId(1);
+const INTERVAL: NamespaceId = NamespaceId(2);
+const ON_FLUSH: NamespaceId = NamespaceId(3);
+
+type Judged = Result<(), Violation>;
+
+/// A history in the making: token by token, one wall time unless a test moves it.
+struct History {
+    checker: Checker,
+    now: Nanos,
+    wall: UnixMillis,
+}
+
+fn history() -> History {
+    let mut config = DeviceConfig::default();
+    config.durability[INTERVAL.index()] = Durability::Interval(Nanos::from_millis(10));
+    config.durability[ON_FLUSH.index()] = Durability::OnFlush;
+    History {
+        checker: Checker::new(&config.durability),
+        now: Nanos::ZERO,
+        wall: UnixMillis(1_000),
+    }
+}
+
+fn key(name: &'static str) -> Bytes {
+    Bytes::from_static(name.as_bytes())
+}
+
+fn store(name: &'static str, value: &'static str) -> Command {
+    Command::Store {
+        key: key(name),
+        value: key(value).into(),
+        condition: Condition::Always,
+        expiry: Expiry::Never,
+    }
+}
+
+fn delete(name: &'static str) -> Command {
+    let condition = Condition::Always;
+    Command::Delete {
+        key: key(name),
+        condition,
+    }
+}
+
+fn batch(values: &[(&'static str, &'static str)]) -> Command {
+    let writes = values.iter().map(|(name, value)| BatchWrite::Store {
+        key: key(name),
+        value: key(value),
+        condition: Condition::Always,
+        expiry: Expiry::Never,
+    });
+    Command::Batch {
+        writes: writes.collect(),
+    }
+}
+
+fn get(name: &'static str) -> Command {
+    Command::Retrieve {
+        key: key(name),
+        sink: Vec::new().into(),
+        bytes_max: u32::MAX,
+        release: Release::WhenDurable,
+    }
+}
+
+fn answer(token: u64, status: Status, sequence: u64) -> Completion {
+    Completion {
+        token,
+        status,
+        value_bytes: 0,
+        sequence: Sequence(sequence),
+        expiry_ms: 0,
+        position: 0,
+        sink: Vec::new(),
+        keys: Vec::new(),
+        next: None,
+    }
+}
+
+fn found(token: u64, value: &str, sequence: u64) -> Completion {
+    Completion {
+        value_bytes: u32::try_from(value.len()).unwrap(),
+        sink: value.as_bytes().to_vec(),
+        ..answer(token, Status::SUCCESS, sequence)
+    }
+}
+
+fn nothing(token: u64) -> Completion {
+    answer(token, Status::KEY_DOES_NOT_EXIST, 0)
+}
+
+impl History {
+    fn ask(&mut self, namespace: NamespaceId, token: u64, command: &Command) {
+        let asked = self.checker.prepare(namespace, command, self.wall);
+        self.checker.accepted(token, asked).unwrap();
+    }
+
+    fn answer(&mut self, completion: &Completion) -> Judged {
+        self.checker.completed(completion, self.now, self.wall)
+    }
+
+    fn write(&mut self, namespace: NamespaceId, token: u64, command: &Command, sequence: u64) {
+        self.ask(namespace, token, command);
+        self.answer(&answer(token, Status::SUCCESS, sequence)).unwrap();
+    }
+
+    fn cut(&mut self) {
+        self.checker.power_cut(self.now, Nanos::from_millis(100));
+    }
+
+    fn settle(&mut self, namespace: NamespaceId, name: &'static str, seen: &Completion) -> Judged {
+        let wall = WallSpan {
+            asked: self.wall,
+            answered: self.wall,
+        };
+        self.checker.settle(namespace, &key(name), seen, wall)
+    }
+}
+
+#[test]
+fn a_lost_acknowledgement_is_seen() {
+    let mut run = history();
+    run.write(ALWAYS, 1, &store("a", "one"), 1);
+    run.cut();
+    assert!(matches!(
+        run.settle(ALWAYS, "a", &nothing(0)),
+        Err(Violation::Lost { .. })
+    ));
+}
+
+#[test]
+fn an_older_value_is_seen_to_come_back() {
+    let mut run = history();
+    run.write(ALWAYS, 1, &store("a", "one"), 1);
+    run.ask(ALWAYS, 2, &get("a"));
+    run.write(ALWAYS, 3, &store("a", "two"), 2);
+    run.cut();
+    let back = run.settle(ALWAYS, "a", &found(0, "one", 1));
+    assert!(matches!(back, Err(Violation::CameBack { .. })), "{back:?}");
+}
+
+#[test]
+fn a_resurrected_delete_is_seen() {
+    let mut run = history();
+    run.ask(ALWAYS, 9, &get("a"));
+    run.write(ALWAYS, 10, &store("a", "one"), 1);
+    run.write(ALWAYS, 11, &delete("a"), 2);
+    run.cut();
+    let back = run.settle(ALWAYS, "a", &found(0, "one", 1));
+    assert!(matches!(back, Err(Violation::CameBack { .. })), "{back:?}");
+}
+
+#[test]
+fn a_second_completion_is_seen() {
+    let mut run = history();
+    run.write(ALWAYS, 1, &store("a", "one"), 1);
+    let second = run.answer(&answer(1, Status::SUCCESS, 1));
+    assert_eq!(second, Err(Violation::UnaskedCompletion { token: 1 }));
+}
+
+#[test]
+fn a_missing_completion_is_seen() {
+    let mut run = history();
+    run.ask(ALWAYS, 4, &store("a", "one"));
+    let missing = Violation::NeverCompleted { count: 1, first: 4 };
+    assert_eq!(run.checker.quiet(), Err(missing));
+}
+
+#[test]
+fn a_value_that_was_never_written_is_seen() {
+    let mut run = history();
+    run.write(ALWAYS, 1, &store("a", "one"), 1);
+    run.cut();
+    let foreign = run.settle(ALWAYS, "a", &found(0, "eno", 1));
+    assert!(
+        matches!(foreign, Err(Violation::NeverWritten { .. })),
+        "{foreign:?}"
+    );
+}
+
+#[test]
+fn an_unanswered_write_may_be_there_or_not_and_then_stays_so() {
+    for there in [true, false] {
+        let mut run = history();
+        run.write(ALWAYS, 1, &store("a", "one"), 1);
+        run.ask(ALWAYS, 2, &store("a", "two"));
+        run.cut();
+        let (seen, other) = (found(0, "one", 1), found(0, "two", 2));
+        let (seen, other) = if there { (other, seen) } else { (seen, other) };
+        run.settle(ALWAYS, "a", &seen).unwrap();
+        run.checker.settled();
+        run.cut();
+        assert!(run.settle(ALWAYS, "a", &other).is_err(), "there: {there}");
+    }
+}
+
+#[test]
+fn what_a_read_was_told_must_stay() {
+    let mut run = history();
+    run.ask(ALWAYS, 1, &store("a", "one"));
+    run.ask(ALWAYS, 2, &get("a"));
+    run.answer(&found(2, "one", 1)).unwrap();
+    run.cut();
+    assert!(matches!(
+        run.settle(ALWAYS, "a", &nothing(0)),
+        Err(Violation::Lost { .. })
+    ));
+}
+
+#[test]
+fn a_speculative_read_promises_nothing_until_a_fence() {
+    for fenced in [false, true] {
+        let mut run = history();
+        run.ask(ALWAYS, 1, &store("a", "one"));
+        let command = Command::Retrieve {
+            key: key("a"),
+            sink: Vec::new().into(),
+            bytes_max: u32::MAX,
+            release: Release::Speculative,
+        };
+        run.ask(ALWAYS, 2, &command);
+        run.answer(&found(2, "one", 1)).unwrap();
+        if fenced {
+            let up_to = Sequence(1);
+            run.write(ALWAYS, 3, &Command::Fence { up_to }, 0);
+        }
+        run.cut();
+        assert_eq!(run.settle(ALWAYS, "a", &nothing(0)).is_err(), fenced);
+    }
+}
+
+#[test]
+fn half_a_batch_is_seen_whichever_half_comes_first() {
+    for swapped in [false, true] {
+        let mut run = history();
+        run.ask(
+            ALWAYS,
+            1,
+            &batch(&[("a", "from the batch"), ("b", "from the batch too")]),
+        );
+        run.cut();
+        let looks = [("a", found(0, "from the batch", 1)), ("b", nothing(0))];
+        let order = if swapped { [1, 0] } else { [0, 1] };
+        let judged: Vec<_> = order
+            .iter()
+            .map(|&at| run.settle(ALWAYS, looks[at].0, &looks[at].1))
+            .collect();
+        assert!(judged.iter().any(Result::is_err), "{judged:?}");
+    }
+}
+
+#[test]
+fn a_whole_batch_or_none_of_it_is_fine() {
+    for there in [false, true] {
+        let mut run = history();
+        run.ask(
+            ALWAYS,
+            1,
+            &batch(&[("a", "from the batch"), ("b", "from the batch too")]),
+        );
+        run.cut();
+        let none = nothing(0);
+        let (a, b) = (found(0, "from the batch", 1), found(0, "from the batch too", 2));
+        run.settle(ALWAYS, "a", if there { &a } else { &none }).unwrap();
+        run.settle(ALWAYS, "b", if there { &b } else { &none }).unwrap();
+    }
+}
+
+#[test]
+fn on_flush_may_lose_what_was_not_flushed_and_nothing_else() {
+    let mut run = history();
+    run.write(ON_FLUSH, 1, &store("a", "one"), 1);
+    run.write(ON_FLUSH, 2, &Command::Flush, 0);
+    run.write(ON_FLUSH, 3, &store("a", "two"), 2);
+    run.cut();
+    run.settle(ON_FLUSH, "a", &found(0, "one", 1)).unwrap();
+
+    let mut run = history();
+    run.write(ON_FLUSH, 1, &store("a", "zero"), 1);
+    run.write(ON_FLUSH, 2, &store("a", "one"), 2);
+    run.write(ON_FLUSH, 3, &Command::Flush, 0);
+    run.cut();
+    assert!(run.settle(ON_FLUSH, "a", &found(0, "zero", 1)).is_err());
+}
+
+#[test]
+fn an_interval_may_lose_its_own_length_and_no_more() {
+    for (waited, may_be_lost) in [(5, true), (1_000, false)] {
+        let mut run = history();
+        run.write(INTERVAL, 1, &store("a", "one"), 1);
+        run.now = Nanos::from_millis(waited);
+        run.cut();
+        assert_eq!(run.settle(INTERVAL, "a", &nothing(0)).is_ok(), may_be_lost);
+    }
+}
+
+#[test]
+fn an_expired_key_must_be_gone_and_a_living_one_there() {
+    let store = Command::Store {
+        key: key("a"),
+        value: key("one").into(),
+        condition: Condition::Always,
+        expiry: Expiry::At(2_000),
+    };
+    let there = Completion {
+        expiry_ms: 2_000,
+        ..found(2, "one", 1)
+    };
+    for (wall, living) in [(1_999, true), (2_000, false)] {
+        for (seen, fits) in [(&there, living), (&nothing(2), !living)] {
+            let mut run = history();
+            run.write(ALWAYS, 1, &store, 1);
+            run.wall = UnixMillis(wall);
+            run.ask(ALWAYS, 2, &get("a"));
+            assert_eq!(run.answer(seen).is_ok(), fits, "wall {wall}");
+        }
+    }
+}
+
+#[test]
+fn a_stale_read_is_seen_without_any_cut() {
+    let mut run = history();
+    run.write(ALWAYS, 1, &store("a", "one"), 1);
+    run.write(ALWAYS, 2, &store("a", "two"), 2);
+    run.ask(ALWAYS, 3, &get("a"));
+    assert!(run.answer(&found(3, "one", 1)).is_err());
+}
+
+#[test]
+fn a_read_beside_a_write_may_see_either() {
+    for seen in [found(3, "one", 1), found(3, "two", 2)] {
+        let mut run = history();
+        run.write(ALWAYS, 1, &store("a", "one"), 1);
+        run.ask(ALWAYS, 2, &store("a", "two"));
+        run.ask(ALWAYS, 3, &get("a"));
+        run.answer(&answer(2, Status::SUCCESS, 2)).unwrap();
+        run.answer(&seen).unwrap();
+    }
+}
+
+#[test]
+fn a_misjudged_condition_is_seen() {
+    let absent = Command::Store {
+        key: key("a"),
+        value: key("two").into(),
+        condition: Condition::IfAbsent,
+        expiry: Expiry::Never,
+    };
+    let mut run = history();
+    run.write(ALWAYS, 1, &store("a", "one"), 1);
+    run.ask(ALWAYS, 2, &absent);
+    let judged = run.answer(&answer(2, Status::SUCCESS, 2));
+    assert!(
+        matches!(judged, Err(Violation::ConditionMisjudged { .. })),
+        "{judged:?}"
+    );
+    let mut run = history();
+    run.ask(ALWAYS, 1, &absent);
+    let judged = run.answer(&answer(1, Status::KEY_EXISTS, 0));
+    assert!(
+        matches!(judged, Err(Violation::ConditionMisjudged { .. })),
+        "{judged:?}"
+    );
+}
+
+#[test]
+fn a_listing_leaves_nothing_out_and_names_nothing_that_is_gone() {
+    let mut run = history();
+    run.write(ALWAYS, 1, &store("a", "one"), 1);
+    run.write(ALWAYS, 2, &store("b", "two"), 2);
+    run.write(ALWAYS, 3, &delete("b"), 3);
+    run.ask(
+        ALWAYS,
+        4,
+        &Command::List {
+            from: ListPosition::START,
+            keys_max: 9,
+        },
+    );
+    let listed = |name| ListedKey {
+        key: key(name),
+        value_bytes: 3,
+        expiry_ms: 0,
+    };
+    let mut gone = answer(4, Status::SUCCESS, 0);
+    gone.keys = vec![listed("a"), listed("b")];
+    assert!(matches!(run.answer(&gone), Err(Violation::Listing { .. })));
+    run.cut();
+    run.settle(ALWAYS, "a", &found(0, "one", 1)).unwrap();
+    run.settle(ALWAYS, "b", &nothing(0)).unwrap();
+    run.checker.check_listing(ALWAYS, &[key("a")], run.wall).unwrap();
+    for wrong in [
+        vec![],
+        vec![key("a"), key("b")],
+        vec![key("a"), key("a")],
+        vec![key("a"), key("c")],
+    ] {
+        assert!(
+            run.checker.check_listing(ALWAYS, &wrong, run.wall).is_err(),
+            "{wrong:?}"
+        );
+    }
+}
+
+#[test]
+fn a_lost_update_is_seen() {
+    let replace = |value: &'static str| Command::Store {
+        key: key("a"),
+        value: key(value).into(),
+        condition: Condition::IfSequence(Sequence(1)),
+        expiry: Expiry::Never,
+    };
+    let mut run = history();
+    run.write(ALWAYS, 1, &store("a", "one"), 1);
+    run.ask(ALWAYS, 2, &replace("two"));
+    run.ask(ALWAYS, 3, &replace("three"));
+    run.answer(&answer(3, Status::SUCCESS, 3)).unwrap();
+    let lost = run.answer(&answer(2, Status::SUCCESS, 2));
+    assert!(matches!(lost, Err(Violation::LostUpdate { .. })), "{lost:?}");
+}

@@ -1,0 +1,117 @@
+//! The device keeps its promises through power cuts: thousands of seeds, each a world of its own.
+//!
+//! `HEADWATER_SIM_SEEDS=N` sets how many; `HEADWATER_SIM_FIRST=S` where they start.
+
+use headwater_converged::device::Device;
+use headwater_host::clock::Clock;
+use headwater_sim::faults::Cut;
+use headwater_sim::flash::Addressing;
+use headwater_sim::media::SimMedia;
+use headwater_sim::presets::{FEMU, FILE};
+use headwater_sim::replay::replay;
+use headwater_sim::world::{World, WorldConfig};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn number(variable: &str, default: u64) -> u64 {
+    match std::env::var(variable) {
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{variable}={text} is not a number")),
+        Err(_) => default,
+    }
+}
+
+/// Runs `check` for every number in parallel; a panic or failure names its number.
+fn on_all_cores(numbers: std::ops::Range<u64>, check: impl Fn(u64) -> Result<(), String> + Sync) {
+    let next = AtomicU64::new(numbers.start);
+    let failures = Mutex::new(Vec::new());
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= numbers.end || failures.lock().unwrap().len() >= 5 {
+                        return;
+                    }
+                    let judged = catch_unwind(AssertUnwindSafe(|| check(number)));
+                    let judged =
+                        judged.unwrap_or_else(|_| Err(format!("number {number}: the device panicked")));
+                    if let Err(failure) = judged {
+                        failures.lock().unwrap().push(failure);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+#[test]
+fn acked_writes_survive_power_cuts_in_every_world() {
+    let first = number("HEADWATER_SIM_FIRST", 0);
+    let seeds = number("HEADWATER_SIM_SEEDS", 2_000);
+    let clock = Clock::start();
+    let [commands, cuts, in_recovery] = [const { AtomicU64::new(0) }; 3];
+    on_all_cores(first..first + seeds, |seed| {
+        let report = replay(seed, None).map_err(|failure| failure.to_string())?;
+        commands.fetch_add(report.commands, Ordering::Relaxed);
+        cuts.fetch_add(u64::from(report.cuts), Ordering::Relaxed);
+        in_recovery.fetch_add(u64::from(report.cuts_in_recovery), Ordering::Relaxed);
+        Ok(())
+    });
+    let [commands, cuts, in_recovery] = [commands, cuts, in_recovery].map(AtomicU64::into_inner);
+    let spent = clock.now();
+    println!("{seeds} seeds: {commands} commands, {cuts} cuts, {in_recovery} in recovery, {spent}");
+    assert!(cuts >= seeds, "{cuts} cuts in {seeds} seeds");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_completions() {
+    for seed in 0..10 {
+        assert_eq!(replay(seed, None), replay(seed, None), "seed {seed}");
+    }
+}
+
+fn cut_everywhere(config: &WorldConfig, seed: u64) {
+    let world = || World::<Device<SimMedia>>::new(seed, config.clone());
+    let whole = world()
+        .cut_at(Cut::Never)
+        .run()
+        .unwrap_or_else(|failure| panic!("{failure}"));
+    let points = whole.first_boot_points;
+    assert!(points > 30, "{points}");
+    on_all_cores(1..points + 1, |point| {
+        let run = world().cut_at(Cut::Point(point)).run();
+        run.map(drop)
+            .map_err(|failure| format!("cut at point {point} of {points}: {failure}"))
+    });
+}
+
+fn small_world(seed: u64) -> WorldConfig {
+    let mut config = WorldConfig::from_seed(seed);
+    config.media.geometry.blocks = 20;
+    config.media.addressing = Addressing::ByRead;
+    config.rounds = 1;
+    config.commands_max = 120;
+    config
+}
+
+#[test]
+fn no_cut_point_of_a_run_on_a_file_breaks_a_promise() {
+    let mut config = small_world(11);
+    config.media.preset = FILE;
+    config.media.guard_pages = 1;
+    cut_everywhere(&config, 11);
+}
+
+#[test]
+fn no_cut_point_of_a_run_on_flash_breaks_a_promise() {
+    let mut config = small_world(12);
+    config.media.preset = FEMU;
+    config.media.guard_pages = 0;
+    cut_everywhere(&config, 12);
+}

@@ -1,0 +1,107 @@
+//! The world lets an honest device pass and catches a lying one.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+#[path = "world_catches/entry.rs"]
+mod entry;
+#[path = "world_catches/toy.rs"]
+mod toy;
+
+use headwater_sim::faults::Cut;
+use headwater_sim::world::{Failure, Report, World, WorldConfig};
+use toy::Toy;
+
+/// A medium on which the toy, which never collects, lives long enough.
+fn config(seed: u64) -> WorldConfig {
+    let mut config = WorldConfig::from_seed(seed);
+    config.media.geometry.blocks *= 4;
+    config.media.queue_max = 4_096;
+    config
+}
+
+fn run<const FLAW: usize>(seed: u64) -> Result<Report, Failure> {
+    World::<Toy<FLAW>>::new(seed, config(seed)).run()
+}
+
+#[test]
+fn an_honest_device_passes() {
+    let (mut cuts, mut in_recovery) = (0, 0);
+    for seed in 0..120 {
+        let report = run::<0>(seed).unwrap_or_else(|failure| panic!("{failure}"));
+        cuts += report.cuts;
+        in_recovery += report.cuts_in_recovery;
+    }
+    assert!(
+        cuts > 360 && in_recovery > 12,
+        "{cuts} cuts, {in_recovery} in recovery"
+    );
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in 0..20 {
+        assert_eq!(run::<0>(seed), run::<0>(seed), "seed {seed}");
+    }
+    assert_ne!(run::<0>(1).unwrap().digest, run::<0>(2).unwrap().digest);
+}
+
+#[test]
+fn a_verbose_run_is_the_same_run() {
+    let mut lines = 0;
+    let mut sink = |_: &str| lines += 1;
+    let told = World::<Toy<0>>::new(7, config(7)).verbose(&mut sink).run();
+    assert_eq!(told, run::<0>(7));
+    assert!(lines > 0);
+}
+
+macro_rules! caught {
+    ($($name:ident = $flaw:literal: $words:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            let mut failures = (0..300).filter_map(|seed| run::<$flaw>(seed).err());
+            let fitting = failures.find(|failure| failure.to_string().contains($words));
+            let fitting = fitting.unwrap_or_else(|| panic!("300 seeds and nothing seen"));
+            assert!(fitting.to_string().contains(&format!("sim replay --seed {}", fitting.seed)));
+        }
+    )*};
+}
+
+caught! {
+    an_acknowledgement_before_durability_is_caught = 1: "lost";
+    a_forgotten_flush_is_caught = 2: "lost";
+    a_deleted_key_that_returns_is_caught = 3: "came back";
+    a_second_completion_is_caught = 4: "exactly one completion";
+    a_completion_that_never_comes_is_caught = 5: "never completed";
+    half_a_batch_is_caught = 6: "all or nothing";
+    an_ignored_condition_is_caught = 7: "misjudged";
+    an_expired_key_that_is_served_is_caught = 8: "came back";
+    missing_guard_pages_are_caught = 9: "lost";
+    missing_checksums_are_caught = 10: "never written";
+    a_program_without_erase_is_caught = 11: "without an erase";
+    a_key_listed_twice_is_caught = 12: "twice";
+    a_sequence_given_twice_is_caught = 13: "not above";
+}
+
+#[test]
+fn an_honest_device_passes_with_the_power_cut_at_every_point() {
+    let mut config = config(3);
+    config.media.geometry.blocks = 6;
+    config.media.guard_pages = 1;
+    config.media.preset = headwater_sim::presets::FILE;
+    config.media.addressing = headwater_sim::flash::Addressing::ByRead;
+    config.workload.value_bytes_max = 5_000;
+    config.workload.chained_every = 0;
+    config.commands_max = 40;
+    config.rounds = 1;
+    let whole = World::<Toy<0>>::new(3, config.clone())
+        .cut_at(Cut::Never)
+        .run()
+        .unwrap();
+    let points = whole.first_boot_points;
+    assert!(points > 800, "{points}");
+    for point in 1..=points {
+        let world = World::<Toy<0>>::new(3, config.clone()).cut_at(Cut::Point(point));
+        world
+            .run()
+            .unwrap_or_else(|failure| panic!("cut at point {point}: {failure}"));
+    }
+}

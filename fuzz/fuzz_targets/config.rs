@@ -1,0 +1,7 @@
+//! Fuzzes the text of a configuration file.
+#![no_main]
+
+#[path = "../bodies/config.rs"]
+mod body;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::body(bytes));
