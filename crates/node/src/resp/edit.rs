@@ -41,6 +41,9 @@ enum Stage {
     Done(Reply),
 }
 
+/// A command, and what the stage becomes when it was accepted.
+type Due = (Command, fn(Stage) -> Stage);
+
 /// One read-modify-write.
 #[derive(Debug)]
 pub(crate) struct Edit {
@@ -147,7 +150,7 @@ impl Edit {
     }
 
     /// The command to submit now and the stage that follows when it was accepted.
-    fn due<S: Store>(&self, lane: &mut Lane<'_, S>) -> Option<(Command, fn(Stage) -> Stage)> {
+    fn due<S: Store>(&self, lane: &mut Lane<'_, S>) -> Option<Due> {
         let key = self.key.clone();
         match &self.stage {
             Stage::Read => Some((
