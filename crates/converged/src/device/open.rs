@@ -137,10 +137,9 @@ impl<M: Media> Device<M> {
             recovered.checkpoint_next,
             recovered.start_order.max(1),
         );
-        device
-            .utl
-            .collector
-            .clean_up(recovered.debris, recovered.discarded);
+        let mut debris = recovered.debris;
+        debris.retain(|block| device.utl.blocks.get(*block).order != 0);
+        device.utl.collector.clean_up(debris, recovered.discarded);
         match device.settle(now, start.wall, progress) {
             Ok(()) => Ok(device),
             Err(error) => Err(OpenError {

@@ -61,7 +61,8 @@ pub(super) fn replay<M: Media>(
         apply(utl, &line, decoded.is_some(), now)?;
     }
     account(utl, decoded);
-    let next = Sequence(last.0 + 1);
+    // One sequence is never used: it would complete a batch that was cut off right behind the last record found.
+    let next = Sequence(last.0 + 2);
     utl.log.resume(next, recovered.accepted_order);
     utl.last_removal = last;
     utl.commit = Commit::new(last, durable, recovered.accepted_order);
