@@ -218,7 +218,11 @@ impl<M: Media> Utl<M> {
             self.blocks.erasing(block);
             moved = true;
         }
-        let wanted = READY_BLOCKS.max(self.ready_wanted + RESERVE_BLOCKS);
+        let wanted = if self.wants_all_erased() {
+            usize::MAX
+        } else {
+            READY_BLOCKS.max(self.ready_wanted + RESERVE_BLOCKS)
+        };
         while self.blocks.ready() + self.blocks.erasing_now() < wanted {
             let Some(block) = self.blocks.take_dirty() else {
                 break;
