@@ -177,7 +177,10 @@ impl<M: Media> Utl<M> {
     fn next_victim(&mut self) -> Option<BlockId> {
         let in_sight = self.blocks_in_sight();
         if in_sight >= HIGH_BLOCKS + self.collector.demand {
-            self.collector.demand = 0;
+            // What is in sight may still wait for a flush: whoever wants it would ask again, and again, if it were forgotten.
+            if self.blocks.free() >= HIGH_BLOCKS + self.collector.demand {
+                self.collector.demand = 0;
+            }
             return None;
         }
         // Tombstones that wait for the oldest block pile up under greedy; then the oldest goes first.
