@@ -150,7 +150,7 @@ impl Checker {
                 expected: history.expected(&self.groups, when),
             });
         }
-        self.promote(namespace, &history, &places, Release::WhenDurable);
+        self.promote(namespace, &history, &places, (seen, when), Release::WhenDurable);
         Ok(())
     }
 
@@ -180,7 +180,7 @@ impl Checker {
             let group = history.writes[*only].group;
             self.learn_sequence(namespace, key, group, Sequence(sequence));
         }
-        self.promote(namespace, &history, &places, release);
+        self.promote(namespace, &history, &places, (seen, when), release);
         Ok(())
     }
 
@@ -190,11 +190,13 @@ impl Checker {
         namespace: NamespaceId,
         history: &KeyHistory,
         places: &[usize],
+        (seen, when): (Seen, Interval),
         release: Release,
     ) {
         let [only] = places else { return };
         let lasting = release == Release::WhenDurable
-            && self.spaces[namespace.index()].durability == Durability::Always;
+            && self.spaces[namespace.index()].durability == Durability::Always
+            && history.is_explained_once_for_good(&self.groups, seen, when);
         if let Some(group) = self.groups.get_mut(&history.writes[*only].group) {
             group.done = group.done.or(Some(self.tick));
             group.certain = true;

@@ -114,6 +114,20 @@ impl KeyHistory {
             .collect()
     }
 
+    /// Whether what was seen has one explanation even for someone who counts on nothing that a power cut may take. Where
+    /// it has more, what was seen stays true when the newest of them is lost: a delete of a key that was absent anyway.
+    pub(super) fn is_explained_once_for_good(&self, groups: &Groups, seen: Seen, when: Interval) -> bool {
+        let lasting: Groups = groups
+            .iter()
+            .filter(|(id, _)| self.writes.iter().any(|write| write.group == **id))
+            .map(|(id, group)| {
+                let certain = group.certain && group.kept;
+                (*id, Group { certain, ..group.clone() })
+            })
+            .collect();
+        self.explanations(&lasting, seen, when).len() == 1
+    }
+
     /// Whether any write at all, however old, looks like what was seen.
     pub(super) fn ever_written(&self, seen: Seen, when: Interval) -> bool {
         let any_time = Interval {
