@@ -200,8 +200,9 @@ impl Writer {
         let open = self.sequence.saturating_sub(u64::from(script.small()));
         let durable = self.sequence.saturating_sub(u64::from(script.small()));
         let continues = u64::from(script.small() / 128) * u64::from(script.word());
-        let stream = u64::from(script.small() / 128);
-        for number in [self.order, open, durable, continues, stream] {
+        let context = u64::from(script.small() / 128);
+        let durable_order = self.order - self.order.min(1);
+        for number in [self.order, open, durable, durable_order, continues, context] {
             fields.extend_from_slice(&number.to_le_bytes());
         }
         fields.extend_from_slice(&[0; 4]);
