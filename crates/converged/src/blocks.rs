@@ -543,7 +543,10 @@ mod tests {
         );
         blocks.close(first, 64);
         blocks.close(second, 64);
-        assert_eq!(blocks.victim(VictimPolicy::Greedy, (Sequence(9), 9)), Some(second));
+        assert_eq!(
+            blocks.victim(VictimPolicy::Greedy, (Sequence(9), 9)),
+            Some(second)
+        );
         assert_eq!(blocks.victim(VictimPolicy::Fifo, (Sequence(9), 9)), Some(first));
         blocks.saw_sequence(second, Sequence(12));
         assert_eq!(
@@ -573,6 +576,30 @@ mod tests {
         blocks.flush_started();
         blocks.flush_done();
         assert_eq!(blocks.watermark(), Sequence(5));
+    }
+
+    #[test]
+    fn no_tombstone_goes_while_a_block_was_neither_adopted_nor_erased() {
+        let mut blocks = Blocks::new(Geometry::with_blocks(2));
+        blocks.adopted_all(0);
+        let first = blocks.take_dirty().unwrap();
+        let second = blocks.take_dirty().unwrap();
+        blocks.erased(first);
+        blocks.put_back_dirty(second);
+        blocks.flush_started();
+        blocks.flush_done();
+        assert_eq!(blocks.watermark(), Sequence(0), "the second may hold anything");
+        let second = blocks.take_dirty().unwrap();
+        blocks.erased(second);
+        assert_eq!(
+            blocks.watermark(),
+            Sequence(0),
+            "a power cut may still undo the erase"
+        );
+        blocks.flush_started();
+        blocks.flush_done();
+        blocks.open(Sequence(7), false).unwrap();
+        assert_eq!(blocks.watermark(), Sequence(7));
     }
 
     #[test]

@@ -250,7 +250,11 @@ impl Writing {
     /// a removal took away, though a power cut could still undo the removal.
     fn write_page<M: Media>(&mut self, utl: &mut Utl<M>, now: Nanos) -> bool {
         let last = self.is_last_page();
-        if last && self.ended.is_some_and(|barrier| utl.commit.durable_barrier < barrier) {
+        if last
+            && self
+                .ended
+                .is_some_and(|barrier| utl.commit.durable_barrier < barrier)
+        {
             return false;
         }
         if self.page == PAGES_PER_BLOCK {

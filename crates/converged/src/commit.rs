@@ -146,7 +146,9 @@ mod tests {
         let target = Target {
             sequence: Sequence(5),
             barrier: 2,
-            order: 7, stamp: (Sequence(3), 5) };
+            order: 7,
+            stamp: (Sequence(3), 5),
+        };
         commit.begin(target);
         assert!(!commit.is_due(), "one at a time");
         commit.finish(target);
@@ -161,7 +163,9 @@ mod tests {
         commit.finish(Target {
             sequence: Sequence(4),
             barrier: 0,
-            order: 7, stamp: (Sequence(4), 5) });
+            order: 7,
+            stamp: (Sequence(4), 5),
+        });
         assert_eq!((commit.durable, commit.witnessed), (Sequence(4), Sequence(1)));
     }
 }

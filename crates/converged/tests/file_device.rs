@@ -3,9 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops where its setting fails")]
 
 use bytes::Bytes;
-use headwater_converged::command::{
-    Command, Completion, Condition, Expiry, FaceId, NamespaceId, Release,
-};
+use headwater_converged::command::{Command, Completion, Condition, Expiry, FaceId, NamespaceId, Release};
 use headwater_converged::device::{Device, DeviceConfig, Start};
 use headwater_converged::media::Geometry;
 use headwater_converged::media::file::{FileMedia, FileOptions, Prepare};

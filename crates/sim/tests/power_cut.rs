@@ -45,20 +45,24 @@ fn on_all_cores(numbers: std::ops::Range<u64>, check: impl Fn(u64) -> Result<(),
                     let judged =
                         judged.unwrap_or_else(|_| Err(format!("number {number}: the device panicked")));
                     if let Err(failure) = judged {
-                        failures.lock().unwrap().push(failure);
+                        failures.lock().unwrap().push((number, failure));
                     }
                 }
             });
         }
     });
-    let failures = failures.into_inner().unwrap();
-    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    let (failing, failures): (Vec<u64>, Vec<String>) = failures.into_inner().unwrap().into_iter().unzip();
+    assert!(
+        failing.is_empty(),
+        "failing: {failing:?}\n\n{}",
+        failures.join("\n\n")
+    );
 }
 
 #[test]
 fn acked_writes_survive_power_cuts_in_every_world() {
     let first = number("HEADWATER_SIM_FIRST", 0);
-    let seeds = number("HEADWATER_SIM_SEEDS", 2_000);
+    let seeds = number("HEADWATER_SIM_SEEDS", 6_000);
     let clock = Clock::start();
     let [commands, cuts, in_recovery] = [const { AtomicU64::new(0) }; 3];
     on_all_cores(first..first + seeds, |seed| {
@@ -76,12 +80,21 @@ fn acked_writes_survive_power_cuts_in_every_world() {
 
 /// Worlds that once broke a promise, and how.
 const ONCE_BROKEN: &[(u64, &str)] = &[
-    (297, "a batch survived without its delete of a key whose removal was lost"),
+    (
+        297,
+        "a batch survived without its delete of a key whose removal was lost",
+    ),
     (1076, "the same: an older state came back"),
     (1451, "an opening whose clean-up could not read waited for ever"),
-    (1845, "the checkpointer asked for room for ever and time stood still"),
+    (
+        1845,
+        "the checkpointer asked for room for ever and time stood still",
+    ),
     (2022, "like 1451, with a slow die"),
-    (2224, "a checkpoint counted though the removals it knew of were lost"),
+    (
+        2224,
+        "a checkpoint counted though the removals it knew of were lost",
+    ),
     (3304, "a refusal that stayed true was taken for a promise"),
     (3888, "like 1845"),
 ];

@@ -174,7 +174,9 @@ impl<M: Media> Device<M> {
                     self.utl.collector.let_go();
                     witness = Witness::Durable;
                 }
-                Witness::Durable if settled && !self.utl.collector.is_cleaning_up() && self.utl.blocks.ready() > 0 => {
+                Witness::Durable
+                    if settled && !self.utl.collector.is_cleaning_up() && self.utl.blocks.ready() > 0 =>
+                {
                     return Ok(());
                 }
                 _ => {}

@@ -137,7 +137,9 @@ pub(super) fn adopt<M: Media>(
 /// missing one was never made durable: a flush would have covered the missing one too.
 fn unbroken(orders: impl Iterator<Item = u64>, durable_order: u64) -> u64 {
     let orders: BTreeSet<u64> = orders.collect();
-    let Some(last) = orders.last() else { return durable_order };
+    let Some(last) = orders.last() else {
+        return durable_order;
+    };
     let epoch_start = last >> EPOCH_SHIFT << EPOCH_SHIFT;
     let mut end = durable_order.max(epoch_start.saturating_sub(1));
     while orders.contains(&(end + 1)) {

@@ -66,7 +66,11 @@ pub(super) fn replay<M: Media>(
     utl.log.resume(next, recovered.accepted_order);
     utl.last_removal = last;
     utl.commit = Commit::new(last, durable, recovered.accepted_order);
-    let stamp = if recovered.debris.is_empty() { last } else { durable };
+    let stamp = if recovered.debris.is_empty() {
+        last
+    } else {
+        durable
+    };
     utl.log.stamp_durable(stamp, recovered.accepted_order);
     Ok(())
 }

@@ -111,5 +111,11 @@ pub(super) fn survey<M: Media>(
             total,
         });
     })?;
-    Ok(Survey { first_pages, checkpoint_next, highest_order, durable_order, accepted })
+    Ok(Survey {
+        first_pages,
+        checkpoint_next,
+        highest_order,
+        durable_order,
+        accepted,
+    })
 }

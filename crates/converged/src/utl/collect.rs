@@ -11,8 +11,8 @@ use crate::command::Sequence;
 use crate::device::VictimPolicy;
 use crate::index::{Entry, Index, Lifetime};
 use crate::log::{Checksum, Source};
-use crate::media::{Media, MediaError};
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
+use crate::media::{Media, MediaError};
 use crate::page::{NO_RECORD, PageKind, PageSpare};
 use crate::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use std::collections::{BTreeSet, VecDeque};
@@ -189,7 +189,9 @@ impl<M: Media> Utl<M> {
         } else {
             self.collector.policy
         };
-        let victim = self.blocks.victim(policy, (self.commit.witnessed, self.commit.witnessed_order));
+        let victim = self
+            .blocks
+            .victim(policy, (self.commit.witnessed, self.commit.witnessed_order));
         let hopeless = |block: &BlockId| {
             policy == VictimPolicy::Greedy && self.blocks.cost(*block) as usize > BLOCK_DATA_BYTES / 64 * 63
         };
@@ -225,8 +227,10 @@ impl<M: Media> Utl<M> {
     /// Makes the next commit program a page that witnesses the durable sequence.
     fn want_witness(&mut self) {
         let applied = self.applied();
-        if (self.commit.witnessed < applied || self.commit.witnessed_order < self.log.begun_order(&self.blocks))
-            && self.commit.is_idle() {
+        if (self.commit.witnessed < applied
+            || self.commit.witnessed_order < self.log.begun_order(&self.blocks))
+            && self.commit.is_idle()
+        {
             if self.commit.durable < applied {
                 self.commit.want(applied);
             } else {

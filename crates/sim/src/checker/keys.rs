@@ -122,7 +122,13 @@ impl KeyHistory {
             .filter(|(id, _)| self.writes.iter().any(|write| write.group == **id))
             .map(|(id, group)| {
                 let certain = group.certain && group.kept;
-                (*id, Group { certain, ..group.clone() })
+                (
+                    *id,
+                    Group {
+                        certain,
+                        ..group.clone()
+                    },
+                )
             })
             .collect();
         self.explanations(&lasting, seen, when).len() == 1
