@@ -29,7 +29,7 @@ use headwater_dma::iova::ClientMemory;
 use headwater_host::ring_memory::SharedWords;
 use headwater_host::wake::{WakeDescriptor, WakeError};
 use headwater_nvme::controller::{Arbiter, ArbiterError, Fetched, IoQueue, QueueId, QueueKind, QueueState};
-use headwater_nvme::queue_pair::{QueuePair, QueuePairError, Sleep};
+use headwater_nvme::queue_pair::{DeviceEnd, QueuePair, QueuePairError, Sleep};
 use headwater_nvme::ring::Wake;
 use headwater_nvme::spec::status::Status;
 use slots::{Pending, Slots};
@@ -150,13 +150,35 @@ impl RingFace {
         depth: u32,
         kind: QueueKind,
     ) -> Result<ClientQueue, RingError> {
+        self.add_queue(client, QueuePair::new(depth)?, kind)
+    }
+
+    /// A queue pair in ring memory that the caller has, zero where it was never used as this pair.
+    ///
+    /// # Errors
+    /// As [`create_queue_pair`](Self::create_queue_pair), and for too little memory.
+    pub fn create_queue_pair_in(
+        &mut self,
+        client: ClientId,
+        memory: SharedWords,
+        depth: u32,
+        kind: QueueKind,
+    ) -> Result<ClientQueue, RingError> {
+        self.add_queue(client, QueuePair::over(memory, depth)?, kind)
+    }
+
+    fn add_queue(
+        &mut self,
+        client: ClientId,
+        (pair, end): (QueuePair<SharedWords>, DeviceEnd<SharedWords>),
+        kind: QueueKind,
+    ) -> Result<ClientQueue, RingError> {
         if self.draining {
             return Err(RingError::Draining);
         }
         if self.clients.memory(client).is_none() {
             return Err(RingError::NoClient(client));
         }
-        let (pair, end) = QueuePair::new(depth)?;
         let bell = WakeDescriptor::new()?;
         let id = self.clients.free_queue();
         self.arbiter.add(IoQueue::new(id, kind, end))?;

@@ -328,7 +328,10 @@ fn churn(seed: u64, config: &DeviceConfig) {
         }
         let before = host.device.stats().live_bytes;
         let checkpoints = host.device.stats().checkpoints;
-        assert!(!clean || checkpoints > 0, "seed {seed}: a clean stop writes a checkpoint");
+        assert!(
+            !clean || checkpoints > 0,
+            "seed {seed}: a clean stop writes a checkpoint"
+        );
         host = Host::on(host.device.into_media().reopened(), config.clone());
         assert_eq!(
             host.device.stats().live_bytes,

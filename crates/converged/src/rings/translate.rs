@@ -4,9 +4,7 @@
 //! it. Invariant: every address is resolved whole before the command starts; a key is copied in once and judged after.
 
 use super::answer::{Answer, ListAnswer};
-use crate::command::{
-    Command, Condition, Expiry, ListPosition, NamespaceId, Payload, Release, Sink,
-};
+use crate::command::{Command, Condition, Expiry, ListPosition, NamespaceId, Payload, Release, Sink};
 use crate::device::Device;
 use crate::interpreter::{IoCommand, IoOperation};
 use crate::media::Media;
