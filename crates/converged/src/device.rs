@@ -167,13 +167,13 @@ impl<M: Media> Device<M> {
         command: Command,
     ) -> Result<(), SubmitError> {
         self.check(namespace, &command).map_err(SubmitError::Refused)?;
+        if self.slab.is_full() {
+            return Err(SubmitError::Busy(OPERATIONS_MAX));
+        }
         let mut operation = Operation::new(face, token, namespace, Work::Command(command), self.now);
         operation.hash_keys(&self.utl.hasher);
         self.utl.index.prefetch(operation.hash);
-        let at = self
-            .slab
-            .insert(operation)
-            .map_err(|_| SubmitError::Busy(OPERATIONS_MAX))?;
+        let at = self.slab.insert(operation);
         self.schedule.incoming.push_back(at);
         Ok(())
     }
@@ -248,24 +248,28 @@ impl<M: Media> Device<M> {
 
     /// An operation is finished: its completion goes to the release rule.
     fn finish(&mut self, at: usize, outcome: Outcome) {
-        let Some(mut operation) = self.slab.remove(at) else {
+        let Outcome { mut completion, gate } = outcome;
+        let Some(operation) = self.slab.get_mut(at) else {
             return;
         };
-        let Outcome { mut completion, gate } = outcome;
         completion.token = operation.token;
-        let completion = operation.answer(completion);
+        operation.answer(&mut completion);
+        let (face, namespace) = (operation.face, operation.namespace);
         let gate = match gate {
             Gate::Durable(sequence) => sequence,
             Gate::Open => Sequence(0),
-            Gate::Promise(sequence) => self.promised(operation.namespace, sequence),
+            Gate::Promise(sequence) => self.promised(namespace, sequence),
         };
         self.utl.commit.want(gate);
-        self.tracer
-            .executed(&operation, completion.status, gate, self.now);
-        if matches!(operation.work, Work::Command(_)) {
+        let Some(operation) = self.slab.get(at) else {
+            return;
+        };
+        self.tracer.executed(operation, completion.status, gate, self.now);
+        let answered = matches!(operation.work, Work::Command(_));
+        self.slab.vacate(at);
+        if answered {
             self.utl.stats.completed += 1;
-            self.release
-                .push(operation.face, completion, gate, self.utl.commit.durable);
+            self.release.push(face, completion, gate, self.utl.commit.durable);
         }
     }
 
@@ -460,7 +464,7 @@ impl<M: Media> Device<M> {
     fn expire(&mut self) -> bool {
         const AT_ONCE: usize = 128;
         let mut any = false;
-        while self.schedule.expiring < AT_ONCE {
+        while self.schedule.expiring < AT_ONCE && !self.slab.is_full() {
             let Some((expiry_ms, hash, address)) = self.utl.expiry.due(self.utl.wall_ms) else {
                 break;
             };
@@ -472,9 +476,7 @@ impl<M: Media> Device<M> {
                 self.now,
             );
             operation.hash = hash;
-            let Ok(at) = self.slab.insert(operation) else {
-                break;
-            };
+            let at = self.slab.insert(operation);
             // While it is being removed the queue must not name it again.
             self.utl.expiry.remove(expiry_ms, hash, address);
             self.schedule.expiring += 1;
