@@ -247,8 +247,7 @@ impl<M: Media> Device<M> {
     }
 
     /// An operation is finished: its completion goes to the release rule.
-    fn finish(&mut self, at: usize, outcome: Outcome) {
-        let Outcome { mut completion, gate } = outcome;
+    fn finish(&mut self, at: usize, Outcome { mut completion, gate }: Outcome) {
         let Some(operation) = self.slab.get_mut(at) else {
             return;
         };
