@@ -8,7 +8,9 @@ mod open;
 mod schedule;
 
 use crate::checkpoint::Checkpointer;
-use crate::command::{Command, Completion, FaceId, NamespaceId, Payload, Sequence, SubmitError};
+use crate::command::{
+    Command, Completion, FaceId, ListPosition, NamespaceId, Payload, Sequence, SubmitError,
+};
 use crate::execute::{Gate, Outcome};
 use crate::index::Index;
 use crate::limits::{
@@ -328,6 +330,12 @@ impl<M: Media> Device<M> {
             .namespaces
             .get(namespace.index())
             .map_or(0, |state| state.keys)
+    }
+
+    /// Where a key stands in the device's order, whether it is there or not: what a list that starts with it starts from.
+    #[must_use]
+    pub fn position_of(&self, namespace: NamespaceId, key: &[u8]) -> ListPosition {
+        ListPosition(self.utl.hasher.hash(namespace, key).0)
     }
 
     /// Operations in flight, completions waiting for durability not counted.
