@@ -3,11 +3,17 @@
 mod copy;
 mod idle;
 mod resp;
+mod waf;
 
 use crate::experiment::Experiment;
 
 /// In the order a reader wants them.
-pub(crate) const TABLE: &[Experiment] = &[copy::EXPERIMENT, resp::EXPERIMENT, idle::EXPERIMENT];
+pub(crate) const TABLE: &[Experiment] = &[
+    copy::EXPERIMENT,
+    resp::EXPERIMENT,
+    idle::EXPERIMENT,
+    waf::EXPERIMENT,
+];
 
 #[cfg(test)]
 mod tests {
