@@ -2,6 +2,8 @@
 
 mod copy;
 mod idle;
+mod index;
+mod recovery;
 mod resp;
 mod waf;
 
@@ -13,6 +15,8 @@ pub(crate) const TABLE: &[Experiment] = &[
     resp::EXPERIMENT,
     idle::EXPERIMENT,
     waf::EXPERIMENT,
+    index::EXPERIMENT,
+    recovery::EXPERIMENT,
 ];
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use headwater_converged::media::Media;
 use headwater_host::clock::Clock;
 use headwater_nvme::spec::status::Status;
 
-/// Stores in flight.
-const DEPTH: usize = 64;
+/// Stores in flight. A turn of the device looks at 256 records of a victim: with many more stores a turn, collection
+/// would always be the one that is waited for.
+const DEPTH: usize = 16;
 const FACE: FaceId = FaceId(1);
 
 /// A device and what is in flight in it.
@@ -95,11 +96,6 @@ impl<M: Media> Stores<M> {
     /// The device's own numbers.
     pub(crate) fn stats(&self) -> DeviceStats {
         self.device.stats()
-    }
-
-    /// The medium below.
-    pub(crate) fn media(&self) -> &M {
-        self.device.media()
     }
 
     fn submit(&mut self, command: Command) -> Result<(), LabError> {
