@@ -100,9 +100,9 @@ pub struct DeviceStats {
     pub tombstone_bytes: u64,
     /// Bytes of DRAM the index takes now.
     pub index_bytes: u64,
-    /// Page reads answered from device DRAM.
+    /// Operations that found every page they needed within reach.
     pub cache_hits: u64,
-    /// Page reads that went to the media.
+    /// Pages that operations had to wait for.
     pub cache_misses: u64,
     /// Keys that expired.
     pub expired: u64,

@@ -120,7 +120,10 @@ impl<M: Media> Device<M> {
             self.utl.dram.unpin(page);
         }
         match result {
-            Ok(outcome) => self.complete(at, outcome),
+            Ok(outcome) => {
+                self.utl.stats.cache_hits += u64::from(!operation.holds);
+                self.complete(at, outcome);
+            }
             Err(stall) => self.park(at, stall),
         }
     }
@@ -183,6 +186,7 @@ impl<M: Media> Device<M> {
         match stall {
             Stall::Pages(pages) if pages.is_empty() => self.schedule.runnable.push_back(at),
             Stall::Pages(pages) => {
+                self.utl.stats.cache_misses += pages.len() as u64;
                 operation.missing = pages.len();
                 for page in &pages {
                     self.utl
