@@ -59,6 +59,8 @@ pub struct Block {
     pub pages: u8,
     /// Checkpoint blocks are not collected.
     pub checkpoint: bool,
+    /// Recovery met damage in it: every record is checked before one behind it is believed.
+    pub suspect: bool,
 }
 
 const NOTHING: Block = Block {
@@ -72,7 +74,14 @@ const NOTHING: Block = Block {
     next: None,
     pages: 0,
     checkpoint: false,
+    suspect: false,
 };
+
+/// Orders of checkpoint blocks have this bit, so that the log's own orders have no holes but those of erased blocks.
+const CHECKPOINT_ORDER: u64 = 1 << 39;
+
+/// The bits of a block order below its epoch. Each opening of a device begins a new epoch.
+pub const EPOCH_SHIFT: u32 = 40;
 
 /// How far the erase of a block is from being durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +110,7 @@ pub struct Blocks {
     fading: Vec<Fading>,
     erasing: usize,
     order_next: u64,
+    checkpoint_order: u64,
     live_bytes: u64,
     tombstone_bytes: u64,
 }
@@ -117,6 +127,7 @@ impl Blocks {
             fading: Vec::new(),
             erasing: 0,
             order_next: 1,
+            checkpoint_order: 0,
             live_bytes: 0,
             tombstone_bytes: 0,
         }
@@ -223,8 +234,13 @@ impl Blocks {
     /// Opens a ready block for the log or a checkpoint.
     pub fn open(&mut self, open_sequence: Sequence, checkpoint: bool) -> Option<BlockId> {
         let block = self.ready.pop_front()?;
-        let order = self.order_next;
-        self.order_next += 1;
+        let order = if checkpoint {
+            self.checkpoint_order += 1;
+            self.order_next >> EPOCH_SHIFT << EPOCH_SHIFT | CHECKPOINT_ORDER | self.checkpoint_order
+        } else {
+            self.order_next += 1;
+            self.order_next - 1
+        };
         self.table[block.index()] = Block {
             state: BlockState::Open,
             order,
@@ -327,14 +343,20 @@ impl Blocks {
     }
 
     /// Adds a record of `units` at `address` to the blocks it lies in; `sign` takes it away again.
-    fn account(&mut self, address: RecordAddress, units: u32, mut change: impl FnMut(&mut Block, u32)) {
+    fn account(
+        &mut self,
+        address: RecordAddress,
+        units: u32,
+        mut change: impl FnMut(&mut Block, u32) -> u32,
+    ) -> u64 {
+        let mut changed = 0;
         let mut block = address.block();
         let mut offset = address.offset_in_block();
         let mut left = units as usize * UNIT_BYTES;
         while left > 0 {
             let here = left.min(BLOCK_DATA_BYTES - offset);
             let entry = &mut self.table[block.index()];
-            change(entry, u32::try_from(here).unwrap_or(u32::MAX));
+            changed += u64::from(change(entry, u32::try_from(here).unwrap_or(u32::MAX)));
             left -= here;
             offset = 0;
             match entry.next {
@@ -342,12 +364,15 @@ impl Blocks {
                 None => break,
             }
         }
+        changed
     }
 
     /// A live record was written.
     pub fn add_live(&mut self, address: RecordAddress, units: u32) {
-        self.live_bytes += u64::from(units) * UNIT_BYTES as u64;
-        self.account(address, units, |block, bytes| block.live_bytes += bytes);
+        self.live_bytes += self.account(address, units, |block, bytes| {
+            block.live_bytes += bytes;
+            bytes
+        });
     }
 
     /// A live record was replaced, removed or moved away.
@@ -355,33 +380,37 @@ impl Blocks {
     /// # Panics
     /// When more is taken away than was added: the table's own promise is broken.
     pub fn remove_live(&mut self, address: RecordAddress, units: u32) {
-        self.live_bytes -= u64::from(units) * UNIT_BYTES as u64;
-        self.account(address, units, |block, bytes| {
+        self.live_bytes -= self.account(address, units, |block, bytes| {
             assert!(
                 block.live_bytes >= bytes,
                 "more live bytes taken from a block than it had"
             );
             block.live_bytes -= bytes;
+            bytes
         });
     }
 
     /// A tombstone was written.
     pub fn add_tombstone(&mut self, address: RecordAddress, units: u32, sequence: Sequence) {
-        self.live_bytes += u64::from(units) * UNIT_BYTES as u64;
-        self.tombstone_bytes += u64::from(units) * UNIT_BYTES as u64;
-        self.account(address, units, |block, bytes| {
+        let added = self.account(address, units, |block, bytes| {
             block.tombstone_bytes += bytes;
             block.tombstone_sequence = block.tombstone_sequence.max(sequence);
+            bytes
         });
+        self.live_bytes += added;
+        self.tombstone_bytes += added;
     }
 
-    /// A tombstone was moved away, or is no longer needed.
+    /// A tombstone was moved away.
     pub fn remove_tombstone(&mut self, address: RecordAddress, units: u32) {
-        self.live_bytes -= u64::from(units) * UNIT_BYTES as u64;
-        self.tombstone_bytes -= u64::from(units) * UNIT_BYTES as u64;
-        self.account(address, units, |block, bytes| {
-            block.tombstone_bytes = block.tombstone_bytes.saturating_sub(bytes);
+        let removed = self.account(address, units, |block, bytes| {
+            // Media that was tampered with may show a tombstone that was never counted.
+            let counted = bytes.min(block.tombstone_bytes);
+            block.tombstone_bytes -= counted;
+            counted
         });
+        self.live_bytes -= removed;
+        self.tombstone_bytes -= removed;
     }
 
     /// A record with this sequence was written into the block.
@@ -403,12 +432,14 @@ impl Blocks {
         entry.live_bytes + kept
     }
 
-    /// The next block to collect: closed, with records no younger than `durable` only, by policy.
+    /// The next block to collect, by policy: closed, and no younger than what a durable page witnesses, in the
+    /// sequences of its records and in its order.
     #[must_use]
-    pub fn victim(&self, policy: VictimPolicy, durable: Sequence) -> Option<BlockId> {
+    pub fn victim(&self, policy: VictimPolicy, witnessed: (Sequence, u64)) -> Option<BlockId> {
+        let (durable, order) = witnessed;
         let eligible = self.by_order.values().copied().filter(|block| {
             let entry = self.get(*block);
-            entry.state == BlockState::Closed && entry.max_sequence <= durable
+            entry.state == BlockState::Closed && entry.max_sequence <= durable && entry.order <= order
         });
         match policy {
             VictimPolicy::Fifo => eligible.into_iter().next(),
@@ -431,7 +462,6 @@ impl Blocks {
 
     /// A block that recovery found in use.
     pub fn adopt(&mut self, block: BlockId, found: Block) {
-        self.order_next = self.order_next.max(found.order + 1);
         if !found.checkpoint {
             self.by_order.insert(found.order, block);
         }
@@ -440,11 +470,17 @@ impl Blocks {
         self.table[block.index()] = found;
     }
 
-    /// Ends adoption: every block that was not adopted must be erased before use.
-    pub fn adopted_all(&mut self) {
+    /// Ends adoption: every block that was not adopted must be erased before use. Orders go on in a new epoch, above
+    /// those of any block on the medium, adopted or not. Returns the highest order adopted.
+    pub fn adopted_all(&mut self, highest_seen: u64) -> u64 {
+        let log = self.table.iter().filter(|block| !block.checkpoint);
+        let accepted = log.map(|block| block.order).max().unwrap_or(0);
+        let epoch = (highest_seen.max(accepted) >> EPOCH_SHIFT) + 1;
+        self.order_next = epoch << EPOCH_SHIFT;
         let table = &self.table;
         self.dirty
             .retain(|block| table[block.index()].state == BlockState::Dirty);
+        accepted
     }
 
     /// A block that turned out to hold nothing that counts; it must be erased before use.
@@ -476,17 +512,17 @@ mod tests {
         blocks.add_live(RecordAddress::in_block(first, 0), 100);
         blocks.add_live(RecordAddress::in_block(second, 0), 10);
         assert_eq!(
-            blocks.victim(VictimPolicy::Greedy, Sequence(9)),
+            blocks.victim(VictimPolicy::Greedy, (Sequence(9), 9)),
             None,
             "open blocks are not collected"
         );
         blocks.close(first, 64);
         blocks.close(second, 64);
-        assert_eq!(blocks.victim(VictimPolicy::Greedy, Sequence(9)), Some(second));
-        assert_eq!(blocks.victim(VictimPolicy::Fifo, Sequence(9)), Some(first));
+        assert_eq!(blocks.victim(VictimPolicy::Greedy, (Sequence(9), 9)), Some(second));
+        assert_eq!(blocks.victim(VictimPolicy::Fifo, (Sequence(9), 9)), Some(first));
         blocks.saw_sequence(second, Sequence(12));
         assert_eq!(
-            blocks.victim(VictimPolicy::Greedy, Sequence(9)),
+            blocks.victim(VictimPolicy::Greedy, (Sequence(9), 9)),
             Some(first),
             "not durable yet"
         );

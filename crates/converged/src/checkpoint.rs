@@ -4,7 +4,9 @@
 //! on blocks of its own, written a few pages a turn.
 //!
 //! ```text
-//!  Idle --requested or due--> Wanting --room--> Writing --last page done--> Settling --commit done--> Idle
+//!  Idle --requested or due--> Wanting --room--> Draining --log durable--> Writing
+//!    ^                                                                      |
+//!    +------------- commit done ------------- Settling <--last page done----+
 //! ```
 //!
 //! The checkpoint is fuzzy: the index changes while it is written. Recovery replays every block from the one that was
@@ -34,6 +36,11 @@ enum State {
     #[default]
     Idle,
     Wanting,
+    /// Everything appended before the checkpoint must be durable before an entry may name it.
+    Draining {
+        barrier: u64,
+        start_order: u64,
+    },
     Writing(Box<Writing>),
     Settling {
         id: u64,
@@ -103,7 +110,8 @@ impl Checkpointer {
                 self.start_if_due(utl);
                 false
             }
-            State::Wanting => self.begin(utl),
+            State::Wanting => self.drain(utl),
+            State::Draining { barrier, start_order } => self.begin(utl, barrier, start_order),
             State::Writing(writing) => self.write(utl, writing, now),
             State::Settling { id, commits, blocks } => self.settle(utl, id, commits, blocks),
         }
@@ -118,8 +126,8 @@ impl Checkpointer {
         }
     }
 
-    /// Begins when enough blocks are free; until then the collector is asked for them.
-    fn begin<M: Media>(&mut self, utl: &mut Utl<M>) -> bool {
+    /// Goes on when enough blocks are free; until then the collector is asked for them.
+    fn drain<M: Media>(&mut self, utl: &mut Utl<M>) -> bool {
         let bytes = Encoder::size_estimate(utl);
         // The index may grow while it is written.
         let blocks = (bytes + bytes / 8).div_ceil(BLOCK_DATA_BYTES) + 1;
@@ -127,7 +135,20 @@ impl Checkpointer {
             self.state = State::Wanting;
             return utl.collector.demand(blocks);
         }
-        let start_order = utl.log.order(&utl.blocks);
+        let barrier = utl.log.position();
+        utl.commit.want_barrier(barrier);
+        self.state = State::Draining {
+            barrier,
+            start_order: utl.log.order(&utl.blocks),
+        };
+        true
+    }
+
+    fn begin<M: Media>(&mut self, utl: &mut Utl<M>, barrier: u64, start_order: u64) -> bool {
+        if utl.commit.durable_barrier < barrier {
+            self.state = State::Draining { barrier, start_order };
+            return false;
+        }
         self.since_order = utl.blocks.order_next();
         self.state = State::Writing(Box::new(Writing {
             id: self.id_next,
@@ -242,8 +263,9 @@ impl Writing {
             order: utl.blocks.get(block).order,
             open_sequence: utl.blocks.get(block).open_sequence,
             durable_sequence: Sequence(0),
+            durable_order: 0,
             continues: if last { self.part + 1 } else { 0 },
-            stream: stream::part(self.id, self.part),
+            context: stream::part(self.id, self.part),
         };
         spare.encode(&mut frame);
         match utl

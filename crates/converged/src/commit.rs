@@ -23,8 +23,10 @@ pub struct Target {
     pub sequence: Sequence,
     /// Every program with an id below this one.
     pub barrier: u64,
-    /// The durable sequence that its pages were stamped with.
-    pub stamp: Sequence,
+    /// Every block up to this order has its first page among them.
+    pub order: u64,
+    /// The durable sequence and block order that its pages were stamped with.
+    pub stamp: (Sequence, u64),
 }
 
 /// Where a commit stands.
@@ -49,6 +51,10 @@ pub struct Commit {
     pub durable_barrier: u64,
     /// Some durable page says that every sequence up to this one is durable. Collection may touch only what lies below.
     pub witnessed: Sequence,
+    /// Some durable page says that every block up to this order has its first page. Likewise.
+    pub witnessed_order: u64,
+    /// Every block up to this order has its first page durable.
+    pub durable_order: u64,
     /// The highest sequence that somebody wants durable.
     wanted: Sequence,
     /// The barrier that the collector wants durable.
@@ -62,12 +68,14 @@ pub struct Commit {
 impl Commit {
     /// Everything up to `durable` is durable already; a durable page says so of everything up to `witnessed`.
     #[must_use]
-    pub fn new(durable: Sequence, witnessed: Sequence) -> Self {
+    pub fn new(durable: Sequence, witnessed: Sequence, order: u64) -> Self {
         Self {
             state: CommitState::Idle,
             durable,
             durable_barrier: 0,
             witnessed,
+            witnessed_order: order,
+            durable_order: order,
             wanted: durable,
             wanted_barrier: 0,
             wanted_flush: false,
@@ -115,7 +123,9 @@ impl Commit {
         self.durable = self.durable.max(target.sequence);
         if target.barrier > self.durable_barrier {
             self.durable_barrier = target.barrier;
-            self.witnessed = self.witnessed.max(target.stamp);
+            self.durable_order = self.durable_order.max(target.order);
+            self.witnessed = self.witnessed.max(target.stamp.0);
+            self.witnessed_order = self.witnessed_order.max(target.stamp.1);
         }
         self.commits += 1;
     }
@@ -127,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_commit_is_due_only_while_somebody_wants_more_than_there_is() {
-        let mut commit = Commit::new(Sequence(3), Sequence(3));
+        let mut commit = Commit::new(Sequence(3), Sequence(3), 0);
         assert!(!commit.is_due());
         commit.want(Sequence(3));
         assert!(!commit.is_due());
@@ -136,8 +146,7 @@ mod tests {
         let target = Target {
             sequence: Sequence(5),
             barrier: 2,
-            stamp: Sequence(3),
-        };
+            order: 7, stamp: (Sequence(3), 5) };
         commit.begin(target);
         assert!(!commit.is_due(), "one at a time");
         commit.finish(target);
@@ -148,12 +157,11 @@ mod tests {
 
     #[test]
     fn a_commit_without_pages_witnesses_nothing() {
-        let mut commit = Commit::new(Sequence(1), Sequence(1));
+        let mut commit = Commit::new(Sequence(1), Sequence(1), 0);
         commit.finish(Target {
             sequence: Sequence(4),
             barrier: 0,
-            stamp: Sequence(4),
-        });
+            order: 7, stamp: (Sequence(4), 5) });
         assert_eq!((commit.durable, commit.witnessed), (Sequence(4), Sequence(1)));
     }
 }

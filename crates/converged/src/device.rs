@@ -96,11 +96,13 @@ pub struct DeviceStats {
     pub free_blocks: u32,
     /// Bytes of live records now.
     pub live_bytes: u64,
+    /// Bytes of tombstones among them.
+    pub tombstone_bytes: u64,
     /// Bytes of DRAM the index takes now.
     pub index_bytes: u64,
-    /// Page reads answered from device DRAM.
+    /// Operations that found every page they needed within reach.
     pub cache_hits: u64,
-    /// Page reads that went to the media.
+    /// Pages that operations had to wait for.
     pub cache_misses: u64,
     /// Keys that expired.
     pub expired: u64,
@@ -419,6 +421,7 @@ impl<M: Media> Device<M> {
         stats.programmed_bytes = self.utl.programmed_bytes();
         stats.free_blocks = u32::try_from(self.utl.blocks.free()).unwrap_or(u32::MAX);
         stats.live_bytes = self.utl.blocks.live_bytes();
+        stats.tombstone_bytes = self.utl.blocks.tombstone_bytes();
         stats.index_bytes = self.utl.index.bytes();
         stats.capacity_bytes = self.utl.capacity_bytes();
         stats.commits = self.utl.commit.commits;

@@ -90,7 +90,9 @@ pub struct Log {
     addressable: bool,
     unguarded: bool,
     durable_stamp: Sequence,
+    durable_order: u64,
     sequence_next: Sequence,
+    accepted_order: u64,
     programmed_pages: u64,
 }
 
@@ -107,20 +109,32 @@ impl Log {
             addressable,
             unguarded: false,
             durable_stamp: Sequence(0),
+            durable_order: 0,
             sequence_next: Sequence(1),
+            accepted_order: 0,
             programmed_pages: 0,
         }
     }
 
-    /// Every page programmed from now on says that all sequences up to this one are durable.
-    pub fn stamp_durable(&mut self, durable: Sequence) {
+    /// Every page programmed from now on says that all sequences and block orders up to these are durable.
+    pub fn stamp_durable(&mut self, durable: Sequence, order: u64) {
         self.durable_stamp = durable;
+        self.durable_order = order;
     }
 
-    /// The durable sequence that pages are stamped with now.
+    /// The order up to which every block has been given its first page.
     #[must_use]
-    pub fn durable_stamp(&self) -> Sequence {
-        self.durable_stamp
+    pub fn begun_order(&self, blocks: &Blocks) -> u64 {
+        match &self.open {
+            Some(open) if open.page == 0 => open.order - 1,
+            _ => blocks.order_next() - 1,
+        }
+    }
+
+    /// The durable sequence and block order that pages are stamped with now.
+    #[must_use]
+    pub fn durable_stamp(&self) -> (Sequence, u64) {
+        (self.durable_stamp, self.durable_order)
     }
 
     /// The barrier that covers everything appended so far, the open page included.
@@ -142,9 +156,11 @@ impl Log {
         self.sequence_next = Sequence(self.sequence_next.0 + 1);
     }
 
-    /// Goes on behind what recovery found.
-    pub fn resume(&mut self, sequence_next: Sequence) {
+    /// Goes on behind what recovery found: the next sequence, and the highest block order it accepted. Every page says
+    /// the latter, so that a block which recovery passed over can never come back.
+    pub fn resume(&mut self, sequence_next: Sequence, accepted_order: u64) {
         self.sequence_next = sequence_next;
+        self.accepted_order = accepted_order;
     }
 
     /// Pages handed to the media so far.
@@ -306,7 +322,7 @@ impl Log {
 
     /// Stamps the open page's spare and puts the page in line for the media.
     fn fill_page(&mut self, kind: PageKind) {
-        let durable_sequence = self.durable_stamp;
+        let (durable_sequence, durable_order) = self.durable_stamp();
         let Some(open) = self.open.as_mut() else { return };
         let Some(mut frame) = open.frame.take() else {
             return;
@@ -321,8 +337,9 @@ impl Log {
             order: open.order,
             open_sequence: open.open_sequence,
             durable_sequence,
+            durable_order,
             continues: if open.page == 0 { open.continues } else { 0 },
-            stream: 0,
+            context: self.accepted_order,
         };
         spare.encode(&mut frame);
         self.filled.push_back(Filled {

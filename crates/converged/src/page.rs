@@ -10,14 +10,14 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of the spare that carry meaning.
-pub const SPARE_FIELDS_BYTES: usize = 64;
+pub const SPARE_FIELDS_BYTES: usize = 72;
 /// `first` when no record starts in the page.
 pub const NO_RECORD: u16 = u16::MAX;
 /// Version of the page format.
 pub const PAGE_VERSION: u8 = 1;
 
 const MAGIC: [u8; 4] = *b"HWP1";
-const CRC_COVERS: usize = 60;
+const CRC_COVERS: usize = 68;
 
 /// What a page is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +44,9 @@ pub struct PageSpareLayout {
     order: U64,
     open_sequence: U64,
     durable_sequence: U64,
+    durable_order: U64,
     continues: U64,
-    stream: U64,
+    context: U64,
     reserved2: U32,
     crc: U32,
 }
@@ -72,10 +73,13 @@ pub struct PageSpare {
     pub open_sequence: Sequence,
     /// Every sequence up to this one was durable when the page was programmed.
     pub durable_sequence: Sequence,
+    /// The first pages of all blocks up to this order were durable too.
+    pub durable_order: u64,
     /// Address plus 1 of the chained record that the block begins with, else 0.
     pub continues: u64,
-    /// Checkpoint pages: which checkpoint, and which of its pages; else 0.
-    pub stream: u64,
+    /// Checkpoint pages: which checkpoint, and which of its pages. Log and guard pages: the highest block order that
+    /// recovery accepted when the epoch of this page's block began.
+    pub context: u64,
 }
 
 impl PageSpare {
@@ -99,8 +103,9 @@ impl PageSpare {
             order: U64::new(self.order),
             open_sequence: U64::new(self.open_sequence.0),
             durable_sequence: U64::new(self.durable_sequence.0),
+            durable_order: U64::new(self.durable_order),
             continues: U64::new(self.continues),
-            stream: U64::new(self.stream),
+            context: U64::new(self.context),
             reserved2: U32::ZERO,
             crc: U32::ZERO,
         };
@@ -137,8 +142,9 @@ impl PageSpare {
             order: layout.order.get(),
             open_sequence: Sequence(layout.open_sequence.get()),
             durable_sequence: Sequence(layout.durable_sequence.get()),
+            durable_order: layout.durable_order.get(),
             continues: layout.continues.get(),
-            stream: layout.stream.get(),
+            context: layout.context.get(),
         })
     }
 }
@@ -156,8 +162,9 @@ mod tests {
             order: 77,
             open_sequence: Sequence(1),
             durable_sequence: Sequence(2),
+            durable_order: 6,
             continues: 3,
-            stream: 4,
+            context: 4,
         }
     }
 

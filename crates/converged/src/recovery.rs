@@ -29,7 +29,9 @@ pub(crate) struct Recovered {
     pub(crate) checkpoint_blocks: Vec<BlockId>,
     pub(crate) checkpoint_next: u64,
     pub(crate) start_order: u64,
-    /// Blocks with records of incomplete batches.
+    /// The highest block order accepted.
+    pub(crate) accepted_order: u64,
+    /// Blocks with damage, or with records of incomplete batches: collected before anything is served.
     pub(crate) debris: BTreeSet<BlockId>,
     pub(crate) discarded: BTreeSet<Sequence>,
 }
@@ -57,13 +59,14 @@ pub(crate) fn recover<M: Media>(
         None => crate::index::KeyHasher::new(config.hash_seed, config.hash_bits),
     };
     let scanned = scan::scan(utl, &survey, recovered.start_order, now, progress)?;
-    load::adopt(
+    recovered.accepted_order = load::adopt(
         utl,
         &survey,
         &scanned,
         decoded.as_ref(),
         &recovered.checkpoint_blocks,
     );
+    recovered.debris.extend(&scanned.suspect);
     replay::replay(utl, scanned, decoded.as_ref(), &mut recovered, now, progress)?;
     Ok(recovered)
 }

@@ -102,7 +102,7 @@ impl<M: Media> Utl<M> {
             expiry: ExpiryQueue::default(),
             namespaces: [NamespaceState::default(); NAMESPACES],
             reads: Reads::default(),
-            commit: Commit::new(Sequence(0), Sequence(0)),
+            commit: Commit::new(Sequence(0), Sequence(0), 0),
             collector: Collector::new(config.victim),
             stats: DeviceStats::default(),
             wall_ms: 0,
@@ -268,12 +268,9 @@ impl<M: Media> Utl<M> {
         }
         let sequence = self.applied();
         let barrier = self.log.seal(&mut self.dram, &mut self.blocks);
+        let order = self.log.begun_order(&self.blocks);
         let stamp = self.log.durable_stamp();
-        self.commit.begin(Target {
-            sequence,
-            barrier,
-            stamp,
-        });
+        self.commit.begin(Target { sequence, barrier, order, stamp });
         self.log.submit(&mut self.media, &mut self.dram, now);
         true
     }
@@ -291,7 +288,7 @@ impl<M: Media> Utl<M> {
     fn end_commit(&mut self, target: Target) {
         self.commit.finish(target);
         if !self.collector.holds_stamp() {
-            self.log.stamp_durable(self.commit.durable);
+            self.log.stamp_durable(self.commit.durable, self.commit.durable_order);
         }
     }
 

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use headwater_converged::command::{
-    Command, Completion, Condition, Expiry, FaceId, NamespaceId, Release, Sink,
+    Command, Completion, Condition, Expiry, FaceId, NamespaceId, Release,
 };
 use headwater_converged::device::{Device, DeviceConfig, Start};
 use headwater_converged::media::Geometry;

@@ -13,6 +13,7 @@ pub mod kv_transfer;
 pub mod lab;
 pub mod progress;
 pub mod serve;
+pub mod sim;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use failure::Failure;
@@ -51,6 +52,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Put load on a live node and say how long the answers took
     Bench(bench::BenchArgs),
+    /// Run the simulator
+    Sim(sim::SimArgs),
     /// Run the experiments behind every figure
     Lab(lab::LabArgs),
     /// Print completions for a shell
@@ -79,6 +82,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(args),
         Command::Kv(args) => kv::run(args),
         Command::Device(args) => device::run(args),
+        Command::Sim(args) => sim::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(args) => bench::run(&args),

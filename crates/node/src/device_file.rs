@@ -217,6 +217,6 @@ impl Face<FileDevice> for RespFace {
     }
 
     fn count(&self, into: &mut FaceNumbers) {
-        into.connections += u64::try_from(self.connections()).unwrap_or(0);
+        Self::count(self, into);
     }
 }

@@ -41,10 +41,10 @@ impl Health {
 pub enum StatusClass {
     /// Done.
     Ok,
-    /// The client asked for something that cannot be: syntax, type, a missing argument.
-    ClientError,
-    /// The device could not: full, damaged, overloaded.
-    DeviceError,
+    /// Tried, and failed: a wrong type, a condition, no room, damage.
+    Failed,
+    /// Refused before it was tried: unknown, wrong arity, not authenticated.
+    Rejected,
 }
 
 impl StatusClass {
@@ -53,8 +53,8 @@ impl StatusClass {
     pub fn label(self) -> &'static str {
         match self {
             Self::Ok => "ok",
-            Self::ClientError => "client_error",
-            Self::DeviceError => "device_error",
+            Self::Failed => "failed",
+            Self::Rejected => "rejected",
         }
     }
 }

@@ -5,7 +5,7 @@
 //! Invariant: every command a client sent gets exactly one reply, in order, and none before the device released it.
 //!
 //! ```text
-//!  sockets ─▶ events ─▶ read ─▶ parse ─▶ dispatch ─▶ device ─▶ completions ─▶ slots in order ─▶ one send a turn
+//!  sockets -> events -> read -> parse -> dispatch -> device -> completions -> slots in order -> one send a turn
 //! ```
 
 mod bits;
@@ -22,12 +22,15 @@ mod errors;
 mod expiry;
 mod gather;
 pub(crate) mod glob;
+mod help;
 mod info;
+mod inline;
 mod lcs;
 pub mod limits;
 mod listener;
 mod listing;
 mod locks;
+mod numbers;
 mod operation;
 mod output;
 mod pair;
@@ -142,6 +145,8 @@ pub struct RespFace {
     scratch: Vec<u8>,
     /// Clients whose sockets may hold more than one turn reads.
     hungry: Vec<locks::ClientIndex>,
+    /// When the kernel was last asked for events.
+    watched: Nanos,
     /// When idle clients were last looked for.
     swept: Nanos,
     begun: bool,
@@ -204,6 +209,7 @@ impl RespFace {
             events: Vec::with_capacity(TURN_EVENTS_MAX),
             scratch: vec![0; READ_BYTES],
             hungry: Vec::new(),
+            watched: Nanos::ZERO,
             swept: Nanos::ZERO,
             begun: false,
         })
@@ -280,11 +286,17 @@ impl RespFace {
         moved |= self.settle(store, now, wall);
         self.sweep_idle(store);
         self.flush_all();
-        moved || !self.hungry.is_empty()
+        moved || !self.hungry.is_empty() || !self.shared.dirty.is_empty()
     }
 
     fn take_kernel_events(&mut self) {
+        let quiet = self.events.is_empty();
         self.events.clear();
+        // A core that turns while it waits for the device need not ask the kernel each time round.
+        if quiet && self.shared.in_flight > 0 && self.shared.now.since(self.watched) < turn::WATCH_EVERY {
+            return;
+        }
+        self.watched = self.shared.now;
         let nothing = Timespec {
             tv_sec: 0,
             tv_nsec: 0,

@@ -47,7 +47,16 @@ fn no_command_teaches_and_exits_with_usage() {
 
 #[test]
 fn every_command_has_help_with_exit_code_0() {
-    for command in ["serve", "kv", "bench", "doctor", "completions"] {
+    for command in [
+        "serve",
+        "kv",
+        "bench",
+        "device",
+        "doctor",
+        "sim",
+        "lab",
+        "completions",
+    ] {
         let output = headwater(&[command, "--help"]);
         assert_eq!(output.status.code(), Some(0), "{command}");
         assert!(

@@ -254,6 +254,7 @@ fn decode_block(reader: &mut Reader<'_>) -> Option<(BlockId, Block)> {
         next: None,
         pages: u8::try_from(layout.pages.get()).ok()?,
         checkpoint: false,
+        suspect: false,
     };
     Some((BlockId(layout.block.get()), block))
 }

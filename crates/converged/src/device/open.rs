@@ -34,6 +34,13 @@ pub struct Progress {
     pub total: u64,
 }
 
+/// How far the first page of an epoch is.
+enum Witness {
+    Wanted,
+    Asked,
+    Durable,
+}
+
 /// Why a device could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenReason {
@@ -130,10 +137,9 @@ impl<M: Media> Device<M> {
             recovered.checkpoint_next,
             recovered.start_order.max(1),
         );
-        device
-            .utl
-            .collector
-            .clean_up(recovered.debris, recovered.discarded);
+        let mut debris = recovered.debris;
+        debris.retain(|block| device.utl.blocks.get(*block).order != 0);
+        device.utl.collector.clean_up(debris, recovered.discarded);
         match device.settle(now, start.wall, progress) {
             Ok(()) => Ok(device),
             Err(error) => Err(OpenError {
@@ -152,6 +158,9 @@ impl<M: Media> Device<M> {
     ) -> Result<(), MediaError> {
         // A killed process may have left bytes that the kernel has and the medium not: what is served must be durable.
         self.utl.commit.want_flush();
+        // The first page of the new epoch says which blocks were accepted. Only when it is durable may anything be erased
+        // or served: then what was passed over can never be mistaken for something that counts.
+        let mut witness = Witness::Wanted;
         let mut done = 0;
         loop {
             let moved = self.poll(now, wall);
@@ -159,8 +168,16 @@ impl<M: Media> Device<M> {
                 return Err(error);
             }
             let settled = self.utl.commit.is_idle() && !self.utl.commit.is_due();
-            if settled && !self.utl.collector.is_cleaning_up() && self.utl.blocks.ready() > 0 {
-                return Ok(());
+            match witness {
+                Witness::Wanted if settled && self.utl.witness() => witness = Witness::Asked,
+                Witness::Asked if settled => {
+                    self.utl.collector.let_go();
+                    witness = Witness::Durable;
+                }
+                Witness::Durable if settled && !self.utl.collector.is_cleaning_up() && self.utl.blocks.ready() > 0 => {
+                    return Ok(());
+                }
+                _ => {}
             }
             done += 1;
             progress(Progress {

@@ -71,6 +71,9 @@ impl<M: Media> Device<M> {
             moved = true;
         }
         while let Some(&at) = self.schedule.room.front() {
+            if self.slab.get(at).is_some_and(|operation| operation.missing > 0) {
+                break;
+            }
             self.run(at);
             if self.schedule.room.front() == Some(&at) {
                 break;
@@ -155,7 +158,10 @@ impl<M: Media> Device<M> {
             self.utl.dram.unpin(page);
         }
         match result {
-            Ok(outcome) => self.complete(at, outcome),
+            Ok(outcome) => {
+                self.utl.stats.cache_hits += u64::from(!operation.holds);
+                self.complete(at, outcome);
+            }
             Err(stall) => self.park(at, stall),
         }
     }
@@ -218,6 +224,7 @@ impl<M: Media> Device<M> {
         match stall {
             Stall::Pages(pages) if pages.is_empty() => self.schedule.runnable.push_back(at),
             Stall::Pages(pages) => {
+                self.utl.stats.cache_misses += pages.len() as u64;
                 operation.missing = pages.len();
                 for page in &pages {
                     self.utl

@@ -3,7 +3,7 @@
 use super::read_pages;
 use super::scan::Scanned;
 use super::survey::Survey;
-use crate::blocks::{Block, BlockState};
+use crate::blocks::{Block, BlockState, EPOCH_SHIFT};
 use crate::checkpoint::stream::{Decoded, decode, split_part};
 use crate::command::Sequence;
 use crate::device::Progress;
@@ -13,7 +13,7 @@ use crate::media::{Media, MediaError};
 use crate::page::{PageKind, PageSpare};
 use crate::utl::Utl;
 use headwater_host::clock::Nanos;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The blocks of a checkpoint and what it says.
 type Loaded = (Vec<BlockId>, Decoded);
@@ -31,7 +31,7 @@ pub(super) fn newest<M: Media>(
             .spare(block)
             .filter(|spare| spare.kind == PageKind::Checkpoint)
         {
-            let (id, part) = split_part(spare.stream);
+            let (id, part) = split_part(spare.context);
             checkpoints.entry(id).or_default().push((part, block));
         }
     }
@@ -74,7 +74,7 @@ fn read_stream<M: Media>(
         let spare = bytes.and_then(|bytes| Some((PageSpare::decode(bytes, page.page)?, bytes)));
         match spare {
             Some((spare, bytes))
-                if spare.kind == PageKind::Checkpoint && split_part(spare.stream) == (id, next_part) =>
+                if spare.kind == PageKind::Checkpoint && split_part(spare.context) == (id, next_part) =>
             {
                 stream.extend_from_slice(&bytes[..usize::from(spare.used)]);
                 next_part += 1;
@@ -87,25 +87,29 @@ fn read_stream<M: Media>(
 }
 
 /// Puts every block that is in use into the block table: those of the checkpoint's table that are still what they were,
-/// those that were scanned, and the checkpoint's own.
+/// those that were scanned, and the checkpoint's own. Returns the highest order accepted.
 pub(super) fn adopt<M: Media>(
     utl: &mut Utl<M>,
     survey: &Survey,
     scanned: &Scanned,
     decoded: Option<&Decoded>,
     checkpoint_blocks: &[BlockId],
-) {
+) -> u64 {
     let mut found: BTreeMap<u64, (BlockId, Block)> = BTreeMap::new();
     for (number, block) in decoded.map(|decoded| &decoded.blocks[..]).unwrap_or_default() {
         let first = survey.spare(*number);
         let same =
             first.is_some_and(|spare| spare.kind != PageKind::Checkpoint && spare.order == block.order);
+        let in_medium = number.0 < utl.geometry.blocks;
         // A first page that became unreadable says nothing; the scan then says what the rest holds.
-        if same {
+        if same && in_medium {
             found.insert(block.order, (*number, *block));
         }
     }
-    for (number, block) in &scanned.blocks {
+    let base = decoded.map_or(0, |decoded| decoded.start_order.saturating_sub(1));
+    let durable_order = survey.durable_order.max(scanned.durable_order).max(base);
+    let end = unbroken(scanned.blocks.iter().map(|(_, block)| block.order), durable_order);
+    for (number, block) in scanned.blocks.iter().filter(|(_, block)| block.order <= end) {
         found.insert(block.order, (*number, *block));
     }
     let order: Vec<(u64, BlockId)> = found
@@ -125,7 +129,21 @@ pub(super) fn adopt<M: Media>(
         let order = survey.spare(*number).map_or(0, |spare| spare.order);
         utl.blocks.adopt(*number, checkpoint_block(order));
     }
-    utl.blocks.adopted_all();
+    utl.blocks
+        .adopted_all(survey.highest_order.max(scanned.highest_order))
+}
+
+/// The highest order up to which no block of the last epoch is missing that was not known to be durable. A block behind a
+/// missing one was never made durable: a flush would have covered the missing one too.
+fn unbroken(orders: impl Iterator<Item = u64>, durable_order: u64) -> u64 {
+    let orders: BTreeSet<u64> = orders.collect();
+    let Some(last) = orders.last() else { return durable_order };
+    let epoch_start = last >> EPOCH_SHIFT << EPOCH_SHIFT;
+    let mut end = durable_order.max(epoch_start.saturating_sub(1));
+    while orders.contains(&(end + 1)) {
+        end += 1;
+    }
+    end
 }
 
 fn checkpoint_block(order: u64) -> Block {
@@ -140,6 +158,7 @@ fn checkpoint_block(order: u64) -> Block {
         next: None,
         pages: u8::try_from(PAGES_PER_BLOCK).unwrap_or(u8::MAX),
         checkpoint: true,
+        suspect: false,
     }
 }
 

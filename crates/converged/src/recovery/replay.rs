@@ -41,6 +41,7 @@ pub(super) fn replay<M: Media>(
         .max(decoded.map_or(Sequence(0), |decoded| decoded.sequence))
         .max(durable);
     let mut lines = scanned.lines;
+    lines.retain(|line| utl.blocks.get(line.address.block()).order == line.order);
     discard_incomplete(&mut lines, durable, recovered);
     let cleared = clears(utl, &lines, decoded);
     if let Some(decoded) = decoded {
@@ -60,15 +61,13 @@ pub(super) fn replay<M: Media>(
         apply(utl, &line, decoded.is_some(), now)?;
     }
     account(utl, decoded);
-    let next = Sequence(last.0 + 1);
-    utl.log.resume(next);
+    // One sequence is never used: it would complete a batch that was cut off right behind the last record found.
+    let next = Sequence(last.0 + 2);
+    utl.log.resume(next, recovered.accepted_order);
     utl.last_removal = last;
-    utl.commit = Commit::new(last, durable);
-    utl.log.stamp_durable(if recovered.discarded.is_empty() {
-        last
-    } else {
-        durable
-    });
+    utl.commit = Commit::new(last, durable, recovered.accepted_order);
+    let stamp = if recovered.debris.is_empty() { last } else { durable };
+    utl.log.stamp_durable(stamp, recovered.accepted_order);
     Ok(())
 }
 

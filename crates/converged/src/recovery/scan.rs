@@ -17,6 +17,7 @@ use crate::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::utl::Utl;
 use headwater_host::clock::Nanos;
 use headwater_host::copy::crc32c;
+use std::collections::BTreeSet;
 
 /// One record found.
 #[derive(Clone, Copy, Debug)]
@@ -41,8 +42,14 @@ pub(super) struct Scanned {
     pub(super) blocks: Vec<(BlockId, Block)>,
     /// The highest durable sequence that any page says.
     pub(super) durable: Sequence,
+    /// The highest order up to which some page says that all blocks were begun.
+    pub(super) durable_order: u64,
     /// Records that did not carry their checksum.
     pub(super) damaged: u64,
+    /// Blocks in which there was damage.
+    pub(super) suspect: BTreeSet<BlockId>,
+    /// The highest block order that any page says.
+    pub(super) highest_order: u64,
 }
 
 /// A block's pages, gathered until all have come.
@@ -81,6 +88,12 @@ impl BlockPages {
         self.spares.len() == PAGES_PER_BLOCK
     }
 
+    /// Whether some page before the last programmed one is not a page of this life.
+    fn is_holed(&self, life: &PageSpare) -> bool {
+        let mine = |spare: &Option<PageSpare>| spare.is_some_and(|spare| spare.order == life.order);
+        !self.spares.iter().take(usize::from(self.programmed)).all(mine)
+    }
+
     /// The life of the block that its pages belong to: a page of an older life is not part of it.
     fn life(&self) -> Option<PageSpare> {
         self.spares
@@ -94,6 +107,7 @@ impl BlockPages {
 /// A chained record whose rest lies in the next block.
 struct Chain {
     address: RecordAddress,
+    order: u64,
     bytes: Vec<u8>,
     wanted: usize,
 }
@@ -114,6 +128,7 @@ pub(super) fn scan<M: Media>(
         .flat_map(|block| (0..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
     let hasher = utl.hasher;
     let mut scanner = Scanner {
+        survey,
         found: Scanned::default(),
         hasher,
         chain: None,
@@ -139,17 +154,27 @@ pub(super) fn scan<M: Media>(
     Ok(scanner.found)
 }
 
-struct Scanner {
+struct Scanner<'a> {
+    survey: &'a Survey,
     found: Scanned,
     hasher: crate::index::KeyHasher,
     chain: Option<Chain>,
 }
 
-impl Scanner {
+impl Scanner<'_> {
     fn block(&mut self, pages: &BlockPages) {
         let Some(life) = pages.life() else { return };
-        if life.kind == PageKind::Checkpoint {
+        self.found.highest_order = self.found.highest_order.max(life.order);
+        let taken = self
+            .found
+            .blocks
+            .last()
+            .is_some_and(|(_, block)| block.order >= life.order);
+        if life.kind == PageKind::Checkpoint || !self.survey.is_accepted(life.order) || taken {
             return;
+        }
+        if pages.is_holed(&life) {
+            self.found.suspect.insert(pages.block);
         }
         let mut max_sequence = Sequence(0);
         let before = self.found.lines.len();
@@ -159,6 +184,7 @@ impl Scanner {
                 continue;
             };
             self.found.durable = self.found.durable.max(spare.durable_sequence);
+            self.found.durable_order = self.found.durable_order.max(spare.durable_order);
             if spare.kind == PageKind::Log && spare.first != NO_RECORD {
                 self.page(pages, number, &spare);
             }
@@ -181,8 +207,23 @@ impl Scanner {
             next: None,
             pages: pages.programmed,
             checkpoint: false,
+            suspect: self.found.suspect.contains(&pages.block),
         };
         self.found.blocks.push((pages.block, block));
+    }
+
+    fn damage(&mut self, block: BlockId) {
+        self.found.damaged += 1;
+        self.found.suspect.insert(block);
+        if let Some((_, found)) = self
+            .found
+            .blocks
+            .iter_mut()
+            .rev()
+            .find(|(number, _)| *number == block)
+        {
+            found.suspect = true;
+        }
     }
 
     /// The rest of a chained record at the start of a block.
@@ -194,7 +235,7 @@ impl Scanner {
             .filter(|spare| spare.order == life.order)
             .map_or(0, |spare| spare.continues);
         if continues != chain.address.0 + 1 {
-            self.found.damaged += 1;
+            self.damage(chain.address.block());
             return;
         }
         let here = (chain.wanted - chain.bytes.len()).min(pages.data.len());
@@ -203,7 +244,8 @@ impl Scanner {
             self.chain = Some(chain);
             return;
         }
-        let order = life.order;
+        // A chained record lies in the block of its header.
+        let order = chain.order;
         self.record(&chain.bytes, chain.address, order);
     }
 
@@ -214,7 +256,7 @@ impl Scanner {
         let end = page_start + usize::from(spare.used);
         while at + HEADER_BYTES <= pages.data.len() && at < end {
             let Some(header) = header_of(&pages.data[at..]) else {
-                self.found.damaged += 1;
+                self.damage(pages.block);
                 return;
             };
             let address = RecordAddress::in_block(pages.block, at);
@@ -224,6 +266,7 @@ impl Scanner {
                 chained.extend_from_slice(&pages.data[at..]);
                 self.chain = Some(Chain {
                     address,
+                    order: spare.order,
                     bytes: chained,
                     wanted: bytes,
                 });
@@ -242,7 +285,7 @@ impl Scanner {
         let header =
             header_of(bytes).filter(|header| crc32c(0, &bytes[4..header.payload_end()]) == header.crc);
         let Some(header) = header else {
-            self.found.damaged += 1;
+            self.damage(address.block());
             return false;
         };
         let key = &bytes[HEADER_BYTES..HEADER_BYTES + usize::from(header.key_bytes)];

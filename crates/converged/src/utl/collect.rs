@@ -42,6 +42,9 @@ pub(crate) struct Collector {
     debris: VecDeque<BlockId>,
     /// Sequences of records that recovery did not accept.
     discarded: BTreeSet<Sequence>,
+    cleaning: bool,
+    /// Nothing may be erased until the first page of this epoch is durable.
+    held: bool,
     /// Blocks that somebody waits for, beyond the usual stock.
     demand: usize,
     waiting: bool,
@@ -55,6 +58,8 @@ impl Collector {
             evacuated: VecDeque::new(),
             debris: VecDeque::new(),
             discarded: BTreeSet::new(),
+            cleaning: false,
+            held: false,
             demand: 0,
             waiting: false,
         }
@@ -76,12 +81,13 @@ impl Collector {
     pub(super) fn settle(&mut self) {
         if self.debris.is_empty() && self.victim.is_none() && self.evacuated.is_empty() {
             self.discarded.clear();
+            self.cleaning = false;
         }
     }
 
     /// While discarded records lie on the medium, no page may claim that their sequences are durable.
     pub(super) fn holds_stamp(&self) -> bool {
-        !self.discarded.is_empty()
+        self.cleaning
     }
 
     /// Recovery found records of incomplete batches in these blocks.
@@ -92,11 +98,18 @@ impl Collector {
     ) {
         self.debris = debris.into_iter().collect();
         self.discarded = discarded;
+        self.cleaning = !self.debris.is_empty();
+        self.held = true;
+    }
+
+    /// The first page of this epoch is durable.
+    pub(crate) fn let_go(&mut self) {
+        self.held = false;
     }
 
     /// Whether recovery's debris is still there.
     pub(crate) fn is_cleaning_up(&self) -> bool {
-        !self.discarded.is_empty()
+        self.cleaning
     }
 
     /// Somebody waits for so many blocks. Returns whether that is more than was asked for before.
@@ -128,7 +141,7 @@ impl<M: Media> Utl<M> {
 
     /// Does a turn of collection if it is needed. Returns whether anything moved, and asks for pages through `Stall`.
     pub(crate) fn collect(&mut self) -> Result<bool, Stall> {
-        if self.collector.waiting || self.failed.is_some() {
+        if self.collector.waiting || self.collector.held || self.failed.is_some() {
             return Ok(false);
         }
         if self.collector.victim.is_none() && !self.choose_victim() {
@@ -173,7 +186,7 @@ impl<M: Media> Utl<M> {
         } else {
             self.collector.policy
         };
-        let victim = self.blocks.victim(policy, self.commit.witnessed);
+        let victim = self.blocks.victim(policy, (self.commit.witnessed, self.commit.witnessed_order));
         let hopeless = |block: &BlockId| {
             policy == VictimPolicy::Greedy && self.blocks.cost(*block) as usize > BLOCK_DATA_BYTES / 64 * 63
         };
@@ -189,15 +202,25 @@ impl<M: Media> Utl<M> {
         self.blocks.tombstone_bytes() > self.geometry.data_bytes() / 16
     }
 
+    /// Programs a page with the current stamps and asks for a commit. False when there is no room for it now.
+    pub(crate) fn witness(&mut self) -> bool {
+        if self.room(PAGE_DATA_BYTES, 0).is_err() {
+            return false;
+        }
+        self.log.witness(&mut self.dram, &mut self.blocks);
+        self.commit.want_barrier(self.log.position());
+        true
+    }
+
     /// Makes the next commit program a page that witnesses the durable sequence.
     fn want_witness(&mut self) {
         let applied = self.applied();
-        if self.commit.witnessed < applied && self.commit.is_idle() {
+        if (self.commit.witnessed < applied || self.commit.witnessed_order < self.log.begun_order(&self.blocks))
+            && self.commit.is_idle() {
             if self.commit.durable < applied {
                 self.commit.want(applied);
-            } else if self.room(PAGE_DATA_BYTES, 0).is_ok() {
-                self.log.witness(&mut self.dram, &mut self.blocks);
-                self.commit.want_barrier(self.log.position());
+            } else {
+                self.witness();
             }
         }
     }
@@ -216,7 +239,9 @@ impl<M: Media> Utl<M> {
         let spare = self
             .page(page)
             .and_then(|bytes| PageSpare::decode(bytes, page.page));
-        let Some(spare) = spare.filter(|spare| spare.kind == PageKind::Log) else {
+        // A page of the block's earlier life may have outlived an erase that a power cut interrupted.
+        let order = self.blocks.get(victim.block).order;
+        let Some(spare) = spare.filter(|spare| spare.kind == PageKind::Log && spare.order == order) else {
             self.collector.victim = Some(Victim {
                 page: victim.page + 1,
                 offset: 0,
@@ -291,6 +316,10 @@ impl<M: Media> Utl<M> {
             ..probe
         };
         let bytes = entry.units as usize * UNIT_BYTES;
+        if self.blocks.get(address.block()).suspect && !self.is_intact(entry, &header)? {
+            // Recovery stopped here too: it believed nothing behind a damaged record of the same page.
+            return Ok(None);
+        }
         let moved = if header.is_tombstone() || header.is_clear() {
             self.move_tombstone(entry, &header)?
         } else {
@@ -362,23 +391,25 @@ impl<M: Media> Utl<M> {
     fn append_moved(&mut self, entry: Entry, header: &RecordHeader) -> Result<RecordAddress, Stall> {
         let bytes = entry.units as usize * UNIT_BYTES;
         self.room(bytes, 0)?;
-        let payload_bytes = header.payload_end() - HEADER_BYTES;
-        let mut pieces = Vec::with_capacity(2);
-        for piece in Gather::new(self, entry.address, HEADER_BYTES, payload_bytes) {
-            pieces.push(piece.map_err(|page| Stall::Pages(vec![page]))?.to_vec());
-        }
-        let pieces: Vec<Source<'_>> = pieces.iter().map(|piece| Source::Bytes(piece)).collect();
         let flags = header.flags & !FLAGS_BATCH;
-        let checksum = if flags == header.flags {
-            Checksum::Known
-        } else {
-            Checksum::Compute
-        };
+        let checksum = if flags == header.flags { Checksum::Known } else { Checksum::Compute };
         let header = RecordHeader { flags, ..*header };
         self.stats.moved_bytes += bytes as u64;
-        Ok(self
-            .log
-            .append(&mut self.dram, &mut self.blocks, &header, checksum, &pieces))
+        let payload_bytes = header.payload_end() - HEADER_BYTES;
+        let mut spans = Gather::new(self, entry.address, HEADER_BYTES, payload_bytes);
+        let mut places = [None; PIECES_IN_PLACE];
+        places.iter_mut().for_each(|place| *place = spans.next_span());
+        if spans.next_span().is_none()
+            && let Some(pieces) = in_place(&self.media, &places)
+        {
+            return Ok(self.log.append(&mut self.dram, &mut self.blocks, &header, checksum, &pieces));
+        }
+        let mut payload = Vec::with_capacity(payload_bytes);
+        for piece in Gather::new(self, entry.address, HEADER_BYTES, payload_bytes) {
+            payload.extend_from_slice(piece.map_err(|page| Stall::Pages(vec![page]))?);
+        }
+        let payload = [Source::Bytes(&payload)];
+        Ok(self.log.append(&mut self.dram, &mut self.blocks, &header, checksum, &payload))
     }
 
     fn finish_victim(&mut self, block: BlockId) {
@@ -400,6 +431,23 @@ impl<M: Media> Utl<M> {
     pub(crate) fn expired(&self, found: &Found) -> bool {
         found.header.is_some_and(|header| header.is_expired(self.wall_ms))
     }
+}
+
+/// Records of up to so many pieces are moved without a copy in between, where the medium shows its pages.
+const PIECES_IN_PLACE: usize = 3;
+
+/// The pieces as the medium shows them; `None` when it does not show one.
+fn in_place<'a, M: Media>(
+    media: &'a M,
+    places: &[Option<(PageAddress, usize, usize)>; PIECES_IN_PLACE],
+) -> Option<[Source<'a>; PIECES_IN_PLACE]> {
+    let mut pieces = [Source::Bytes(&[]); PIECES_IN_PLACE];
+    for (piece, place) in pieces.iter_mut().zip(places) {
+        if let Some((page, within, bytes)) = *place {
+            *piece = Source::Bytes(media.view(page)?.get(within..within + bytes)?);
+        }
+    }
+    Some(pieces)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]

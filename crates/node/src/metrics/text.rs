@@ -261,10 +261,7 @@ mod tests {
         snapshot.device.keys[2] = 7;
         snapshot.device.client_bytes = 100;
         snapshot.device.programmed_bytes = 150;
-        snapshot
-            .faces
-            .commands
-            .insert(("get", StatusClass::ClientError), 3);
+        snapshot.faces.commands.insert(("get", StatusClass::Failed), 3);
         snapshot.faces.in_flight.insert("resp", 5);
         snapshot.stages.insert(
             "utl",
@@ -278,7 +275,7 @@ mod tests {
             "headwater_keys{namespace=\"3\"} 7",
             "headwater_client_bytes_total 100",
             "headwater_write_amplification 1.5",
-            "headwater_commands_total{command=\"get\",status=\"client_error\"} 3",
+            "headwater_commands_total{command=\"get\",status=\"failed\"} 3",
             "headwater_queue_depth{face=\"resp\"} 5",
             "headwater_stage_nanoseconds_total{stage=\"utl\"} 900",
             "# EOF",

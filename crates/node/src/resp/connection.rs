@@ -10,6 +10,7 @@ use super::locks::ClientIndex;
 use super::operation::Operation;
 use super::output::Output;
 use super::parser::{Batch, Parser, ProtocolError};
+use super::plan::Access;
 use super::reply::{Protocol, Reply};
 use super::shared::Shared;
 use super::wait::Wait;
@@ -89,6 +90,32 @@ pub(crate) struct Identity {
     pub(crate) created: Nanos,
 }
 
+/// What the kernel has said about the socket.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Readiness {
+    /// There may be more bytes.
+    pub(crate) readable: bool,
+    /// The other side will send no more.
+    pub(crate) hung_up: bool,
+}
+
+/// On which of the face's lists the connection is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Queued {
+    /// To be run.
+    pub(crate) dirty: bool,
+    /// To be flushed.
+    pub(crate) flushing: bool,
+}
+
+/// The locked key that a connection's next command waits for.
+#[derive(Debug)]
+pub(crate) struct WaitsFor {
+    pub(crate) namespace: NamespaceId,
+    pub(crate) key: Bytes,
+    pub(crate) access: Access,
+}
+
 /// A client's connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -113,15 +140,13 @@ pub(crate) struct Connection {
     pub(crate) in_flight: u32,
     /// Read-modify-writes that have not written yet.
     pub(crate) locks: u32,
+    /// The locked key that its next command waits for.
+    pub(crate) waits_for: Option<WaitsFor>,
     /// The slot that lets nothing behind it begin.
     pub(crate) barrier: Option<u64>,
     pub(crate) output: Output,
-    /// The kernel may have more bytes.
-    pub(crate) readable: bool,
-    /// The other side will send no more.
-    pub(crate) hung_up: bool,
-    pub(crate) dirty: bool,
-    pub(crate) flushing: bool,
+    pub(crate) ready: Readiness,
+    pub(crate) queued: Queued,
     pub(crate) last_active: Nanos,
     pub(crate) last_verb: Option<Verb>,
 }
@@ -147,12 +172,11 @@ impl Connection {
             base: 0,
             in_flight: 0,
             locks: 0,
+            waits_for: None,
             barrier: None,
             output: Output::default(),
-            readable: false,
-            hung_up: false,
-            dirty: false,
-            flushing: false,
+            ready: Readiness::default(),
+            queued: Queued::default(),
             last_verb: None,
         }
     }
@@ -269,24 +293,25 @@ impl Connection {
         let socket = self.socket.as_ref()?;
         match recv(socket.as_fd(), &mut *scratch, RecvFlags::empty()) {
             Ok((_, 0)) => {
-                self.life = Life::Dead;
-                self.readable = false;
+                // What it asked before it stopped speaking it may still want to hear.
+                self.life = Life::Closing;
+                self.ready.readable = false;
                 None
             }
             Ok((_, count)) => {
-                self.readable = count == READ_BYTES || self.hung_up;
+                self.ready.readable = count == READ_BYTES || self.ready.hung_up;
                 self.reserve();
                 self.input.extend_from_slice(&scratch[..count]);
                 Some(count)
             }
             Err(rustix::io::Errno::AGAIN) => {
-                self.readable = false;
+                self.ready.readable = false;
                 None
             }
             Err(rustix::io::Errno::INTR) => None,
             Err(_) => {
                 self.life = Life::Dead;
-                self.readable = false;
+                self.ready.readable = false;
                 None
             }
         }

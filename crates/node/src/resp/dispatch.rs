@@ -6,11 +6,13 @@
 //! looked at again.
 
 use super::command_table::{Handler, Verb, lookup};
-use super::connection::{Connection, Life, Pending, ReplyMode, State};
+use super::connection::{Connection, Life, Pending, ReplyMode, State, WaitsFor};
 use super::edit::Edit;
 use super::errors::{self, Failure};
 use super::gather::Gather;
+use super::help;
 use super::limits::{BATCH_COMMANDS_MAX, IN_FLIGHT_MAX, QUERY_BUFFER_BYTES_MAX};
+use super::locks::Found;
 use super::operation::{Drive, Lane, Operation, again};
 use super::parser::{Rules, Standing};
 use super::plan::{Access, Place, Plan, plan};
@@ -53,7 +55,7 @@ impl<S: Store> Turn<'_, S> {
                 }
                 continue;
             }
-            if connection.is_held() {
+            if connection.is_held() || self.still_waits(connection) {
                 break;
             }
             let request = Request::new(&pending.chunk, pending.batch.command(pending.cursor));
@@ -95,6 +97,13 @@ impl<S: Store> Turn<'_, S> {
             return Outcome::Taken;
         }
         connection.last_verb = Some(verb);
+        if request.len() == 2
+            && request.is(1, "help")
+            && let Some(reply) = help::answer(verb, connection.protocol)
+        {
+            connection.answer(verb, reply, self.shared);
+            return Outcome::Taken;
+        }
         match entry.handler {
             Handler::Plan => self.carry_out(connection, verb, request),
             Handler::Settled if !connection.slots.is_empty() => Outcome::NotYet,
@@ -114,24 +123,32 @@ impl<S: Store> Turn<'_, S> {
                 command,
                 wait,
             }) => {
-                if self.is_locked(connection, request.arg(key_at), access) {
+                if self.is_locked(connection, (request, key_at), access) {
                     return Outcome::NotYet;
                 }
-                self.submit_one(connection, (verb, request.len()), command, wait)
+                let outcome = self.submit_one(connection, (verb, request.len()), command, wait);
+                if outcome == Outcome::Taken
+                    && let Some(waits) = connection.waits_for.take()
+                {
+                    // Its turn had come and it needed the key only for this moment.
+                    self.shared.abandon(waits.namespace, &waits.key, connection.index);
+                }
+                outcome
             }
             Ok(Plan::Edit(key, change)) => {
-                if !self
-                    .shared
-                    .locks
-                    .acquire(connection.namespace(), &key, connection.index)
-                {
-                    self.shared
-                        .locks
-                        .wait(connection.namespace(), &key, connection.index);
+                let namespace = connection.namespace();
+                if !self.shared.locks.acquire(namespace, &key, connection.index) {
+                    self.shared.locks.wait(namespace, &key, connection.index);
+                    connection.waits_for = Some(WaitsFor {
+                        namespace,
+                        key,
+                        access: Access::Write,
+                    });
                     return Outcome::NotYet;
                 }
+                connection.waits_for = None;
                 connection.locks += 1;
-                let edit = Edit::new(connection.namespace(), key, change);
+                let edit = Edit::new(namespace, key, change);
                 self.begin(connection, (verb, request.len()), Operation::Edit(edit));
                 Outcome::Taken
             }
@@ -162,21 +179,42 @@ impl<S: Store> Turn<'_, S> {
         }
     }
 
-    /// Whether a key is between the reading and the writing of a read-modify-write that this command must not overtake or slip into.
+    /// Whether the key that the next command needs is still not to be had: a look that costs less than planning it again.
     #[inline]
-    fn is_locked(&mut self, connection: &Connection, key: &[u8], access: Access) -> bool {
+    fn still_waits(&self, connection: &Connection) -> bool {
+        connection.waits_for.as_ref().is_some_and(|waits| {
+            let found = self
+                .shared
+                .locks
+                .look(waits.namespace, &waits.key, connection.index);
+            must_wait(found, waits.access)
+        })
+    }
+
+    /// Whether a key is between the reading and the writing of a read-modify-write that this command must not overtake or slip
+    /// into.
+    #[inline]
+    fn is_locked(
+        &mut self,
+        connection: &mut Connection,
+        (request, key_at): (&Request<'_>, usize),
+        access: Access,
+    ) -> bool {
         if self.shared.locks.is_empty() {
             return false;
         }
         let namespace = connection.namespace();
-        let Some(owner) = self.shared.locks.owner(namespace, key) else {
-            return false;
-        };
-        let matters = access == Access::Write || owner == connection.index;
-        if matters {
+        let key = request.arg(key_at);
+        let must_wait = must_wait(self.shared.locks.look(namespace, key, connection.index), access);
+        if must_wait {
             self.shared.locks.wait(namespace, key, connection.index);
+            connection.waits_for = Some(WaitsFor {
+                namespace,
+                key: request.bytes(key_at),
+                access,
+            });
         }
-        matters
+        must_wait
     }
 
     #[inline]
@@ -266,6 +304,15 @@ impl<S: Store> Turn<'_, S> {
             Drive::Until(time) => self.shared.sleepers.push((time, again)),
             Drive::Done(reply) => connection.settle(place, reply, self.shared),
         }
+    }
+}
+
+/// Whether a command has to wait for a key it found so. A read only has to come behind the connection's own writes.
+fn must_wait(found: Found, access: Access) -> bool {
+    match found {
+        Found::Free | Found::Promised => false,
+        Found::Own => true,
+        Found::Taken => access == Access::Write,
     }
 }
 

@@ -5,10 +5,10 @@
 //! store is released by the device, a decision not to write is followed by a fence or a durable look.
 //!
 //! ```text
-//!   Read ─▶ Reading ─┬─ write ─▶ Write ─▶ Writing ─┬─ done ─▶ Done
-//!     ▲              │                             └─ changed ─▶ Read
-//!     │              ├─ found, no write ─▶ Fence ─▶ Fencing ─▶ Done
-//!     └─ appeared ───┴─ missing, no write ─▶ Look ─▶ Looking ─▶ Done
+//!   Read -> Reading -+- write -> Write -> Writing -+- done -> Done
+//!     ^              |                             +- changed -> Read
+//!     |              +- found, no write -> Fence -> Fencing -> Done
+//!     +- appeared ---+- missing, no write -> Look -> Looking -> Done
 //! ```
 
 use super::change::{Action, Change, Old};
@@ -40,6 +40,9 @@ enum Stage {
     Looking(Reply),
     Done(Reply),
 }
+
+/// A command, and what the stage becomes when it was accepted.
+type Due = (Command, fn(Stage) -> Stage);
 
 /// One read-modify-write.
 #[derive(Debug)]
@@ -147,7 +150,7 @@ impl Edit {
     }
 
     /// The command to submit now and the stage that follows when it was accepted.
-    fn due<S: Store>(&self, lane: &mut Lane<'_, S>) -> Option<(Command, fn(Stage) -> Stage)> {
+    fn due<S: Store>(&self, lane: &mut Lane<'_, S>) -> Option<Due> {
         let key = self.key.clone();
         match &self.stage {
             Stage::Read => Some((

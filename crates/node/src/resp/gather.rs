@@ -101,7 +101,7 @@ impl Gather {
                 }
             }
             Status::KEY_DOES_NOT_EXIST => {
-                shared.counters.misses += u64::from(self.question == Question::Value)
+                shared.counters.misses += u64::from(self.question == Question::Value);
             }
             other => self.failed = Some(other),
         }

@@ -37,7 +37,7 @@ pub const WINDOW_MAX: usize = 256;
 /// How often a read-modify-write begins again because another face changed the key meanwhile.
 pub const RETRIES_MAX: u32 = 64;
 /// Values from this length on are sent from where they lie; shorter ones are copied behind their header.
-pub const SEGMENT_BYTES_MIN: usize = 8_192;
+pub const SEGMENT_BYTES_MIN: usize = 2_048;
 /// Value sinks kept for reuse.
 pub const SINKS_MAX: usize = 1_024;
 /// Longest sink that is kept.

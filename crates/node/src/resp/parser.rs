@@ -4,6 +4,7 @@
 //! [`Batch`]; nothing is copied and, once the batch has grown, nothing is allocated. Invariant: how the stream was cut
 //! into reads never changes what it says, and every byte sequence is a command, an error or not yet complete.
 
+use super::inline;
 use super::limits::{ARGUMENTS_MAX, INLINE_BYTES_MAX, UNKNOWN_ARGUMENTS_MAX, UNKNOWN_BULK_BYTES_MAX};
 
 /// Where one argument lies in the input.
@@ -294,7 +295,7 @@ impl Parser {
         } else {
             end
         };
-        split_inline(input, start, text_end, spans)?;
+        inline::split(input, start, text_end, spans)?;
         self.position = end + 1;
         Ok(Step::Complete)
     }
@@ -302,7 +303,7 @@ impl Parser {
 
 /// An offset into the input. Input never grows past the query buffer's limit plus one argument, far below 4 GiB.
 #[inline]
-fn index(offset: usize) -> u32 {
+pub(crate) fn index(offset: usize) -> u32 {
     u32::try_from(offset).unwrap_or(u32::MAX)
 }
 
@@ -351,95 +352,6 @@ pub fn integer(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Splits an inline command at blanks and undoes its quotes. What is unquoted only gets shorter, so it is written over
-/// what has been read.
-fn split_inline(
-    input: &mut [u8],
-    start: usize,
-    end: usize,
-    spans: &mut Vec<Span>,
-) -> Result<(), ProtocolError> {
-    let mut read = start;
-    let mut write = start;
-    loop {
-        while read < end && input[read].is_ascii_whitespace() {
-            read += 1;
-        }
-        if read >= end || input[read] == 0 {
-            return Ok(());
-        }
-        let first = write;
-        while read < end && !matches!(input[read], b' ' | b'\n' | b'\r' | b'\t' | 0) {
-            match input[read] {
-                quote @ (b'"' | b'\'') => {
-                    (read, write) = unquote(input, read + 1, write, end, quote)?;
-                }
-                byte => {
-                    input[write] = byte;
-                    write += 1;
-                    read += 1;
-                }
-            }
-        }
-        spans.push(Span {
-            start: index(first),
-            end: index(write),
-        });
-    }
-}
-
-fn unquote(
-    input: &mut [u8],
-    mut read: usize,
-    mut write: usize,
-    end: usize,
-    quote: u8,
-) -> Result<(usize, usize), ProtocolError> {
-    loop {
-        let rest = &input[read.min(end)..end];
-        let (byte, taken) = match (quote, rest) {
-            (_, []) => return Err(ProtocolError::UnbalancedQuotes),
-            (b'"', [b'\\', b'x', high, low, ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                (hex(*high) << 4 | hex(*low), 4)
-            }
-            (b'"', [b'\\', escaped, ..]) => (unescape(*escaped), 2),
-            (b'\'', [b'\\', b'\'', ..]) => (b'\'', 2),
-            (_, [byte, after @ ..]) if *byte == quote => {
-                if after
-                    .first()
-                    .is_some_and(|next| !next.is_ascii_whitespace() && *next != 0)
-                {
-                    return Err(ProtocolError::UnbalancedQuotes);
-                }
-                return Ok((read + 1, write));
-            }
-            (_, [byte, ..]) => (*byte, 1),
-        };
-        input[write] = byte;
-        write += 1;
-        read += taken;
-    }
-}
-
-fn unescape(byte: u8) -> u8 {
-    match byte {
-        b'n' => b'\n',
-        b'r' => b'\r',
-        b't' => b'\t',
-        b'b' => 8,
-        b'a' => 7,
-        other => other,
-    }
-}
-
-fn hex(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        b'a'..=b'f' => digit - b'a' + 10,
-        _ => digit - b'A' + 10,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -480,20 +392,6 @@ mod tests {
         );
         assert_eq!(parsed.error, None);
         assert_eq!(parsed.consumed, 20 + 6 + 4 + 14);
-    }
-
-    #[test]
-    fn inline_quotes_are_undone() {
-        let (commands, _) = parse(b"set \"a\\x41\\n b\" 'c\\'d' e\r\n");
-        assert_eq!(
-            commands[0],
-            [
-                b"set".to_vec(),
-                b"aA\n b".to_vec(),
-                b"c'd".to_vec(),
-                b"e".to_vec()
-            ]
-        );
     }
 
     #[test]

@@ -143,7 +143,7 @@ fn plan_alone(verb: Verb, request: &Request<'_>, place: &Place) -> Result<Operat
     let namespace = place.namespace;
     Ok(match verb {
         Verb::MSet | Verb::MSetNx => {
-            if request.len() % 2 == 0 {
+            if request.len().is_multiple_of(2) {
                 return Err(errors::wrong_arity(verb.name()));
             }
             let condition = if verb == Verb::MSetNx {

@@ -202,17 +202,6 @@ fn slowlog(request: &Request<'_>, out: &mut Encoder<'_>, shared: &mut Shared) ->
             shared.slowlog.reset();
             out.ok();
         }
-        b"help" => {
-            let lines = [
-                "SLOWLOG <subcommand> [<arg> ...]. Subcommands are:",
-                "GET [<count>]: the newest entries, 10 without a count, all with -1",
-                "LEN: how many entries there are",
-                "RESET: forget them",
-                "HELP: this",
-            ];
-            out.array(lines.len());
-            lines.iter().for_each(|line| out.simple(line));
-        }
         _ => return Err(errors::unknown_subcommand("SLOWLOG", request.arg(1))),
     }
     Ok(())

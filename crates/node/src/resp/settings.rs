@@ -175,7 +175,7 @@ fn check(name: &str, text: &[u8], settings: &Settings, slowlog: &SlowLog) -> Res
         "maxclients" => between(1, CLIENTS_CEILING),
         "proto-max-bulk-len" => between(1 << 20, BULK_BYTES_MAX),
         "timeout" => between(0, i32::MAX as usize),
-        "slowlog-log-slower-than" => between(-1, i64::MAX as usize),
+        "slowlog-log-slower-than" => between(-1, usize::MAX),
         "slowlog-max-len" => between(0, SLOWLOG_ENTRIES_MAX),
         "requirepass" => Ok(()),
         "bind" | "databases" | "port" | "unixsocket" => Err("can't set immutable config"),

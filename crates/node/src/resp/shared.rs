@@ -8,7 +8,7 @@ use super::locks::{ClientIndex, KeyLocks};
 use super::output::Sinks;
 use super::settings::Settings;
 use super::slowlog::SlowLog;
-use headwater_converged::command::FaceId;
+use headwater_converged::command::{FaceId, NamespaceId};
 use headwater_host::clock::{Nanos, UnixMillis};
 use std::collections::VecDeque;
 
@@ -116,9 +116,15 @@ impl Shared {
         self.slowlog.push(verb, arguments, took, at, identity);
     }
 
-    /// Frees a key and wakes those who waited for it.
-    pub(crate) fn unlock(&mut self, namespace: headwater_converged::command::NamespaceId, key: &[u8]) {
-        let woken = self.locks.release(namespace, key);
-        self.dirty.extend(woken);
+    /// Frees a key and has the next one looked at who waited for it.
+    pub(crate) fn unlock(&mut self, namespace: NamespaceId, key: &[u8]) {
+        let next = self.locks.release(namespace, key);
+        self.dirty.extend(next);
+    }
+
+    /// Forgets that a connection waited for a key.
+    pub(crate) fn abandon(&mut self, namespace: NamespaceId, key: &[u8], who: ClientIndex) {
+        let next = self.locks.abandon(namespace, key, who);
+        self.dirty.extend(next);
     }
 }

@@ -139,7 +139,7 @@ pub(crate) fn set_range(request: &Request<'_>) -> Result<Plan, Failure> {
         request,
         Change::SetRange {
             offset,
-            value: request.bytes(3).into(),
+            value: request.bytes(3),
         },
     ))
 }

@@ -23,6 +23,8 @@ use std::os::fd::AsFd;
 pub(crate) const LISTENER_BIT: u64 = 1 << 63;
 /// How often idle clients are looked for.
 pub(crate) const SWEEP_EVERY: Nanos = Nanos::from_millis(1_000);
+/// How often the kernel is asked for events while device commands are in flight and nothing came last time.
+pub(crate) const WATCH_EVERY: Nanos = Nanos::from_micros(2);
 /// How often the device is run again in one turn while it keeps answering.
 const SETTLE_ROUNDS_MAX: usize = 64;
 
@@ -69,8 +71,8 @@ impl RespFace {
         let finished = connection.slots.is_empty() && connection.output.pending() == 0;
         if connection.life == Life::Dead || (connection.life == Life::Closing && finished) {
             self.close(&mut connection);
-        } else if connection.output.pending() > 0 && !connection.flushing {
-            connection.flushing = true;
+        } else if connection.output.pending() > 0 && !connection.queued.flushing {
+            connection.queued.flushing = true;
             self.shared.flush.push(connection.index);
         }
         if connection.socket.is_none() && connection.in_flight == 0 {
@@ -89,6 +91,9 @@ impl RespFace {
             {
                 self.shared.unlock(namespace, key);
             }
+        }
+        if let Some(waits) = connection.waits_for.take() {
+            self.shared.abandon(waits.namespace, &waits.key, connection.index);
         }
         connection.slots.clear();
         connection.pending = super::connection::Pending::default();
@@ -121,13 +126,13 @@ impl RespFace {
         let Some(connection) = self.clients.get_mut(index) else {
             return;
         };
-        connection.hung_up |= seen.hung_up;
-        if seen.writable && connection.output.pending() > 0 && !connection.flushing {
-            connection.flushing = true;
+        connection.ready.hung_up |= seen.hung_up;
+        if seen.writable && connection.output.pending() > 0 && !connection.queued.flushing {
+            connection.queued.flushing = true;
             self.shared.flush.push(index);
         }
         if seen.readable {
-            connection.readable = true;
+            connection.ready.readable = true;
             self.feed(store, index);
         }
     }
@@ -142,7 +147,7 @@ impl RespFace {
             loop {
                 turn.run(connection);
                 let waits = !connection.pending.is_done() || connection.is_held();
-                if waits || draining || !connection.readable || connection.protocol_error.is_some() {
+                if waits || draining || !connection.ready.readable || connection.protocol_error.is_some() {
                     break;
                 }
                 if budget == 0 {
@@ -305,8 +310,8 @@ impl RespFace {
             // Its client is gone.
             _ => self.shared.sinks.put_back(completion.sink),
         }
-        if !connection.dirty {
-            connection.dirty = true;
+        if !connection.queued.dirty {
+            connection.queued.dirty = true;
             self.shared.dirty.push_back(index);
         }
         self.conclude(connection);
@@ -322,7 +327,7 @@ impl RespFace {
         {
             left -= 1;
             if let Some(connection) = self.clients.get_mut(index) {
-                connection.dirty = false;
+                connection.queued.dirty = false;
                 self.feed(store, index);
             }
         }
@@ -373,7 +378,7 @@ impl RespFace {
             let Some(mut connection) = self.clients.take(index) else {
                 continue;
             };
-            connection.flushing = false;
+            connection.queued.flushing = false;
             let before = connection.output.pending();
             let flushed = match &connection.socket {
                 Some(socket) => connection.output.flush(socket.as_fd(), &mut self.shared.sinks),
@@ -382,13 +387,13 @@ impl RespFace {
             self.shared.counters.output_bytes += (before - connection.output.pending()) as u64;
             match flushed {
                 // The kernel says when it takes more.
-                Ok(Flushed::Blocked) => connection.flushing = true,
+                Ok(Flushed::Blocked) => connection.queued.flushing = true,
                 Ok(Flushed::All) => {}
                 Err(_) => connection.life = Life::Dead,
             }
             self.conclude(connection);
             if let Some(connection) = self.clients.get_mut(index) {
-                connection.flushing = false;
+                connection.queued.flushing = false;
             }
         }
         if self.shared.flush.is_empty() {

@@ -1,12 +1,11 @@
 //! What the face promises, each promise by name.
 
+use crate::bench::Bench;
 use crate::model::Model;
-use crate::wire::{Node, Value, Wire, encode};
-use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_node::resp::{RespConfig, RespFace};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
+use crate::wire::{Node, Value, encode};
+use headwater_node::resp::RespConfig;
+use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 fn ok() -> Value {
@@ -41,6 +40,95 @@ fn counters_of_many_clients_lose_no_increment() {
         }
         seen.sort_unstable();
         assert_eq!(seen, (1..=600).collect::<Vec<_>>(), "seed {seed}");
+    }
+}
+
+#[test]
+fn edits_stay_atomic_while_another_face_writes_the_same_keys() {
+    for seed in 0..4 {
+        eprintln!("seed {seed}");
+        let mut model = Model::new(seed, 50);
+        model.meddling = true;
+        let config = RespConfig {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+            ..RespConfig::default()
+        };
+        let node = Node::start_with(config, model);
+        let mut wires: Vec<_> = (0..8).map(|_| node.connect()).collect();
+        let mut seen = Vec::new();
+        for round in 0..30 {
+            for wire in &mut wires {
+                wire.send(&encode(&[b"INCR", b"counter"]));
+                wire.send(&encode(&[b"APPEND", b"text", b"x"]));
+            }
+            for wire in &mut wires {
+                let Value::Integer(value) = wire.receive() else {
+                    panic!("no number")
+                };
+                seen.push(value);
+                assert!(matches!(wire.receive(), Value::Integer(_)));
+            }
+            let (from, to) = (format!("name{round}"), format!("name{}", round + 1));
+            wires[0].say(&format!("SET {from} v"));
+            assert_eq!(wires[0].say(&format!("RENAME {from} {to}")), ok());
+            assert_eq!(
+                wires[0].say(&format!("MGET {from} {to}")),
+                Value::Array(vec![Value::Null, bulk("v")])
+            );
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (1..=240).collect::<Vec<_>>(), "seed {seed}");
+        assert_eq!(wires[0].say("STRLEN text"), Value::Integer(240));
+    }
+}
+
+/// Arguments that are right somewhere and wrong everywhere else.
+const ODD: &str = "k k 0 -1 1 3 9223372036854775807 -9223372036854775808 1e400 nan * [ \u{ff}\0\r\n EX PX NX GET KEEPTTL COUNT \
+    MATCH IDX LEN DB REPLACE USAGE ENCODING ID LIST INFO SET timeout DOCS help SETNAME AUTH 16777216 134217727";
+
+#[test]
+fn any_command_with_any_arguments_gets_exactly_one_reply() {
+    for seed in 0..8 {
+        eprintln!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let node = Node::start(seed, if seed % 2 == 0 { 3 } else { 1_000 });
+        let odd: Vec<&[u8]> = ODD.split(' ').map(str::as_bytes).chain([&b""[..]]).collect();
+        let Value::Array(names) = node.connect().say("COMMAND LIST") else {
+            panic!("no names")
+        };
+        let mut wire = node.connect();
+        for _ in 0..60 {
+            let mut bytes = Vec::new();
+            let count = random.usize(1..30);
+            for _ in 0..count {
+                let Value::Bulk(name) = &names[random.usize(..names.len())] else {
+                    panic!("no name")
+                };
+                // These end the conversation or answer in another dialect.
+                let name: &[u8] = if matches!(&name[..], b"quit" | b"debug" | b"client" | b"config") {
+                    b"get"
+                } else {
+                    name
+                };
+                let mut words = vec![name];
+                words.extend((0..random.usize(..6)).map(|_| odd[random.usize(..odd.len())]));
+                bytes.extend(encode(&words));
+            }
+            bytes.extend(encode(&[b"ECHO", b"the end of it"]));
+            wire.send(&bytes);
+            for _ in 0..count {
+                assert_ne!(
+                    wire.receive(),
+                    bulk("the end of it"),
+                    "seed {seed}: a reply was missing"
+                );
+            }
+            assert_eq!(
+                wire.receive(),
+                bulk("the end of it"),
+                "seed {seed}: a reply too many"
+            );
+        }
     }
 }
 
@@ -152,133 +240,17 @@ fn a_scan_finds_every_key_that_stays_while_others_come_and_go() {
 }
 
 #[test]
-fn nobody_gets_in_without_the_password() {
-    let config = RespConfig {
-        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
-        password: Some("secret".to_owned()),
-        ..RespConfig::default()
-    };
-    let node = Node::start_with(config, Model::new(1, 100));
+fn every_command_with_subcommands_explains_them() {
+    let node = Node::start(19, 100);
     let mut wire = node.connect();
-    let error = |text: &str| Value::Error(text.to_owned());
-    assert_eq!(wire.say("GET a"), error("NOAUTH Authentication required."));
-    assert_eq!(
-        wire.say("AUTH wrong"),
-        error("WRONGPASS invalid username-password pair or user is disabled.")
-    );
-    let Value::Error(text) = wire.say("HELLO 3") else {
-        panic!("let in")
-    };
-    assert!(text.starts_with("NOAUTH HELLO"));
-    // A pipeline may authenticate and then say something longer than an unknown client may.
-    let mut bytes = encode(&[b"AUTH", b"default", b"secret"]);
-    let words: Vec<&[u8]> = std::iter::once(&b"MGET"[..])
-        .chain(std::iter::repeat_n(&b"k"[..], 30))
-        .collect();
-    bytes.extend(encode(&words));
-    wire.send(&bytes);
-    assert_eq!(wire.receive(), ok());
-    assert_eq!(wire.receive(), Value::Array(vec![Value::Null; 30]));
-    let mut other = node.connect();
-    other.send(&encode(&words));
-    assert_eq!(
-        other.receive(),
-        error("ERR Protocol error: unauthenticated multibulk length")
-    );
-    let mut third = node.connect();
-    assert!(matches!(
-        third.say("HELLO 3 AUTH default secret SETNAME me"),
-        Value::Map(_)
-    ));
-    assert_eq!(third.say("CLIENT GETNAME"), bulk("me"));
-}
-
-#[test]
-fn one_broken_client_leaves_the_others_alone() {
-    let node = Node::start(11, 1_000);
-    let mut good = node.connect();
-    assert_eq!(good.say("SET a 1"), ok());
-    let mut random = fastrand::Rng::with_seed(11);
-    for _ in 0..50 {
-        let mut bad = TcpStream::connect(node.address).unwrap();
-        let noise: Vec<u8> = (0..random.usize(1..300))
-            .map(|_| b"*$\r\n0123GET ab\"'\\x"[random.usize(..18)])
-            .collect();
-        // The node may close it before everything is written.
-        let _ = bad.write_all(&noise);
-        drop(bad);
-        assert_eq!(good.say("GET a"), bulk("1"));
+    for command in [
+        "CLIENT", "COMMAND", "CONFIG", "DEBUG", "MEMORY", "OBJECT", "SLOWLOG",
+    ] {
+        let Value::Array(lines) = wire.say(&format!("{command} HELP")) else {
+            panic!("no help for {command}")
+        };
+        assert!(lines.len() > 2, "{command}");
     }
-}
-
-#[test]
-fn a_client_that_leaves_in_the_middle_frees_what_it_held() {
-    let node = Node::start(12, 3);
-    for _ in 0..30 {
-        let mut leaver = TcpStream::connect(node.address).unwrap();
-        let mut bytes = encode(&[b"INCR", b"k"]).repeat(20);
-        bytes.extend(encode(&[b"MSET", b"k", b"0", b"l", b"0"]));
-        leaver.write_all(&bytes).unwrap();
-    }
-    let mut wire = node.connect();
-    assert_eq!(wire.say("SET k 41"), ok());
-    // The commands of those who left may still be carried out before this one, never in the middle of it.
-    assert!(matches!(wire.say("INCR k"), Value::Integer(_)));
-    let Value::Bulk(list) = wire.say("CLIENT LIST") else {
-        panic!("no list")
-    };
-    assert!(!list.is_empty());
-}
-
-#[test]
-fn a_drain_answers_what_was_asked_and_closes() {
-    let mut node = Node::start(13, 1_000);
-    let mut wire = node.connect();
-    assert_eq!(wire.say("PING"), Value::Simple("PONG".to_owned()));
-    wire.send(&encode(&[b"INCR", b"k"]).repeat(100));
-    assert_eq!(wire.receive(), Value::Integer(1));
-    node.drain.store(true, Ordering::Relaxed);
-    node.join();
-    let mut rest = Vec::new();
-    wire.stream.read_to_end(&mut rest).unwrap();
-    assert!(rest.is_empty() || rest.starts_with(b":2\r\n"));
-    assert!(TcpStream::connect(node.address).is_err());
-}
-
-#[test]
-fn clients_can_be_silent_and_can_be_killed() {
-    let node = Node::start(14, 1_000);
-    let (mut one, mut two) = (node.connect(), node.connect());
-    one.send(b"CLIENT REPLY SKIP\r\nSET a 1\r\nGET a\r\nCLIENT REPLY OFF\r\nSET a 2\r\nGET a\r\nCLIENT REPLY ON\r\nGET a\r\n");
-    assert_eq!(one.receive(), bulk("1"));
-    assert_eq!(one.receive(), ok());
-    assert_eq!(one.receive(), bulk("2"));
-    let Value::Integer(id) = two.say("CLIENT ID") else {
-        panic!("no id")
-    };
-    assert_eq!(one.say(&format!("CLIENT KILL ID {id}")), Value::Integer(1));
-    let mut rest = Vec::new();
-    two.stream.read_to_end(&mut rest).unwrap();
-    assert!(rest.is_empty());
-}
-
-#[test]
-fn a_unix_socket_serves_and_its_file_goes_with_the_face() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("node.sock");
-    let config = RespConfig {
-        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
-        unix_path: Some(path.clone()),
-        ..RespConfig::default()
-    };
-    let node = Node::start_with(config.clone(), Model::new(15, 100));
-    assert_eq!(
-        Wire::new(UnixStream::connect(&path).unwrap()).say("SET a 1"),
-        ok()
-    );
-    assert!(RespFace::bind(config).is_err(), "a live socket was taken over");
-    drop(node);
-    assert!(!path.exists());
 }
 
 #[test]
@@ -294,13 +266,10 @@ fn info_config_slowlog_and_debug_tell_what_happened() {
     let Value::Array(entries) = wire.say("SLOWLOG GET") else {
         panic!("no log")
     };
-    let Value::Array(entry) = entries.last().unwrap() else {
-        panic!("no entry")
-    };
-    assert_eq!(
-        entry[3],
-        Value::Array(vec![bulk("debug"), bulk("... (2 more arguments)")])
-    );
+    // On a busy machine other commands may be there too.
+    let words = Value::Array(vec![bulk("debug"), bulk("... (2 more arguments)")]);
+    let is_sleep = |entry: &Value| matches!(entry, Value::Array(parts) if parts.contains(&words));
+    assert!(entries.iter().any(is_sleep));
     let Value::Bulk(info) = wire.say("INFO commandstats keyspace") else {
         panic!("no info")
     };
@@ -326,61 +295,6 @@ fn info_config_slowlog_and_debug_tell_what_happened() {
         panic!("no commands")
     };
     assert_eq!(all.len(), usize::try_from(count).unwrap());
-}
-
-/// Runs face and model by hand, so that a test can stop durability.
-struct Bench {
-    face: RespFace,
-    model: Model,
-    stream: TcpStream,
-    turn: u64,
-}
-
-impl Bench {
-    fn start() -> Self {
-        let config = RespConfig {
-            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
-            ..RespConfig::default()
-        };
-        let face = RespFace::bind(config).unwrap();
-        let stream = TcpStream::connect(face.local_addr().unwrap()).unwrap();
-        stream.set_nonblocking(true).unwrap();
-        Self {
-            face,
-            model: Model::new(17, 1_000),
-            stream,
-            turn: 0,
-        }
-    }
-
-    fn turns(&mut self, count: u64) {
-        for _ in 0..count {
-            self.turn += 1;
-            self.face
-                .poll(&mut self.model, Nanos(self.turn), UnixMillis(1_000_000));
-        }
-    }
-
-    fn received(&mut self) -> Vec<u8> {
-        let mut buffer = vec![0; 10_000];
-        match self.stream.read(&mut buffer) {
-            Ok(count) => buffer[..count].to_vec(),
-            Err(_) => Vec::new(),
-        }
-    }
-
-    /// Turns until so many bytes have come.
-    fn wait_for(&mut self, bytes: usize) -> Vec<u8> {
-        let mut all = Vec::new();
-        for _ in 0..1_000_000 {
-            self.turns(1);
-            all.extend(self.received());
-            if all.len() >= bytes {
-                return all;
-            }
-        }
-        panic!("{bytes} bytes never came");
-    }
 }
 
 #[test]
@@ -426,8 +340,8 @@ fn increments_of_one_pipeline_do_not_wait_for_each_others_durability() {
         .write_all(&encode(&[b"INCR", b"n"]).repeat(50))
         .unwrap();
     bench.turns(2_000);
-    // All fifty are written though none is durable: one flush releases them all.
-    bench.model.flushing = true;
+    // All fifty are written though none is durable: a single flush releases them all.
+    bench.model.flush_once();
     let expected: String = (1..=50).map(|value| format!(":{value}\r\n")).collect();
     assert_eq!(
         String::from_utf8(bench.wait_for(expected.len())).unwrap(),

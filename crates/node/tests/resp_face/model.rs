@@ -5,8 +5,8 @@
 
 use headwater_converged::command::{
     BatchWrite, Command, Completion, Condition, Expiry, FaceId, ListPosition, ListedKey, NamespaceId,
-    Release, Sequence, SubmitError,
- Payload, Sink};
+    Payload, Release, Sequence, Sink, SubmitError,
+};
 use headwater_converged::device::DeviceStats;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_node::resp::store::Store;
@@ -37,6 +37,8 @@ pub(crate) struct Model {
     durable: u64,
     /// Most commands in flight.
     pub(crate) room: usize,
+    /// Whether another face writes between the commands of this one.
+    pub(crate) meddling: bool,
     /// Whether writes ever become durable.
     pub(crate) flushing: bool,
     random: fastrand::Rng,
@@ -53,9 +55,15 @@ impl Model {
             sequence: 0,
             durable: 0,
             room,
+            meddling: false,
             flushing: true,
             random: fastrand::Rng::with_seed(seed),
         }
+    }
+
+    /// Makes durable what has been written so far, and nothing later.
+    pub(crate) fn flush_once(&mut self) {
+        self.durable = self.sequence;
     }
 
     fn find(&mut self, namespace: NamespaceId, key: &[u8], wall: UnixMillis) -> Option<Record> {
@@ -118,6 +126,23 @@ impl Model {
         self.gone.insert((namespace.0, key.to_vec()), self.sequence);
     }
 
+    fn delete(
+        &mut self,
+        namespace: NamespaceId,
+        key: &[u8],
+        condition: Condition,
+        wall: UnixMillis,
+    ) -> Status {
+        let status = self.check(namespace, key, condition, wall);
+        if status.is_success() && self.find(namespace, key, wall).is_none() {
+            return Status::KEY_DOES_NOT_EXIST;
+        }
+        if status.is_success() {
+            self.remove(namespace, key);
+        }
+        status
+    }
+
     /// Carries a command out; the completion and the sequence that must be durable before it leaves.
     fn execute(&mut self, submitted: Submitted, wall: UnixMillis) -> (u64, Completion) {
         let namespace = submitted.namespace;
@@ -142,19 +167,17 @@ impl Model {
             } => {
                 completion.status = self.check(namespace, &key, condition, wall);
                 if completion.status.is_success() {
-                    let Payload::Bytes(value) = &value else { unreachable!("the face brings its bytes") };
-                    self.put(namespace, &key, value, expiry, wall);
+                    let Payload::Bytes(value) = value else {
+                        panic!("the face lends no memory")
+                    };
+                    self.put(namespace, &key, &value, expiry, wall);
                     completion.sequence = Sequence(self.sequence);
                 }
                 needs = self.seen(namespace, &key);
             }
             Command::Delete { key, condition } => {
-                completion.status = self.check(namespace, &key, condition, wall);
-                if completion.status.is_success() && self.find(namespace, &key, wall).is_none() {
-                    completion.status = Status::KEY_DOES_NOT_EXIST;
-                }
+                completion.status = self.delete(namespace, &key, condition, wall);
                 if completion.status.is_success() {
-                    self.remove(namespace, &key);
                     completion.sequence = Sequence(self.sequence);
                 }
                 needs = self.seen(namespace, &key);
@@ -165,8 +188,7 @@ impl Model {
                 bytes_max,
                 release,
             } => {
-                let Sink::Bytes(sink) = sink else { unreachable!("the face brings its bytes") };
-                completion.sink = sink;
+                completion.sink = owned(sink);
                 self.look(namespace, &key, Some(bytes_max), wall, &mut completion);
                 if release == Release::WhenDurable {
                     needs = self.seen(namespace, &key);
@@ -186,22 +208,38 @@ impl Model {
             Command::Flush => needs = self.sequence,
             Command::Fence { up_to } => needs = up_to.0,
             Command::Clear => {
-                self.sequence += 1;
-                let sequence = self.sequence;
-                let cleared: Vec<_> = self
-                    .records
-                    .keys()
-                    .filter(|place| place.0 == namespace.0)
-                    .cloned()
-                    .collect();
-                for place in cleared {
-                    self.records.remove(&place);
-                    self.gone.insert(place, sequence);
-                }
+                self.clear(namespace);
                 needs = self.sequence;
             }
         }
         (needs, completion)
+    }
+
+    /// Another face stores a record again as it is: its value stays, its sequence does not.
+    fn meddle(&mut self) {
+        let count = self.records.len();
+        if count > 0 && self.random.u8(..3) == 0 {
+            let at = self.random.usize(..count);
+            self.sequence += 1;
+            if let Some(record) = self.records.values_mut().nth(at) {
+                record.sequence = self.sequence;
+            }
+        }
+    }
+
+    fn clear(&mut self, namespace: NamespaceId) {
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let cleared: Vec<_> = self
+            .records
+            .keys()
+            .filter(|place| place.0 == namespace.0)
+            .cloned()
+            .collect();
+        for place in cleared {
+            self.records.remove(&place);
+            self.gone.insert(place, sequence);
+        }
     }
 
     fn look(
@@ -303,6 +341,13 @@ impl Model {
     }
 }
 
+fn owned(sink: Sink) -> Vec<u8> {
+    match sink {
+        Sink::Bytes(bytes) => bytes,
+        Sink::Client(_) => panic!("the face lends no memory"),
+    }
+}
+
 fn position_of(key: &[u8]) -> u64 {
     let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -367,6 +412,9 @@ impl Store for Model {
                 break;
             }
             let at = free[self.random.usize(..free.len())];
+            if self.meddling {
+                self.meddle();
+            }
             let submitted = self.queue.remove(at).unwrap();
             let held = self.execute(submitted, wall);
             self.held.push(held);
