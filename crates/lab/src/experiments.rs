@@ -16,8 +16,6 @@ pub(crate) const TABLE: &[Experiment] = &[
     device::EXPERIMENT,
     resp::EXPERIMENT,
     idle::EXPERIMENT,
-    resp::EXPERIMENT,
-    idle::EXPERIMENT,
     waf::EXPERIMENT,
     index::EXPERIMENT,
     recovery::EXPERIMENT,
