@@ -36,7 +36,7 @@ impl<M: Media> Stores<M> {
             .map_err(|error| failed(format!("it cannot be opened: {error}")))?;
         Ok(Self {
             device,
-            clock: clock.clone(),
+            clock: *clock,
             token: 0,
             in_flight: 0,
         })

@@ -126,10 +126,6 @@ impl Bare {
         }
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the product shifted is below the length"
-    )]
     fn place(&self, hash: KeyHash) -> usize {
         ((u128::from(hash.0) * self.slots.len() as u128) >> HASH_BITS) as usize
     }

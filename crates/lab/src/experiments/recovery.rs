@@ -2,7 +2,7 @@
 //!
 //! In: a flash file full of small records, shut down cleanly. Out: seconds until it serves, from its checkpoint, and,
 //! with that checkpoint damaged, from a scan of the whole log. The floor of each is a plain read of the bytes that it
-//! cannot do without: the checkpoint, or the used blocks.
+//! cannot do without: the checkpoint, or the used blocks. That read goes through the page cache, which the device does not.
 //!
 //! Every opening counts its keys and reads one back; a device that lost any is an error, not a figure.
 
@@ -38,7 +38,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 100;
 /// A slot of the flash file, and where its superblock says the first one lies (docs/formats/flash-file.md).
-const SLOT_BYTES: u64 = 4_608;
+const SLOT_BYTES: usize = 4_608;
 const FIRST_SLOT_FIELD: u64 = 40;
 
 /// A promise: so many keys, ready in so long.
@@ -75,13 +75,13 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let mut floor = Vec::new();
     let mut last = None;
     for _ in 0..size.rounds {
-        floor.push(timed_read(context, folder, checkpoint_pages * SLOT_BYTES)?);
+        floor.push(timed_read(context, folder, checkpoint_pages * SLOT_BYTES as u64)?);
         let opened = open_and_count(context, &size)?;
         ready.push(opened.seconds);
         last = Some(opened);
     }
     let used = damage_checkpoint(folder, blocks)?;
-    let scan_floor = timed_read(context, folder, used * PAGES_PER_BLOCK as u64 * SLOT_BYTES)?;
+    let scan_floor = timed_read(context, folder, used * (PAGES_PER_BLOCK * SLOT_BYTES) as u64)?;
     let scanned = open_and_count(context, &size)?;
 
     let row = |how: &str, spread: Option<Spread>, floor: Option<Spread>, opened: Option<&Opened>| {
@@ -204,8 +204,8 @@ fn damage_checkpoint(folder: &Path, blocks: u32) -> Result<u64, LabError> {
     let first_slot = u64::from_le_bytes(first_slot);
     let mut used = 0;
     for block in 0..u64::from(blocks) {
-        let slot = first_slot + block * PAGES_PER_BLOCK as u64 * SLOT_BYTES;
-        let mut page = [0; SLOT_BYTES as usize];
+        let slot = first_slot + block * (PAGES_PER_BLOCK * SLOT_BYTES) as u64;
+        let mut page = [0; SLOT_BYTES];
         file.read_exact_at(&mut page, slot).map_err(&failed)?;
         match PageSpare::decode(&page, 0).map(|spare| spare.kind) {
             Some(PageKind::Checkpoint) => {
