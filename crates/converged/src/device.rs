@@ -69,7 +69,7 @@ impl Default for DeviceConfig {
             durability: [Durability::Always; NAMESPACES],
             victim: VictimPolicy::Greedy,
             frames_max: 16_384,
-            hash_seed: 0x68_65_61_64,
+            hash_seed: 0x6865_6164,
             hash_bits: crate::index::HASH_BITS,
         }
     }
@@ -403,7 +403,7 @@ impl<M: Media> Device<M> {
                 return Ok(now);
             }
             if !moved {
-                if self.utl.media.in_flight() == 0 && self.checkpointer.give_up() {
+                if self.utl.media.in_flight() == 0 && self.checkpointer.give_up(&mut self.utl) {
                     continue;
                 }
                 now = self.utl.media.wait(now);

@@ -78,6 +78,8 @@ pub(crate) struct Utl<M> {
     pub(crate) last_removal: Sequence,
     /// Blocks that a stalled append needs erased ahead.
     pub(crate) ready_wanted: usize,
+    /// Blocks that a checkpoint waits for: clients leave them alone meanwhile.
+    pub(crate) set_aside: usize,
     /// Set when a program, erase or flush failed: nothing can be promised any more, so nothing is accepted.
     pub(crate) failed: Option<crate::media::MediaError>,
     /// Pages of a checkpoint that were programmed since the checkpointer last looked.
@@ -108,6 +110,7 @@ impl<M: Media> Utl<M> {
             wall_ms: 0,
             last_removal: Sequence(0),
             ready_wanted: 0,
+            set_aside: 0,
             failed: None,
             checkpoint_done: 0,
             done: Vec::new(),
@@ -218,7 +221,7 @@ impl<M: Media> Utl<M> {
             self.blocks.erasing(block);
             moved = true;
         }
-        let wanted = READY_BLOCKS.max(self.ready_wanted + RESERVE_BLOCKS);
+        let wanted = READY_BLOCKS.max(self.ready_wanted + self.set_aside + RESERVE_BLOCKS);
         while self.blocks.ready() + self.blocks.erasing_now() < wanted {
             let Some(block) = self.blocks.take_dirty() else {
                 break;
