@@ -8,9 +8,7 @@ mod open;
 mod schedule;
 
 use crate::checkpoint::Checkpointer;
-use crate::command::{
-    Command, Completion, FaceId, ListPosition, NamespaceId, Payload, Sequence, SubmitError,
-};
+use crate::command::{Command, Completion, FaceId, NamespaceId, Payload, Sequence, SubmitError};
 use crate::execute::{Gate, Outcome};
 use crate::index::Index;
 use crate::limits::{
@@ -266,9 +264,7 @@ impl<M: Media> Device<M> {
             return;
         };
         self.tracer.executed(operation, completion.status, gate, self.now);
-        let answered = matches!(operation.work, Work::Command(_));
-        self.slab.vacate(at);
-        if answered {
+        if self.slab.vacate(at) {
             self.utl.stats.completed += 1;
             self.release.push(face, completion, gate, self.utl.commit.durable);
         }
@@ -337,8 +333,8 @@ impl<M: Media> Device<M> {
 
     /// Where a key stands in the device's order, whether it is there or not: what a list that starts with it starts from.
     #[must_use]
-    pub fn position_of(&self, namespace: NamespaceId, key: &[u8]) -> ListPosition {
-        ListPosition(self.utl.hasher.hash(namespace, key).0)
+    pub fn position_of(&self, namespace: NamespaceId, key: &[u8]) -> crate::command::ListPosition {
+        crate::command::ListPosition(self.utl.hasher.hash(namespace, key).0)
     }
 
     /// Operations in flight, completions waiting for durability not counted.

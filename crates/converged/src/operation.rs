@@ -183,14 +183,17 @@ impl Slab {
         self.slots.get(at)?.as_ref()
     }
 
-    /// Ends the operation in a slot, where it lies.
+    /// Ends the operation in a slot, where it lies. Returns whether a face waits for its answer.
     #[inline]
-    pub(crate) fn vacate(&mut self, at: usize) {
-        if self.slots.get_mut(at).is_some_and(|slot| slot.is_some()) {
-            self.slots[at] = None;
-            self.vacant.push(at);
-            self.live -= 1;
-        }
+    pub(crate) fn vacate(&mut self, at: usize) -> bool {
+        let Some(operation) = self.get(at) else {
+            return false;
+        };
+        let answered = matches!(operation.work, Work::Command(_));
+        self.slots[at] = None;
+        self.vacant.push(at);
+        self.live -= 1;
+        answered
     }
 
     /// Operations in flight.
