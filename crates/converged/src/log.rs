@@ -492,10 +492,13 @@ impl Log {
         {
             return open.frame.as_deref();
         }
-        self.filled
-            .iter()
-            .find(|filled| filled.page == page)
-            .map(|filled| &*filled.frame)
+        let (first, last) = (self.filled.front()?, self.filled.back()?);
+        // Filled pages lie one behind another, in one or two blocks but for a record of many blocks.
+        let near = page.block == first.page.block || page.block == last.page.block;
+        if !near && self.filled.len() <= PAGES_PER_BLOCK {
+            return None;
+        }
+        self.filled.iter().find(|filled| filled.page == page).map(|filled| &*filled.frame)
     }
 }
 

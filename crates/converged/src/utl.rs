@@ -121,10 +121,12 @@ impl<M: Media> Utl<M> {
     /// The bytes of a page (data, then spare) if the CPU can reach them now.
     #[inline]
     pub(crate) fn page(&self, page: PageAddress) -> Option<&[u8]> {
-        self.log
-            .peek(page)
-            .or_else(|| self.dram.peek(page))
-            .or_else(|| self.media.view(page))
+        let open = self.log.peek(page);
+        if self.traits.addressable {
+            // Device DRAM holds pages of such a medium only where it has none to show.
+            return open.or_else(|| self.media.view(page)).or_else(|| self.dram.peek(page));
+        }
+        open.or_else(|| self.dram.peek(page))
     }
 
     /// The last sequence given out.

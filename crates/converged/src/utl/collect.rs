@@ -350,8 +350,7 @@ impl<M: Media> Utl<M> {
     }
 
     fn move_live(&mut self, entry: Entry, header: &RecordHeader) -> Result<Moved, Stall> {
-        let key = self.key_of(entry, header)?;
-        let hash = self.hasher.hash(header.namespace, &key);
+        let hash = self.hash_of(entry, header)?;
         if !self.index.contains(hash, entry.address) {
             return Ok(Moved::Done);
         }

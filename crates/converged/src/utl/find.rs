@@ -304,6 +304,16 @@ impl<M: Media> Utl<M> {
         Ok((taken, crc))
     }
 
+    /// The hash of a record's key.
+    #[inline]
+    pub(crate) fn hash_of(&self, entry: Entry, header: &RecordHeader) -> Result<KeyHash, Stall> {
+        let key_bytes = usize::from(header.key_bytes);
+        match Gather::new(self, entry.address, HEADER_BYTES, key_bytes).next() {
+            Some(Ok(key)) if key.len() == key_bytes => Ok(self.hasher.hash(header.namespace, key)),
+            _ => Ok(self.hasher.hash(header.namespace, &self.key_of(entry, header)?)),
+        }
+    }
+
     /// The key of a record, for records that are named by their place and not by their key.
     pub(crate) fn key_of(&self, entry: Entry, header: &RecordHeader) -> Result<Vec<u8>, Stall> {
         let mut key = Vec::with_capacity(usize::from(header.key_bytes));
