@@ -56,7 +56,8 @@ struct Writing {
     encoder: Encoder,
     /// Next segment of the index; behind the last comes the tail, then nothing.
     segment: usize,
-    ended: bool,
+    /// Set behind the end of the stream: everything that the index knew then lies below this barrier.
+    ended: Option<u64>,
     blocks: Vec<BlockId>,
     page: usize,
     part: u64,
@@ -157,7 +158,7 @@ impl Checkpointer {
             id: self.id_next,
             encoder: Encoder::begin(utl, self.id_next, start_order),
             segment: 0,
-            ended: false,
+            ended: None,
             blocks: Vec::new(),
             page: PAGES_PER_BLOCK,
             part: 0,
@@ -176,7 +177,7 @@ impl Checkpointer {
             }
             moved = true;
         }
-        let written = writing.ended && writing.encoder.buffered() == 0 && writing.in_flight == 0;
+        let written = writing.ended.is_some() && writing.encoder.buffered() == 0 && writing.in_flight == 0;
         if !written {
             self.state = State::Writing(writing);
             return moved;
@@ -228,20 +229,33 @@ impl Writing {
     }
 
     /// Puts more of the stream into the buffer, so that a page can be cut from it.
-    fn fill<M: Media>(&mut self, utl: &Utl<M>) {
-        while self.encoder.buffered() < PAGE_DATA_BYTES && !self.ended {
+    fn fill<M: Media>(&mut self, utl: &mut Utl<M>) {
+        while self.encoder.buffered() < PAGE_DATA_BYTES && self.ended.is_none() {
             if self.segment < SEGMENTS {
                 self.encoder.segment(&utl.index, self.segment);
                 self.segment += 1;
             } else {
                 self.encoder.end(utl);
-                self.ended = true;
+                let barrier = utl.log.position();
+                utl.commit.want_barrier(barrier);
+                self.ended = Some(barrier);
             }
         }
     }
 
-    /// Programs one page from the buffer. False when blocks, frames or the media's queue are short.
+    /// Whether the page to be written next is the last one.
+    fn is_last_page(&self) -> bool {
+        self.ended.is_some() && self.encoder.buffered() <= PAGE_DATA_BYTES
+    }
+
+    /// Programs one page from the buffer. False when blocks, frames or the media's queue are short, and before the last
+    /// page until everything that the index knew is durable: the last page makes the checkpoint count, and it lacks what
+    /// a removal took away, though a power cut could still undo the removal.
     fn write_page<M: Media>(&mut self, utl: &mut Utl<M>, now: Nanos) -> bool {
+        let last = self.is_last_page();
+        if last && self.ended.is_some_and(|barrier| utl.commit.durable_barrier < barrier) {
+            return false;
+        }
         if self.page == PAGES_PER_BLOCK {
             if utl.blocks.ready() <= RESERVE_BLOCKS {
                 return false;
@@ -256,7 +270,6 @@ impl Writing {
             return false;
         };
         let used = self.encoder.peek(&mut frame[..PAGE_DATA_BYTES]);
-        let last = self.ended && self.encoder.buffered() == used;
         let page = PageAddress::new(block, u8::try_from(self.page).unwrap_or(u8::MAX));
         let spare = PageSpare {
             kind: PageKind::Checkpoint,

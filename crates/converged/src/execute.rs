@@ -342,9 +342,13 @@ fn batch<M: Media>(
             return Ok(outcome);
         }
     }
+    // What made a key absent may still be lost to a power cut while this batch is not: then the batch says it itself.
+    let absent_for_good = utl.last_removal <= utl.commit.durable;
     let effective: Vec<Planned<'_>> = planned
         .into_iter()
-        .filter(|(_, write, found)| matches!(write, BatchWrite::Store { .. }) || found.is_some())
+        .filter(|(_, write, found)| {
+            matches!(write, BatchWrite::Store { .. }) || found.is_some() || !absent_for_good
+        })
         .collect();
     let more: usize = effective.iter().map(|(_, write, _)| bytes_of(write)).sum();
     let less = effective
