@@ -15,7 +15,7 @@ use crate::device::VictimPolicy;
 use crate::limits::VALUE_BYTES_MAX;
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, Geometry};
 use crate::record::{RecordAddress, UNIT_BYTES};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a block is good for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +110,9 @@ pub struct Blocks {
     by_order: BTreeMap<u64, BlockId>,
     /// Evacuated, but the erase is not yet durable: they still hold back the watermark.
     fading: Vec<Fading>,
+    /// Blocks that were neither adopted nor erased yet: pages of an earlier life may lie in them, behind a first page
+    /// that an interrupted erase has blanked.
+    unknown: BTreeSet<BlockId>,
     erasing: usize,
     order_next: u64,
     checkpoint_order: u64,
@@ -128,6 +131,7 @@ impl Blocks {
             ready: VecDeque::new(),
             by_order: BTreeMap::new(),
             fading: Vec::new(),
+            unknown: BTreeSet::new(),
             erasing: 0,
             order_next: 1,
             checkpoint_order: 0,
@@ -207,7 +211,20 @@ impl Blocks {
         let block = self.dirty.pop_front()?;
         self.table[block.index()].state = BlockState::Erasing;
         self.erasing += 1;
+        if self.unknown.remove(&block) {
+            self.fading.push(Fading {
+                block,
+                open_sequence: Sequence(0),
+                erase: Erase::Accepted,
+            });
+        }
         Some(block)
+    }
+
+    /// Whether a block may hold records that nobody has counted, so that no tombstone can go.
+    #[must_use]
+    pub fn has_unknown(&self) -> bool {
+        !self.unknown.is_empty()
     }
 
     /// The erase of a block was refused for now.
@@ -215,6 +232,11 @@ impl Blocks {
         self.table[block.index()].state = BlockState::Dirty;
         self.dirty.push_front(block);
         self.erasing -= 1;
+        let fading = self.fading.iter().position(|fading| fading.block == block);
+        if let Some(at) = fading {
+            self.fading.swap_remove(at);
+            self.unknown.insert(block);
+        }
     }
 
     /// An erase is done.
@@ -341,9 +363,11 @@ impl Blocks {
             .next()
             .map(|block| self.get(*block).open_sequence);
         let fading = self.fading.iter().map(|fading| fading.open_sequence).min();
+        let unknown = self.has_unknown().then_some(Sequence(0));
         oldest
             .into_iter()
             .chain(fading)
+            .chain(unknown)
             .min()
             .unwrap_or(Sequence(u64::MAX))
     }
@@ -491,6 +515,7 @@ impl Blocks {
         let table = &self.table;
         self.dirty
             .retain(|block| table[block.index()].state == BlockState::Dirty);
+        self.unknown = self.dirty.iter().copied().collect();
         accepted
     }
 

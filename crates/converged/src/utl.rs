@@ -139,7 +139,7 @@ impl<M: Media> Utl<M> {
     pub(crate) fn capacity_bytes(&self) -> u64 {
         let checkpoints = (2 * self.index.len() * crate::index::hashed::ENTRY_BYTES as u64)
             .div_ceil(BLOCK_DATA_BYTES as u64);
-        let set_aside = (LOW_BLOCKS + 2 + self.stats.quarantined as usize) as u64 + checkpoints;
+        let set_aside = LOW_BLOCKS as u64 + 2 + self.stats.quarantined + checkpoints;
         let blocks = u64::from(self.geometry.blocks).saturating_sub(set_aside);
         blocks * BLOCK_DATA_BYTES as u64 / 32 * 31
     }
@@ -223,7 +223,11 @@ impl<M: Media> Utl<M> {
             self.blocks.erasing(block);
             moved = true;
         }
-        let wanted = READY_BLOCKS.max(self.ready_wanted + self.set_aside + RESERVE_BLOCKS);
+        let wanted = if self.wants_all_erased() {
+            usize::MAX
+        } else {
+            READY_BLOCKS.max(self.ready_wanted + self.set_aside + RESERVE_BLOCKS)
+        };
         while self.blocks.ready() + self.blocks.erasing_now() < wanted {
             let Some(block) = self.blocks.take_dirty() else {
                 break;

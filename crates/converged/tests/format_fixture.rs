@@ -4,6 +4,8 @@
 //! The fixture is a run of pages: number of the page over the medium (u32, little-endian), then data and spare (4,224
 //! bytes). `record-v1.bin` was written by [`write_the_fixture`], which is run by hand when a version is added.
 
+#![expect(clippy::unwrap_used, reason = "a test stops where its setting fails")]
+
 use bytes::Bytes;
 use headwater_converged::command::{
     BatchWrite, Command, Completion, Condition, Expiry, FaceId, NamespaceId, Release,

@@ -11,7 +11,7 @@ use crate::command::Sequence;
 use crate::device::VictimPolicy;
 use crate::index::{Entry, Index, Lifetime};
 use crate::log::{Checksum, Source};
-use crate::media::Media;
+use crate::media::{Media, MediaError};
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
 use crate::page::{NO_RECORD, PageKind, PageSpare};
 use crate::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
@@ -177,7 +177,10 @@ impl<M: Media> Utl<M> {
     fn next_victim(&mut self) -> Option<BlockId> {
         let in_sight = self.blocks_in_sight();
         if in_sight >= HIGH_BLOCKS + self.collector.demand {
-            self.collector.demand = 0;
+            // What is in sight may still wait for a flush: whoever wants it would ask again, and again, if it were forgotten.
+            if self.blocks.free() >= HIGH_BLOCKS + self.collector.demand {
+                self.collector.demand = 0;
+            }
             return None;
         }
         // Tombstones that wait for the oldest block pile up under greedy; then the oldest goes first.
@@ -196,6 +199,13 @@ impl<M: Media> Utl<M> {
             self.want_witness();
         }
         victim
+    }
+
+    /// Whether blocks that were never looked into are in the way: no tombstone can go before they are erased. While
+    /// there is room enough nobody minds the tombstones, and erases are spared.
+    pub(super) fn wants_all_erased(&self) -> bool {
+        let short = self.blocks_in_sight() <= HIGH_BLOCKS + self.collector.demand;
+        self.blocks.has_unknown() && (short || self.tombstones_pile_up())
     }
 
     fn tombstones_pile_up(&self) -> bool {
@@ -417,6 +427,12 @@ impl<M: Media> Utl<M> {
             // Something live is left that could not be read: the block stays, so that the damage shows.
             self.blocks.quarantine(block);
             self.stats.quarantined += 1;
+            if self.collector.cleaning {
+                // Recovery read this record a moment ago, so the medium is failing. What recovery set aside can neither
+                // be erased nor left behind; the next opening sees for itself what can still be read.
+                let page = page_of(block, 0);
+                self.failed.get_or_insert(MediaError::Unreadable { page });
+            }
             return;
         }
         debug_assert_eq!(self.blocks.get(block).state, BlockState::Closed);
