@@ -93,7 +93,8 @@ impl Checkpointer {
     }
 
     /// There is no room and none will come: the next start scans the log instead. Returns whether one was wanted.
-    pub(crate) fn give_up(&mut self) -> bool {
+    pub(crate) fn give_up<M>(&mut self, utl: &mut Utl<M>) -> bool {
+        utl.set_aside = 0;
         let wanted = matches!(self.state, State::Wanting);
         if wanted {
             self.state = State::Idle;
@@ -122,7 +123,7 @@ impl Checkpointer {
         use crate::index::Index;
         let size = utl.index.len() * crate::index::hashed::ENTRY_BYTES as u64 / BLOCK_DATA_BYTES as u64;
         let opened = utl.blocks.order_next().saturating_sub(self.since_order);
-        if opened > BLOCKS_BETWEEN.max(8 * size) && utl.blocks.len() as u64 > BLOCKS_BETWEEN / 4 {
+        if opened > BLOCKS_BETWEEN.max(4 * size) && utl.blocks.len() as u64 > BLOCKS_BETWEEN / 4 {
             self.state = State::Wanting;
         }
     }
@@ -134,8 +135,10 @@ impl Checkpointer {
         let blocks = (bytes + bytes / 8).div_ceil(BLOCK_DATA_BYTES) + 1;
         if utl.blocks.free() < blocks + LOW_BLOCKS || utl.collector.is_cleaning_up() {
             self.state = State::Wanting;
+            utl.set_aside = blocks + LOW_BLOCKS;
             return utl.collector.demand(blocks);
         }
+        utl.set_aside = 0;
         let barrier = utl.log.position();
         utl.commit.want_barrier(barrier);
         self.state = State::Draining {

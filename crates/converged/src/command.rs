@@ -192,7 +192,8 @@ pub enum Command {
     /// Keys of the namespace in the device's own order, which does not change while keys are added and removed
     /// (KV List 06h). The completion brings the keys and the position to go on from.
     List {
-        /// Where to start: [`ListPosition::START`], one that a completion returned, or [`ListPosition::of_key`].
+        /// Where to start: [`ListPosition::START`], one that a completion returned, or that of a key
+        /// ([`Device::position_of`](crate::device::Device::position_of)).
         from: ListPosition,
         /// At most so many keys (more only where keys share one position).
         keys_max: u32,

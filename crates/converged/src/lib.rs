@@ -24,5 +24,6 @@ pub mod reads;
 pub mod record;
 mod recovery;
 pub mod release;
+pub mod rings;
 pub mod trace;
 mod utl;

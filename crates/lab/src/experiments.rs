@@ -1,13 +1,25 @@
 //! The table of experiments. A new one is a file below and a line here.
 
 mod copy;
+mod device;
 mod idle;
+mod index;
+mod recovery;
 mod resp;
+mod waf;
 
 use crate::experiment::Experiment;
 
 /// In the order a reader wants them.
-pub(crate) const TABLE: &[Experiment] = &[copy::EXPERIMENT, resp::EXPERIMENT, idle::EXPERIMENT];
+pub(crate) const TABLE: &[Experiment] = &[
+    copy::EXPERIMENT,
+    device::EXPERIMENT,
+    resp::EXPERIMENT,
+    idle::EXPERIMENT,
+    waf::EXPERIMENT,
+    index::EXPERIMENT,
+    recovery::EXPERIMENT,
+];
 
 #[cfg(test)]
 mod tests {

@@ -364,8 +364,7 @@ impl<M: Media> Utl<M> {
     }
 
     fn move_live(&mut self, entry: Entry, header: &RecordHeader) -> Result<Moved, Stall> {
-        let key = self.key_of(entry, header)?;
-        let hash = self.hasher.hash(header.namespace, &key);
+        let hash = self.hash_of(entry, header)?;
         if !self.index.contains(hash, entry.address) {
             return Ok(Moved::Done);
         }
@@ -405,23 +404,25 @@ impl<M: Media> Utl<M> {
     fn append_moved(&mut self, entry: Entry, header: &RecordHeader) -> Result<RecordAddress, Stall> {
         let bytes = entry.units as usize * UNIT_BYTES;
         self.room(bytes, 0)?;
-        let payload_bytes = header.payload_end() - HEADER_BYTES;
-        let mut pieces = Vec::with_capacity(2);
-        for piece in Gather::new(self, entry.address, HEADER_BYTES, payload_bytes) {
-            pieces.push(piece.map_err(|page| Stall::Pages(vec![page]))?.to_vec());
-        }
-        let pieces: Vec<Source<'_>> = pieces.iter().map(|piece| Source::Bytes(piece)).collect();
         let flags = header.flags & !FLAGS_BATCH;
-        let checksum = if flags == header.flags {
-            Checksum::Known
-        } else {
-            Checksum::Compute
-        };
+        let checksum = if flags == header.flags { Checksum::Known } else { Checksum::Compute };
         let header = RecordHeader { flags, ..*header };
         self.stats.moved_bytes += bytes as u64;
-        Ok(self
-            .log
-            .append(&mut self.dram, &mut self.blocks, &header, checksum, &pieces))
+        let payload_bytes = header.payload_end() - HEADER_BYTES;
+        let mut spans = Gather::new(self, entry.address, HEADER_BYTES, payload_bytes);
+        let mut places = [None; PIECES_IN_PLACE];
+        places.iter_mut().for_each(|place| *place = spans.next_span());
+        if spans.next_span().is_none()
+            && let Some(pieces) = in_place(&self.media, &places)
+        {
+            return Ok(self.log.append(&mut self.dram, &mut self.blocks, &header, checksum, &pieces));
+        }
+        let mut payload = Vec::with_capacity(payload_bytes);
+        for piece in Gather::new(self, entry.address, HEADER_BYTES, payload_bytes) {
+            payload.extend_from_slice(piece.map_err(|page| Stall::Pages(vec![page]))?);
+        }
+        let payload = [Source::Bytes(&payload)];
+        Ok(self.log.append(&mut self.dram, &mut self.blocks, &header, checksum, &payload))
     }
 
     fn finish_victim(&mut self, block: BlockId) {
@@ -449,6 +450,23 @@ impl<M: Media> Utl<M> {
     pub(crate) fn expired(&self, found: &Found) -> bool {
         found.header.is_some_and(|header| header.is_expired(self.wall_ms))
     }
+}
+
+/// Records of up to so many pieces are moved without a copy in between, where the medium shows its pages.
+const PIECES_IN_PLACE: usize = 3;
+
+/// The pieces as the medium shows them; `None` when it does not show one.
+fn in_place<'a, M: Media>(
+    media: &'a M,
+    places: &[Option<(PageAddress, usize, usize)>; PIECES_IN_PLACE],
+) -> Option<[Source<'a>; PIECES_IN_PLACE]> {
+    let mut pieces = [Source::Bytes(&[]); PIECES_IN_PLACE];
+    for (piece, place) in pieces.iter_mut().zip(places) {
+        if let Some((page, within, bytes)) = *place {
+            *piece = Source::Bytes(media.view(page)?.get(within..within + bytes)?);
+        }
+    }
+    Some(pieces)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]

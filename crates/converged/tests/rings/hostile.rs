@@ -1,0 +1,262 @@
+//! Clients that err, lie, scribble or vanish: each harms only itself.
+
+use crate::desk::{BASE, Bench, MEMORY_BYTES, at, key};
+use crate::raw_host::RawHost;
+use headwater_dma::iova::Iova;
+use headwater_host::foreign::Foreign;
+use headwater_nvme::controller::{QueueKind, QueueState};
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::kv::{
+    DataPointer, StoreOptions, exist, flush, list, retrieve, store, uio_get, uio_put,
+};
+use headwater_nvme::spec::status::Status;
+use zerocopy::little_endian::{U32, U64};
+
+#[test]
+fn malformed_entries_are_answered_and_harm_nobody() {
+    let mut bench = Bench::new();
+    let mut bad = bench.client(32, QueueKind::Kv);
+    let mut good = bench.client(32, QueueKind::Kv);
+    let value = good.write(0, b"v");
+    let plain = retrieve(1, key(b"k"), at(0, 8));
+    let cases = [
+        (
+            SubmissionEntry {
+                opcode: 0x7F,
+                ..plain
+            },
+            Status::INVALID_OPCODE,
+        ),
+        (SubmissionEntry { flags: 0x40, ..plain }, Status::INVALID_FIELD),
+        (
+            SubmissionEntry {
+                prp2: U64::new(1),
+                ..plain
+            },
+            Status::INVALID_FIELD,
+        ),
+        (
+            SubmissionEntry {
+                cdw11: U32::new(17),
+                ..plain
+            },
+            Status::INVALID_FIELD,
+        ),
+        (
+            SubmissionEntry {
+                cdw11: U32::new(0),
+                ..plain
+            },
+            Status::INVALID_KEY_SIZE,
+        ),
+        (retrieve(0, key(b"k"), at(0, 8)), Status::INVALID_NAMESPACE),
+        (retrieve(17, key(b"k"), at(0, 8)), Status::INVALID_NAMESPACE),
+        (
+            store(
+                1,
+                key(b"k"),
+                DataPointer {
+                    address: BASE,
+                    bytes: u32::MAX,
+                },
+                StoreOptions::NONE,
+            ),
+            Status::INVALID_VALUE_SIZE,
+        ),
+        (list(1, None, at(0, 3)), Status::INVALID_FIELD),
+        (uio_put(1, at(0, 8), at(0, 8)), Status::INVALID_OPCODE),
+    ];
+    let ids: Vec<_> = cases.iter().map(|(entry, _)| bad.submit(*entry)).collect();
+    let stored = good.submit(store(1, key(b"k"), value, StoreOptions::NONE));
+    assert_eq!(bench.answers(&mut good)[&stored].0, Status::SUCCESS);
+    let answers = bench.answers(&mut bad);
+    assert_eq!(answers.len(), cases.len());
+    for (id, (_, status)) in ids.iter().zip(cases) {
+        assert_eq!(answers[id], (status, 0));
+    }
+    assert_eq!(bench.face.stats().refused, cases.len() as u64);
+}
+
+#[test]
+fn foreign_memory_is_out_of_reach() {
+    let mut bench = Bench::new();
+    let mut client = bench.client(32, QueueKind::Uio);
+    let mut other = bench.client(32, QueueKind::Uio);
+    // Memory that only the other client has.
+    let secret = Foreign::anonymous(4_096).unwrap();
+    secret.copy_out(0, b"secret").unwrap();
+    let table = bench.face.memory(other.id).unwrap();
+    table.register(Iova(1 << 40), secret).unwrap();
+    let theirs = DataPointer {
+        address: 1 << 40,
+        bytes: 6,
+    };
+    let beyond = at(MEMORY_BYTES - 3, 4);
+    let around = DataPointer {
+        address: u64::MAX,
+        bytes: 4,
+    };
+    for place in [theirs, beyond, around, DataPointer { address: 0, bytes: 1 }] {
+        for entry in [
+            store(1, key(b"k"), place, StoreOptions::NONE),
+            retrieve(1, key(b"k"), place),
+            list(1, None, DataPointer { bytes: 4, ..place }),
+            uio_put(1, place, at(0, 1)),
+            uio_put(1, at(0, 1), place),
+            uio_get(1, place, at(0, 1)),
+            uio_get(1, at(0, 1), place),
+        ] {
+            assert_eq!(bench.run(&mut client, entry), (Status::DATA_TRANSFER_ERROR, 0));
+        }
+    }
+    assert_eq!(
+        bench.run(&mut client, exist(1, key(b"k"))).0,
+        Status::KEY_DOES_NOT_EXIST
+    );
+    let own = store(1, key(b"k"), theirs, StoreOptions::NONE);
+    assert_eq!(
+        bench.run(&mut other, own).0,
+        Status::SUCCESS,
+        "it is the other's own"
+    );
+}
+
+#[test]
+fn a_client_that_vanishes_leaves_nothing_behind() {
+    let mut bench = Bench::new();
+    let mut gone = bench.client(8, QueueKind::Kv);
+    let mut stays = bench.client(8, QueueKind::Kv);
+    for _ in 0..8 {
+        gone.submit(store(1, key(b"k"), at(0, 100), StoreOptions::NONE));
+    }
+    bench.face.poll(&mut bench.device);
+    bench.face.remove_client(gone.id);
+    bench.settle();
+    assert_eq!(bench.face.queue_state(gone.queue.id), None);
+    assert_eq!(bench.face.in_flight(), 0);
+    assert_eq!(bench.run(&mut stays, exist(1, key(b"k"))).0, Status::SUCCESS);
+}
+
+#[test]
+fn a_live_command_id_used_again_is_refused_and_the_first_still_answered() {
+    let mut bench = Bench::new();
+    let client = bench.face.add_client();
+    let mut raw = RawHost::new(&mut bench.face, client, 8);
+    raw.push(7, exist(1, key(b"k")));
+    bench.face.poll(&mut bench.device);
+    raw.push(7, flush(1));
+    bench.settle();
+    let mut answers = raw.reap_all();
+    answers.sort_by_key(|(_, status)| status.code);
+    assert_eq!(
+        answers,
+        [(7, Status::COMMAND_ID_CONFLICT), (7, Status::KEY_DOES_NOT_EXIST)]
+    );
+    raw.push(7, flush(1));
+    bench.settle();
+    assert_eq!(raw.reap_all(), [(7, Status::SUCCESS)], "free again");
+}
+
+#[test]
+fn a_full_completion_queue_stops_its_client_only() {
+    let mut bench = Bench::new();
+    let client = bench.face.add_client();
+    let mut raw = RawHost::new(&mut bench.face, client, 4);
+    let mut good = bench.client(4, QueueKind::Kv);
+    // Four answers fill the completion queue, one waits for room, and the next four commands stay in their ring.
+    for id in 0..9 {
+        raw.push(id, exist(1, key(b"k")));
+        bench.settle();
+    }
+    assert_eq!(bench.face.stats().answered, 5, "back-pressure reaches the client");
+    assert_eq!(bench.run(&mut good, flush(1)).0, Status::SUCCESS);
+    let mut answered = Vec::new();
+    for _ in 0..10 {
+        answered.extend(raw.reap_all().into_iter().map(|(id, _)| id));
+        bench.settle();
+    }
+    answered.sort_unstable();
+    assert_eq!(answered, (0..9).collect::<Vec<_>>(), "each answered once");
+}
+
+#[test]
+fn an_impossible_doorbell_fails_its_queue_only() {
+    let mut bench = Bench::new();
+    let client = bench.face.add_client();
+    let mut raw = RawHost::new(&mut bench.face, client, 4);
+    let mut good = bench.client(4, QueueKind::Kv);
+    raw.push(1, flush(1));
+    bench.face.poll(&mut bench.device);
+    raw.ring_impossibly();
+    bench.settle();
+    assert!(matches!(
+        bench.face.queue_state(raw.id()),
+        Some(QueueState::Failed(_))
+    ));
+    assert_eq!(
+        raw.reap_all(),
+        [(1, Status::SUCCESS)],
+        "what was taken is answered"
+    );
+    assert_eq!(bench.run(&mut good, flush(1)).0, Status::SUCCESS);
+    bench.face.delete_queue(raw.id()).unwrap();
+    bench.settle();
+    assert_eq!(bench.face.queue_state(raw.id()), None);
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "a failure can be run again by its seed")]
+fn scribbling_over_rings_harms_only_the_scribbler() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    for _ in 0..50 {
+        let mut bench = Bench::new();
+        let client = bench.face.add_client();
+        let memory = Foreign::anonymous(4_096).unwrap();
+        bench
+            .face
+            .memory(client)
+            .unwrap()
+            .register(Iova(BASE), memory)
+            .unwrap();
+        let mut raw = RawHost::new(&mut bench.face, client, 8);
+        let mut good = bench.client(4, QueueKind::Uio);
+        let value = good.write(0, b"mine");
+        // In a namespace that no word of the scribbler is likely to name and that no scribble below writes.
+        let mine = key(b"mine");
+        assert_eq!(
+            bench.run(&mut good, store(9, mine, value, StoreOptions::NONE)).0,
+            Status::SUCCESS
+        );
+        for _ in 0..200 {
+            match random.u8(..4) {
+                0 => raw.set(random.usize(..), random.u64(..)),
+                1 => raw.set(random.usize(..), random.u64(..10)),
+                2 => {
+                    let mut entry = retrieve(
+                        random.u32(..3),
+                        key(b"k"),
+                        at(random.usize(..8_192), random.usize(..5_000)),
+                    );
+                    entry.opcode = random.choice([0, 1, 2, 6, 0x10, 0x14, 0x81, 0x82]).unwrap();
+                    raw.push(random.u16(..), entry);
+                }
+                _ => {
+                    raw.reap();
+                }
+            }
+            bench.turn();
+        }
+        bench.settle();
+        assert_eq!(bench.face.in_flight(), 0, "every command found its end");
+        assert_eq!(
+            bench.run(&mut good, retrieve(9, mine, at(100, 10))),
+            (Status::SUCCESS, 4)
+        );
+        assert_eq!(good.read(100, 5), b"mine\0");
+        bench.face.remove_client(client);
+        bench.settle();
+        assert_eq!(bench.face.queue_state(raw.id()), None);
+    }
+}

@@ -1,0 +1,7 @@
+//! What the ring face promises to clients in this process, good and bad ones.
+
+mod commands;
+mod desk;
+mod hostile;
+mod life;
+mod raw_host;

@@ -1,0 +1,18 @@
+//! Runs one experiment and prints its table: what `headwater lab run` does, without the daemon around it.
+//!
+//! In: a name, and `--quick`. Out: the table on standard output.
+
+use headwater_lab::{LabError, Options, render_table, run};
+
+#[expect(clippy::print_stdout, reason = "an example's output is its purpose")]
+fn main() -> Result<(), LabError> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let name = arguments.iter().find(|argument| !argument.starts_with('-'));
+    let options = Options {
+        quick: arguments.iter().any(|argument| argument == "--quick"),
+        ..Options::default()
+    };
+    let outcome = run(name.map_or("copy", String::as_str), options)?;
+    println!("{}", render_table(&outcome));
+    Ok(())
+}

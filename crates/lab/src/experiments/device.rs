@@ -1,0 +1,271 @@
+//! The device behind in-process rings, beside the copies that it cannot avoid.
+//!
+//! In: a device on flash in memory, 70 % full, much larger than the last-level cache, its collector at work. Out: CPU
+//! nanoseconds a get and a put. The floor moves and checks the same bytes with the same kernel and nothing else: for a get
+//! from a random place of a region as large as the medium, for a put to a random place, as often as the medium was really
+//! written (write amplification is physics, not overhead).
+
+mod subject;
+
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Experiment, Findings, LabError};
+use crate::measure::{Contestant, Pin, Spread, cpu_ns_each, in_turns};
+use crate::report::Row;
+use headwater_host::copy::copy_crc32c;
+use headwater_host::region::Region;
+use std::cell::RefCell;
+use std::hint::black_box;
+use subject::{DEPTH, Stages, Subject, Work, record_bytes};
+
+/// The table's line.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "device",
+    summary: "CPU of a get and a put through rings and the whole device",
+    baseline: "copy and CRC of the same bytes, nothing else",
+    claims: &["p1.device.*"],
+    run,
+};
+
+const LARGE: u32 = 4_096;
+const SMALL: u32 = 100;
+
+/// How much is done.
+struct Extent {
+    /// Keys with values of [`LARGE`].
+    large_keys: u64,
+    /// Keys with values of [`SMALL`].
+    small_keys: u64,
+    /// Commands of a round.
+    commands: u64,
+    rounds: usize,
+}
+
+// A medium of 512 MiB is sixteen times the largest cache we know of here.
+const QUICK: Extent = Extent {
+    large_keys: 90_000,
+    small_keys: 1_000_000,
+    commands: 32_768,
+    rounds: 9,
+};
+const FULL: Extent = Extent {
+    large_keys: 1_000_000,
+    small_keys: 4_000_000,
+    commands: 131_072,
+    rounds: 15,
+};
+
+fn run(context: &Context) -> Result<Findings, LabError> {
+    let extent = if context.is_quick() { QUICK } else { FULL };
+    let _pin = Pin::here();
+    let mut findings = Findings::default();
+    large(context.seed(), &extent, &mut findings)?;
+    small(context.seed(), &extent, &mut findings)?;
+    Ok(findings)
+}
+
+/// The bytes alone.
+struct Floor {
+    region: Region,
+    buffers: Vec<u8>,
+    random: fastrand::Rng,
+    stride: usize,
+    places: usize,
+    block_bytes: usize,
+}
+
+impl Floor {
+    fn new(bytes: usize, value_bytes: u32, seed: u64) -> Result<Self, LabError> {
+        let mut region = Region::zeroed(bytes).map_err(|error| LabError::Start {
+            program: "the floor".to_owned(),
+            reason: error.to_string(),
+        })?;
+        // Pages that were never written are all the same page, which is always in the cache.
+        region.chunks_mut(64).zip(1_u64..).for_each(|(line, number)| {
+            line[..8].copy_from_slice(&number.to_le_bytes());
+        });
+        let stride = record_bytes(value_bytes);
+        Ok(Self {
+            region,
+            buffers: vec![1; DEPTH as usize * value_bytes.next_multiple_of(64) as usize],
+            random: fastrand::Rng::with_seed(seed),
+            stride,
+            places: bytes / stride,
+            block_bytes: value_bytes as usize,
+        })
+    }
+
+    fn round(&mut self, count: u64, work: Work) {
+        let buffer_stride = self.buffers.len() / DEPTH as usize;
+        for (turn, _) in (0..DEPTH as usize).cycle().zip(0..count) {
+            let place = self.random.usize(..self.places) * self.stride;
+            let there = &mut self.region[place..place + self.block_bytes];
+            let here = &mut self.buffers[turn * buffer_stride..][..self.block_bytes];
+            black_box(match work {
+                Work::Get => copy_crc32c(here, there, 0),
+                Work::Put => copy_crc32c(there, here, 0),
+            });
+        }
+    }
+}
+
+/// What one measured round found: CPU nanoseconds a command, and how often each byte of a client was written.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    cpu_ns: f64,
+    amplification: f64,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes of one run are far below 2^52")]
+fn measured(subject: &mut Subject, count: u64, work: Work) -> Result<Sample, LabError> {
+    let before = subject.stats();
+    let mut result = Ok(());
+    let cpu_ns = cpu_ns_each(count, || result = subject.round(count, work));
+    result?;
+    let after = subject.stats();
+    let programmed = (after.programmed_bytes - before.programmed_bytes) as f64;
+    let client = (after.client_bytes - before.client_bytes) as f64;
+    Ok(Sample {
+        cpu_ns,
+        amplification: programmed / client,
+    })
+}
+
+fn floor_sample(floor: &RefCell<Floor>, count: u64, work: Work) -> Sample {
+    let mut floor = floor.borrow_mut();
+    Sample {
+        cpu_ns: cpu_ns_each(count, || floor.round(count, work)),
+        amplification: 1.0,
+    }
+}
+
+fn large(seed: u64, extent: &Extent, findings: &mut Findings) -> Result<(), LabError> {
+    let mut subject = Subject::filled(extent.large_keys, LARGE, seed)?;
+    let floor = RefCell::new(Floor::new(subject.media_bytes(), LARGE, seed)?);
+    // Until every block was collected once, the medium is younger than it will ever be again.
+    subject.round(extent.large_keys * 3, Work::Put)?;
+    let stages = [Work::Get, Work::Put].map(|work| (work, subject.staged_round(extent.commands, work)));
+    let subject = RefCell::new(subject);
+    let count = extent.commands;
+    let mut get = || {
+        let subject = &mut subject.borrow_mut();
+        subject.round(count / 8, Work::Put)?;
+        measured(subject, count, Work::Get)
+    };
+    let mut put = || measured(&mut subject.borrow_mut(), count, Work::Put);
+    let mut get_floor = || Ok(floor_sample(&floor, count, Work::Get));
+    let mut put_floor = || Ok(floor_sample(&floor, count, Work::Put));
+    let mut contestants: [Contestant<'_, Sample, LabError>; 4] =
+        [&mut get, &mut get_floor, &mut put, &mut put_floor];
+    let samples = in_turns(extent.rounds, &mut contestants)?;
+    let cpu = |index: usize| -> Vec<f64> { samples[index].iter().map(|sample| sample.cpu_ns).collect() };
+    let amplification: Vec<f64> = samples[2].iter().map(|sample| sample.amplification).collect();
+    let amplification_spread = Spread::of(&amplification);
+    let put_floor: Vec<f64> = cpu(3)
+        .iter()
+        .zip(&amplification)
+        .map(|(ns, times)| ns * times)
+        .collect();
+    for (case, of, floor) in [("get.4k", cpu(0), cpu(1)), ("put.4k", cpu(2), put_floor.clone())] {
+        findings.rows.push(
+            Row::new()
+                .with("case", case)
+                .with("cpu_ns", Spread::of(&of))
+                .with("floor_cpu_ns", Spread::of(&floor))
+                .with("ratio", Spread::of_ratios(&of, &floor))
+                .with(
+                    "write_amplification",
+                    amplification_spread.filter(|_| case == "put.4k"),
+                ),
+        );
+    }
+    let mut names = ["get.4k", "put.4k"].into_iter();
+    for (_, stages) in stages {
+        findings
+            .rows
+            .push(stage_row(names.next().unwrap_or("4k"), stages?, count));
+    }
+    findings.claims.push(ratio_claim(
+        "p1.device.get.4k",
+        Goal::AtMost(1.25),
+        (&cpu(0), &cpu(1)),
+        "copy and CRC of a random record",
+    ));
+    let baseline = format!(
+        "copy and CRC to a random place, {:.2} times a put",
+        amplification_spread.map_or(f64::NAN, |spread| spread.median)
+    );
+    findings.claims.push(ratio_claim(
+        "p1.device.put.4k",
+        Goal::AtMost(1.6),
+        (&cpu(2), &put_floor),
+        &baseline,
+    ));
+    Ok(())
+}
+
+fn small(seed: u64, extent: &Extent, findings: &mut Findings) -> Result<(), LabError> {
+    let mut subject = Subject::filled(extent.small_keys, SMALL, seed)?;
+    let floor = RefCell::new(Floor::new(subject.media_bytes(), SMALL, seed)?);
+    subject.round(extent.small_keys / 2, Work::Put)?;
+    let count = extent.commands * 4;
+    let stages = subject.staged_round(count, Work::Get)?;
+    let subject = RefCell::new(subject);
+    let mut get = || {
+        let subject = &mut subject.borrow_mut();
+        subject.round(count / 8, Work::Put)?;
+        measured(subject, count, Work::Get)
+    };
+    let mut get_floor = || Ok(floor_sample(&floor, count, Work::Get));
+    let mut contestants: [Contestant<'_, Sample, LabError>; 2] = [&mut get, &mut get_floor];
+    let samples = in_turns(extent.rounds, &mut contestants)?;
+    let cpu = |index: usize| -> Vec<f64> { samples[index].iter().map(|sample| sample.cpu_ns).collect() };
+    let (of, floor) = (cpu(0), cpu(1));
+    let rates: Vec<f64> = of.iter().map(|ns| 1e9 / ns).collect();
+    let rate = Spread::of(&rates);
+    findings.rows.push(
+        Row::new()
+            .with("case", "get.100")
+            .with("cpu_ns", Spread::of(&of))
+            .with("floor_cpu_ns", Spread::of(&floor))
+            .with("commands_per_s", rate),
+    );
+    findings.rows.push(stage_row("get.100", stages, count));
+    let baseline = format!(
+        "copy and CRC of a random record at {:.0} ns",
+        Spread::of(&floor).map_or(f64::NAN, |spread| spread.median)
+    );
+    findings.claims.push(Claim::found(
+        "p1.device.get.100",
+        Goal::AtLeast(1_000_000.0),
+        (
+            rate.map_or(f64::NAN, |spread| spread.median),
+            "gets a second and core",
+        ),
+        Label::Measured,
+        baseline,
+    ));
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "52 bits of nanoseconds are 52 days")]
+fn stage_row(case: &'static str, stages: Stages, count: u64) -> Row {
+    let each = |ns: u64| ns as f64 / count.max(1) as f64;
+    Row::new()
+        .with("stages of", case)
+        .with("client_submit_reap_ns", each(stages.client))
+        .with("fetch_decode_submit_ns", each(stages.fetch))
+        .with("device_poll_ns", each(stages.device))
+        .with("completion_ns", each(stages.complete))
+}
+
+fn ratio_claim(name: &str, goal: Goal, (of, floor): (&[f64], &[f64]), floor_name: &str) -> Claim {
+    let value = Spread::of_ratios(of, floor).map_or(f64::NAN, |spread| spread.median);
+    let floor_ns = Spread::of(floor).map_or(f64::NAN, |spread| spread.median);
+    Claim::found(
+        name,
+        goal,
+        (value, "ratio of CPU a command"),
+        Label::Measured,
+        format!("{floor_name}, {floor_ns:.0} ns"),
+    )
+}

@@ -1,0 +1,240 @@
+//! A device with its ring face and one client, all on the calling thread.
+//!
+//! In: how many keys of which size. Out: rounds of gets and puts by random key, each answer checked. Invariant: a round
+//! ends with nothing in flight, so its cost is that of its own commands.
+
+use crate::experiment::LabError;
+use headwater_converged::command::FaceId;
+use headwater_converged::device::{Device, DeviceConfig, DeviceStats, Durability, Start};
+use headwater_converged::limits::NAMESPACES;
+use headwater_converged::media::Geometry;
+use headwater_converged::media::geometry::BLOCK_DATA_BYTES;
+use headwater_converged::media::memory::MemoryMedia;
+use headwater_converged::record::{HEADER_BYTES, UNIT_BYTES};
+use headwater_converged::rings::{ClientQueue, RingFace};
+use headwater_dma::iova::Iova;
+use headwater_host::clock::{Clock, Nanos};
+use headwater_host::foreign::Foreign;
+use headwater_nvme::controller::QueueKind;
+use headwater_nvme::spec::kv::{DataPointer, InlineKey, StoreOptions, retrieve, store};
+use std::fmt::Display;
+
+/// Commands in flight.
+pub(super) const DEPTH: u32 = 32;
+/// Where the client's buffers begin in its own numbering.
+const BUFFERS: Iova = Iova(1 << 20);
+const KEY_BYTES: usize = 16;
+/// Turns without an answer after which the device is taken for stuck.
+const IDLE_TURNS_MAX: u32 = 1_000_000;
+
+/// What a round does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Retrieve of a key that is there.
+    Get,
+    /// Store over a key that is there.
+    Put,
+}
+
+/// Where the elapsed time of a round went; nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stages {
+    /// The client: entries written, doorbell, answers reaped.
+    pub(super) client: u64,
+    /// The face: fetch, decode, addresses, submission to the device.
+    pub(super) fetch: u64,
+    /// The device's turn.
+    pub(super) device: u64,
+    /// The face: completions posted.
+    pub(super) complete: u64,
+}
+
+/// The device, its face, its client.
+pub(super) struct Subject {
+    device: Device<MemoryMedia>,
+    face: RingFace,
+    queue: ClientQueue,
+    clock: Clock,
+    random: fastrand::Rng,
+    keys: u64,
+    value_bytes: u32,
+    media_bytes: usize,
+}
+
+/// Bytes of a record of this value, which is what a get touches.
+pub(super) fn record_bytes(value_bytes: u32) -> usize {
+    (HEADER_BYTES + KEY_BYTES + value_bytes as usize).next_multiple_of(UNIT_BYTES)
+}
+
+impl Subject {
+    /// A device that holds `keys` values and is 70 % full with them.
+    pub(super) fn filled(keys: u64, value_bytes: u32, seed: u64) -> Result<Self, LabError> {
+        let data = usize::try_from(keys)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(record_bytes(value_bytes));
+        let blocks = u32::try_from(data / 7 * 10 / BLOCK_DATA_BYTES).unwrap_or(u32::MAX);
+        let media = MemoryMedia::erased(Geometry::with_blocks(blocks)).map_err(start)?;
+        let config = DeviceConfig {
+            durability: [Durability::OnFlush; NAMESPACES],
+            ..DeviceConfig::default()
+        };
+        let clock = Clock::start();
+        let at = Start {
+            now: clock.now(),
+            wall: clock.wall(),
+        };
+        let device = Device::open(media, config, at, &mut |_| {}).map_err(start)?;
+        let mut face = RingFace::new(FaceId(1)).map_err(start)?;
+        let client = face.add_client();
+        let buffers =
+            Foreign::anonymous(DEPTH as usize * value_bytes.next_multiple_of(64) as usize).map_err(start)?;
+        if let Some(memory) = face.memory(client) {
+            memory.register(BUFFERS, buffers).map_err(start)?;
+        }
+        let queue = face
+            .create_queue_pair(client, DEPTH, QueueKind::Kv)
+            .map_err(start)?;
+        let mut subject = Self {
+            device,
+            face,
+            queue,
+            clock,
+            random: fastrand::Rng::with_seed(seed),
+            keys,
+            value_bytes,
+            media_bytes: blocks as usize * BLOCK_DATA_BYTES,
+        };
+        let mut next = 0;
+        subject.run(keys, Work::Put, |_, _| {
+            next += 1;
+            next - 1
+        })?;
+        Ok(subject)
+    }
+
+    /// Data bytes of the medium.
+    pub(super) fn media_bytes(&self) -> usize {
+        self.media_bytes
+    }
+
+    pub(super) fn stats(&self) -> DeviceStats {
+        self.device.stats()
+    }
+
+    /// A round of `count` commands on uniformly random keys.
+    pub(super) fn round(&mut self, count: u64, work: Work) -> Result<(), LabError> {
+        self.run(count, work, |random, keys| random.u64(..keys))
+    }
+
+    fn run(
+        &mut self,
+        count: u64,
+        work: Work,
+        mut pick: impl FnMut(&mut fastrand::Rng, u64) -> u64,
+    ) -> Result<(), LabError> {
+        let (mut left, mut answered, mut idle) = (count, 0, 0);
+        while answered < count {
+            self.submit(&mut left, work, &mut pick);
+            self.face.poll(&mut self.device);
+            self.device.poll(self.clock.now(), self.clock.wall());
+            self.face.poll(&mut self.device);
+            let reaped = self.reap(work)?;
+            answered += reaped;
+            idle = if reaped == 0 { idle + 1 } else { 0 };
+            if idle > IDLE_TURNS_MAX {
+                return Err(failed("the device answers no more"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A round that reads the clock between the stages of every turn.
+    pub(super) fn staged_round(&mut self, count: u64, work: Work) -> Result<Stages, LabError> {
+        let mut stages = Stages::default();
+        let mut pick = |random: &mut fastrand::Rng, keys: u64| random.u64(..keys);
+        let (mut left, mut answered, mut idle) = (count, 0, 0);
+        while answered < count {
+            let t0 = self.clock.now();
+            self.submit(&mut left, work, &mut pick);
+            let t1 = self.clock.now();
+            self.face.poll(&mut self.device);
+            let t2 = self.clock.now();
+            self.device.poll(t2, self.clock.wall());
+            let t3 = self.clock.now();
+            self.face.poll(&mut self.device);
+            let t4 = self.clock.now();
+            let reaped = self.reap(work)?;
+            let t5 = self.clock.now();
+            let span = |from: Nanos, to: Nanos| to.since(from).0;
+            stages.client += span(t0, t1) + span(t4, t5);
+            stages.fetch += span(t1, t2);
+            stages.device += span(t2, t3);
+            stages.complete += span(t3, t4);
+            answered += reaped;
+            idle = if reaped == 0 { idle + 1 } else { 0 };
+            if idle > IDLE_TURNS_MAX {
+                return Err(failed("the device answers no more"));
+            }
+        }
+        Ok(stages)
+    }
+
+    fn submit(&mut self, left: &mut u64, work: Work, pick: &mut impl FnMut(&mut fastrand::Rng, u64) -> u64) {
+        while *left > 0 && self.queue.pair.in_flight() < DEPTH {
+            let Some(key) = InlineKey::new(&key_bytes(pick(&mut self.random, self.keys))) else {
+                return;
+            };
+            let data = DataPointer {
+                address: BUFFERS.0
+                    + *left % u64::from(DEPTH) * u64::from(self.value_bytes.next_multiple_of(64)),
+                bytes: self.value_bytes,
+            };
+            let entry = match work {
+                Work::Get => retrieve(1, key, data),
+                Work::Put => store(1, key, data, StoreOptions::NONE),
+            };
+            if self.queue.pair.submit(entry).is_err() {
+                break;
+            }
+            *left -= 1;
+        }
+        // The device is polled by this very thread: it needs no waking.
+        let _ = self.queue.pair.ring();
+    }
+
+    fn reap(&mut self, work: Work) -> Result<u64, LabError> {
+        let mut reaped = 0;
+        while let Some(completion) = self.queue.pair.reap().map_err(failed)? {
+            if !completion.status.is_success() {
+                return Err(failed(completion.status));
+            }
+            if work == Work::Get && completion.result != self.value_bytes {
+                return Err(failed("a value has another length than was stored"));
+            }
+            reaped += 1;
+        }
+        Ok(reaped)
+    }
+}
+
+fn key_bytes(key: u64) -> [u8; KEY_BYTES] {
+    let mut bytes = [0; KEY_BYTES];
+    let (low, high) = bytes.split_at_mut(8);
+    low.copy_from_slice(&key.to_le_bytes());
+    high.copy_from_slice(&(!key).to_le_bytes());
+    bytes
+}
+
+fn start(reason: impl Display) -> LabError {
+    LabError::Start {
+        program: "the device".to_owned(),
+        reason: reason.to_string(),
+    }
+}
+
+fn failed(reason: impl Display) -> LabError {
+    LabError::Measure {
+        program: "the device".to_owned(),
+        reason: reason.to_string(),
+    }
+}

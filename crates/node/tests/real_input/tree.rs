@@ -1,0 +1,165 @@
+//! The real files: which there are, what each holds, and what it is overwritten with.
+//!
+//! In: a folder that others filled. Out: [`Item`]s whose every content can be computed again from the file, so that the
+//! proof keeps nothing of the values in memory.
+
+use headwater_converged::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use headwater_converged::media::PAGES_PER_BLOCK;
+use headwater_converged::media::geometry::BLOCK_DATA_BYTES;
+use headwater_converged::record::{HEADER_BYTES, UNIT_BYTES};
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+/// How full the device is made, in percent of its pages' data bytes.
+const FULL_PERCENT: u64 = 85;
+/// Capacities are whole numbers of blocks on each of the 32 dies.
+const DIES: u64 = 32;
+/// Blocks from which 85 % of a device is not yet all that it lets clients fill.
+const BLOCKS_MIN: u64 = 160;
+
+/// A file that becomes a key.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    pub(crate) key: Vec<u8>,
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+}
+
+impl Item {
+    /// What its record takes on flash.
+    fn record_bytes(&self) -> u64 {
+        let head = u64::try_from(HEADER_BYTES + self.key.len()).unwrap();
+        (head + self.bytes).next_multiple_of(u64::try_from(UNIT_BYTES).unwrap())
+    }
+
+    /// What the file holds now.
+    pub(crate) fn original(&self) -> Vec<u8> {
+        std::fs::read(&self.path).unwrap()
+    }
+
+    /// What the key is overwritten with in a round: the file's bytes shifted by the round, over and over until the value
+    /// has grown by `growth`. Every byte differs from the file's and from any other round's.
+    pub(crate) fn rewritten(&self, round: u8, growth: Growth) -> Vec<u8> {
+        let original = self.original();
+        if original.is_empty() {
+            return vec![round];
+        }
+        let shift = round.wrapping_mul(89);
+        let bytes = growth.of(original.len()).min(VALUE_BYTES_MAX);
+        let mut value: Vec<u8> = original.iter().map(|byte| byte.wrapping_add(shift)).collect();
+        value.reserve(bytes.saturating_sub(value.len()));
+        while value.len() < bytes {
+            let more = original.len().min(bytes - value.len());
+            value.extend_from_within(..more);
+        }
+        value
+    }
+}
+
+/// By how much values grow when half of the keys are gone and the device is to stay as full as it was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Growth {
+    all: u64,
+    kept: u64,
+}
+
+impl Growth {
+    /// So that what is kept takes the room of all.
+    pub(crate) fn between(all: &[Item], kept: &[Item]) -> Self {
+        let bytes = |items: &[Item]| items.iter().map(Item::record_bytes).sum::<u64>();
+        Self {
+            all: bytes(all),
+            kept: bytes(kept).max(1),
+        }
+    }
+
+    fn of(self, bytes: usize) -> usize {
+        let grown = u128::try_from(bytes).unwrap() * u128::from(self.all) / u128::from(self.kept);
+        usize::try_from(grown).unwrap()
+    }
+}
+
+/// Every regular file below a folder that can be read and fits a value, in the order of their keys.
+pub(crate) fn walk(root: &Path) -> Vec<Item> {
+    let mut items = Vec::new();
+    let mut folders = vec![(root.to_owned(), Vec::new())];
+    while let Some((folder, prefix)) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else {
+            continue;
+        };
+        for entry in entries {
+            let entry = entry.unwrap();
+            let mut key: Vec<u8> = prefix.clone();
+            key.extend_from_slice(entry.file_name().as_bytes());
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                key.push(b'/');
+                folders.push((entry.path(), key));
+            } else if kind.is_file() && key.len() <= KEY_BYTES_MAX {
+                let bytes = entry.metadata().unwrap().len();
+                let fits = usize::try_from(bytes).is_ok_and(|bytes| bytes <= VALUE_BYTES_MAX);
+                let readable = File::open(entry.path()).and_then(|mut file| file.read(&mut [0]));
+                if fits && readable.is_ok() {
+                    items.push(Item {
+                        key,
+                        path: entry.path(),
+                        bytes,
+                    });
+                }
+            }
+        }
+    }
+    items.sort_by(|a, b| a.key.cmp(&b.key));
+    items
+}
+
+/// Blocks of the device that these files fill to 85 %, as near as whole rows of dies allow.
+pub(crate) fn blocks_for(items: &[Item]) -> u64 {
+    let bytes: u64 = items.iter().map(Item::record_bytes).sum();
+    let full = bytes * 100 / FULL_PERCENT / u64::try_from(BLOCK_DATA_BYTES).unwrap();
+    ((full + DIES / 2) / DIES * DIES).max(BLOCKS_MIN)
+}
+
+/// Whether the files fill the smallest device.
+pub(crate) fn are_enough(items: &[Item]) -> bool {
+    let bytes: u64 = items.iter().map(Item::record_bytes).sum();
+    bytes * 100 >= data_bytes(BLOCKS_MIN) * FULL_PERCENT
+}
+
+/// Data bytes of so many blocks.
+pub(crate) fn data_bytes(blocks: u64) -> u64 {
+    blocks * u64::try_from(BLOCK_DATA_BYTES).unwrap()
+}
+
+/// What `--capacity` calls so many blocks: page slots of 4,608 bytes.
+pub(crate) fn flash_bytes(blocks: u64) -> u64 {
+    blocks * u64::try_from(PAGES_PER_BLOCK).unwrap() * 4_608
+}
+
+/// Copies every n-th file into `folder`: at least `count` of them, then as many more as fill a whole row of dies to
+/// 85 %, but never more than `bytes_max`. Returns them under their new paths.
+pub(crate) fn sample(items: &[Item], count: usize, bytes_max: u64, folder: &Path) -> Vec<Item> {
+    let stride = (items.len() / count).max(1);
+    let order = (0..stride).flat_map(|first| items.iter().skip(first).step_by(stride));
+    let mut taken: Vec<Item> = Vec::new();
+    let mut bytes = 0;
+    let mut goal = None;
+    for item in order {
+        if taken.len() >= count && goal.is_none() {
+            let row = data_bytes(DIES) * FULL_PERCENT / 100;
+            goal = Some(bytes.max(row * BLOCKS_MIN / DIES).next_multiple_of(row));
+        }
+        if bytes + item.record_bytes() > goal.unwrap_or(bytes_max).min(bytes_max) {
+            continue;
+        }
+        bytes += item.record_bytes();
+        let path = folder.join(std::ffi::OsStr::from_bytes(&item.key));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::copy(&item.path, &path).unwrap();
+        taken.push(Item { path, ..item.clone() });
+    }
+    taken.sort_by(|a, b| a.key.cmp(&b.key));
+    taken
+}
