@@ -270,8 +270,10 @@ fn expire<M: Media>(utl: &mut Utl<M>, hash: KeyHash, address: RecordAddress) -> 
     Ok(nothing)
 }
 
+/// Describes what there is of what was found: an expired record is absent, but its absence rests on that record.
 fn describe<M: Media>(utl: &Utl<M>, found: Option<&Found>, release: Release) -> Outcome {
     let saw = saw(utl, found);
+    let found = found.filter(|found| !utl.expired(found));
     let gate = if release == Release::Speculative {
         Gate::Open
     } else {
@@ -299,8 +301,9 @@ fn retrieve<M: Media>(
     (sink, bytes_max): (&mut Sink, u32),
     release: Release,
 ) -> Result<Outcome, Stall> {
-    let found = one.find(utl, Reach::Value)?.filter(|found| !utl.expired(found));
+    let found = one.find(utl, Reach::Value)?;
     let mut outcome = describe(utl, found.as_ref(), release);
+    let found = found.filter(|found| !utl.expired(found));
     if let Some(Found {
         entry,
         header: Some(header),
@@ -316,7 +319,7 @@ fn retrieve<M: Media>(
 }
 
 fn exist<M: Media>(utl: &Utl<M>, one: &One<'_>, release: Release) -> Result<Outcome, Stall> {
-    let found = one.find(utl, Reach::Key)?.filter(|found| !utl.expired(found));
+    let found = one.find(utl, Reach::Key)?;
     Ok(describe(utl, found.as_ref(), release))
 }
 

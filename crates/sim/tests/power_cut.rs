@@ -95,6 +95,7 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
         2224,
         "a checkpoint counted though the removals it knew of were lost",
     ),
+    (7996, "a read that found an expired record did not wait for it to be durable"),
     (3304, "a refusal that stayed true was taken for a promise"),
     (3888, "like 1845"),
 ];
