@@ -15,7 +15,7 @@ use crate::device::VictimPolicy;
 use crate::limits::VALUE_BYTES_MAX;
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, Geometry};
 use crate::record::{RecordAddress, UNIT_BYTES};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a block is good for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,12 +102,17 @@ struct Fading {
 #[derive(Debug)]
 pub struct Blocks {
     table: Vec<Block>,
+    /// What each closed block would cost to collect; the highest number for all others. Scanned for every victim.
+    costs: Vec<u32>,
     dirty: VecDeque<BlockId>,
     ready: VecDeque<BlockId>,
     /// Log blocks that hold records, by order: the first sets the watermark.
     by_order: BTreeMap<u64, BlockId>,
     /// Evacuated, but the erase is not yet durable: they still hold back the watermark.
     fading: Vec<Fading>,
+    /// Blocks that were neither adopted nor erased yet: pages of an earlier life may lie in them, behind a first page
+    /// that an interrupted erase has blanked.
+    unknown: BTreeSet<BlockId>,
     erasing: usize,
     order_next: u64,
     checkpoint_order: u64,
@@ -121,10 +126,12 @@ impl Blocks {
     pub fn new(geometry: Geometry) -> Self {
         Self {
             table: vec![NOTHING; geometry.blocks as usize],
+            costs: vec![u32::MAX; geometry.blocks as usize],
             dirty: (0..geometry.blocks).map(BlockId).collect(),
             ready: VecDeque::new(),
             by_order: BTreeMap::new(),
             fading: Vec::new(),
+            unknown: BTreeSet::new(),
             erasing: 0,
             order_next: 1,
             checkpoint_order: 0,
@@ -204,7 +211,20 @@ impl Blocks {
         let block = self.dirty.pop_front()?;
         self.table[block.index()].state = BlockState::Erasing;
         self.erasing += 1;
+        if self.unknown.remove(&block) {
+            self.fading.push(Fading {
+                block,
+                open_sequence: Sequence(0),
+                erase: Erase::Accepted,
+            });
+        }
         Some(block)
+    }
+
+    /// Whether a block may hold records that nobody has counted, so that no tombstone can go.
+    #[must_use]
+    pub fn has_unknown(&self) -> bool {
+        !self.unknown.is_empty()
     }
 
     /// The erase of a block was refused for now.
@@ -212,6 +232,11 @@ impl Blocks {
         self.table[block.index()].state = BlockState::Dirty;
         self.dirty.push_front(block);
         self.erasing -= 1;
+        let fading = self.fading.iter().position(|fading| fading.block == block);
+        if let Some(at) = fading {
+            self.fading.swap_remove(at);
+            self.unknown.insert(block);
+        }
     }
 
     /// An erase is done.
@@ -278,11 +303,13 @@ impl Blocks {
         let entry = &mut self.table[block.index()];
         entry.state = BlockState::Closed;
         entry.pages = pages;
+        self.note_cost(block);
     }
 
     /// A live record that cannot be read was found in the block.
     pub fn quarantine(&mut self, block: BlockId) {
         self.table[block.index()].state = BlockState::Quarantined;
+        self.note_cost(block);
     }
 
     /// Nothing in the block is live any more.
@@ -293,6 +320,7 @@ impl Blocks {
         self.tombstone_bytes -= u64::from(entry.tombstone_bytes);
         entry.live_bytes = 0;
         entry.tombstone_bytes = 0;
+        self.note_cost(block);
     }
 
     /// The erase of an evacuated block was accepted. Until the erase is durable the block holds back the watermark.
@@ -335,9 +363,11 @@ impl Blocks {
             .next()
             .map(|block| self.get(*block).open_sequence);
         let fading = self.fading.iter().map(|fading| fading.open_sequence).min();
+        let unknown = self.has_unknown().then_some(Sequence(0));
         oldest
             .into_iter()
             .chain(fading)
+            .chain(unknown)
             .min()
             .unwrap_or(Sequence(u64::MAX))
     }
@@ -357,6 +387,9 @@ impl Blocks {
             let here = left.min(BLOCK_DATA_BYTES - offset);
             let entry = &mut self.table[block.index()];
             changed += u64::from(change(entry, u32::try_from(here).unwrap_or(u32::MAX)));
+            if entry.state == BlockState::Closed {
+                self.costs[block.index()] = entry.live_bytes + entry.tombstone_bytes;
+            }
             left -= here;
             offset = 0;
             match entry.next {
@@ -437,27 +470,28 @@ impl Blocks {
     #[must_use]
     pub fn victim(&self, policy: VictimPolicy, witnessed: (Sequence, u64)) -> Option<BlockId> {
         let (durable, order) = witnessed;
-        let eligible = self.by_order.values().copied().filter(|block| {
+        let eligible = |block: &BlockId| {
             let entry = self.get(*block);
             entry.state == BlockState::Closed && entry.max_sequence <= durable && entry.order <= order
-        });
+        };
+        let mut by_order = self.by_order.values().copied().filter(eligible);
         match policy {
-            VictimPolicy::Fifo => eligible.into_iter().next(),
-            VictimPolicy::Greedy => self.cheapest(eligible),
+            VictimPolicy::Fifo => by_order.next(),
+            VictimPolicy::Greedy => {
+                let lowest = self.costs.iter().min()?;
+                let cheapest = (0..).map(BlockId).zip(&self.costs).find(|(_, cost)| *cost == lowest);
+                let cheapest = cheapest.map(|(block, _)| block).filter(eligible);
+                // The emptiest block may be too young; then every other is looked at.
+                cheapest.or_else(|| by_order.min_by_key(|block| self.costs[block.index()]))
+            }
         }
     }
 
-    fn cheapest(&self, eligible: impl Iterator<Item = BlockId>) -> Option<BlockId> {
-        let watermark = self.watermark();
-        eligible.min_by_key(|block| {
-            let entry = self.get(*block);
-            let kept = if entry.tombstone_sequence < watermark {
-                0
-            } else {
-                entry.tombstone_bytes
-            };
-            entry.live_bytes + kept
-        })
+    /// Keeps the cost of a block in step with its entry.
+    fn note_cost(&mut self, block: BlockId) {
+        let entry = &self.table[block.index()];
+        let closed = entry.state == BlockState::Closed && !entry.checkpoint;
+        self.costs[block.index()] = if closed { entry.live_bytes + entry.tombstone_bytes } else { u32::MAX };
     }
 
     /// A block that recovery found in use.
@@ -468,6 +502,7 @@ impl Blocks {
         self.live_bytes += u64::from(found.live_bytes) + u64::from(found.tombstone_bytes);
         self.tombstone_bytes += u64::from(found.tombstone_bytes);
         self.table[block.index()] = found;
+        self.note_cost(block);
     }
 
     /// Ends adoption: every block that was not adopted must be erased before use. Orders go on in a new epoch, above
@@ -480,6 +515,7 @@ impl Blocks {
         let table = &self.table;
         self.dirty
             .retain(|block| table[block.index()].state == BlockState::Dirty);
+        self.unknown = self.dirty.iter().copied().collect();
         accepted
     }
 
@@ -488,6 +524,7 @@ impl Blocks {
         let order = self.get(block).order;
         self.by_order.remove(&order);
         self.table[block.index()] = NOTHING;
+        self.note_cost(block);
         self.dirty.push_back(block);
     }
 }

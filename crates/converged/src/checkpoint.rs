@@ -56,7 +56,8 @@ struct Writing {
     encoder: Encoder,
     /// Next segment of the index; behind the last comes the tail, then nothing.
     segment: usize,
-    ended: bool,
+    /// Set behind the end of the stream: everything that the index knew then lies below this barrier.
+    ended: Option<u64>,
     blocks: Vec<BlockId>,
     page: usize,
     part: u64,
@@ -92,7 +93,8 @@ impl Checkpointer {
     }
 
     /// There is no room and none will come: the next start scans the log instead. Returns whether one was wanted.
-    pub(crate) fn give_up(&mut self) -> bool {
+    pub(crate) fn give_up<M>(&mut self, utl: &mut Utl<M>) -> bool {
+        utl.set_aside = 0;
         let wanted = matches!(self.state, State::Wanting);
         if wanted {
             self.state = State::Idle;
@@ -121,7 +123,7 @@ impl Checkpointer {
         use crate::index::Index;
         let size = utl.index.len() * crate::index::hashed::ENTRY_BYTES as u64 / BLOCK_DATA_BYTES as u64;
         let opened = utl.blocks.order_next().saturating_sub(self.since_order);
-        if opened > BLOCKS_BETWEEN.max(8 * size) && utl.blocks.len() as u64 > BLOCKS_BETWEEN / 4 {
+        if opened > BLOCKS_BETWEEN.max(4 * size) && utl.blocks.len() as u64 > BLOCKS_BETWEEN / 4 {
             self.state = State::Wanting;
         }
     }
@@ -133,8 +135,10 @@ impl Checkpointer {
         let blocks = (bytes + bytes / 8).div_ceil(BLOCK_DATA_BYTES) + 1;
         if utl.blocks.free() < blocks + LOW_BLOCKS || utl.collector.is_cleaning_up() {
             self.state = State::Wanting;
+            utl.set_aside = blocks + LOW_BLOCKS;
             return utl.collector.demand(blocks);
         }
+        utl.set_aside = 0;
         let barrier = utl.log.position();
         utl.commit.want_barrier(barrier);
         self.state = State::Draining {
@@ -154,7 +158,7 @@ impl Checkpointer {
             id: self.id_next,
             encoder: Encoder::begin(utl, self.id_next, start_order),
             segment: 0,
-            ended: false,
+            ended: None,
             blocks: Vec::new(),
             page: PAGES_PER_BLOCK,
             part: 0,
@@ -173,7 +177,7 @@ impl Checkpointer {
             }
             moved = true;
         }
-        let written = writing.ended && writing.encoder.buffered() == 0 && writing.in_flight == 0;
+        let written = writing.ended.is_some() && writing.encoder.buffered() == 0 && writing.in_flight == 0;
         if !written {
             self.state = State::Writing(writing);
             return moved;
@@ -225,20 +229,33 @@ impl Writing {
     }
 
     /// Puts more of the stream into the buffer, so that a page can be cut from it.
-    fn fill<M: Media>(&mut self, utl: &Utl<M>) {
-        while self.encoder.buffered() < PAGE_DATA_BYTES && !self.ended {
+    fn fill<M: Media>(&mut self, utl: &mut Utl<M>) {
+        while self.encoder.buffered() < PAGE_DATA_BYTES && self.ended.is_none() {
             if self.segment < SEGMENTS {
                 self.encoder.segment(&utl.index, self.segment);
                 self.segment += 1;
             } else {
                 self.encoder.end(utl);
-                self.ended = true;
+                let barrier = utl.log.position();
+                utl.commit.want_barrier(barrier);
+                self.ended = Some(barrier);
             }
         }
     }
 
-    /// Programs one page from the buffer. False when blocks, frames or the media's queue are short.
+    /// Whether the page to be written next is the last one.
+    fn is_last_page(&self) -> bool {
+        self.ended.is_some() && self.encoder.buffered() <= PAGE_DATA_BYTES
+    }
+
+    /// Programs one page from the buffer. False when blocks, frames or the media's queue are short, and before the last
+    /// page until everything that the index knew is durable: the last page makes the checkpoint count, and it lacks what
+    /// a removal took away, though a power cut could still undo the removal.
     fn write_page<M: Media>(&mut self, utl: &mut Utl<M>, now: Nanos) -> bool {
+        let last = self.is_last_page();
+        if last && self.ended.is_some_and(|barrier| utl.commit.durable_barrier < barrier) {
+            return false;
+        }
         if self.page == PAGES_PER_BLOCK {
             if utl.blocks.ready() <= RESERVE_BLOCKS {
                 return false;
@@ -253,7 +270,6 @@ impl Writing {
             return false;
         };
         let used = self.encoder.peek(&mut frame[..PAGE_DATA_BYTES]);
-        let last = self.ended && self.encoder.buffered() == used;
         let page = PageAddress::new(block, u8::try_from(self.page).unwrap_or(u8::MAX));
         let spare = PageSpare {
             kind: PageKind::Checkpoint,

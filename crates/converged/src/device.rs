@@ -8,9 +8,7 @@ mod open;
 mod schedule;
 
 use crate::checkpoint::Checkpointer;
-use crate::command::{
-    Command, Completion, FaceId, ListPosition, NamespaceId, Payload, Sequence, SubmitError,
-};
+use crate::command::{Command, Completion, FaceId, NamespaceId, Payload, Sequence, SubmitError};
 use crate::execute::{Gate, Outcome};
 use crate::index::Index;
 use crate::limits::{
@@ -69,7 +67,7 @@ impl Default for DeviceConfig {
             durability: [Durability::Always; NAMESPACES],
             victim: VictimPolicy::Greedy,
             frames_max: 16_384,
-            hash_seed: 0x68_65_61_64,
+            hash_seed: 0x6865_6164,
             hash_bits: crate::index::HASH_BITS,
         }
     }
@@ -100,9 +98,9 @@ pub struct DeviceStats {
     pub tombstone_bytes: u64,
     /// Bytes of DRAM the index takes now.
     pub index_bytes: u64,
-    /// Page reads answered from device DRAM.
+    /// Operations that found every page they needed within reach.
     pub cache_hits: u64,
-    /// Page reads that went to the media.
+    /// Pages that operations had to wait for.
     pub cache_misses: u64,
     /// Keys that expired.
     pub expired: u64,
@@ -169,13 +167,13 @@ impl<M: Media> Device<M> {
         command: Command,
     ) -> Result<(), SubmitError> {
         self.check(namespace, &command).map_err(SubmitError::Refused)?;
+        if self.slab.is_full() {
+            return Err(SubmitError::Busy(OPERATIONS_MAX));
+        }
         let mut operation = Operation::new(face, token, namespace, Work::Command(command), self.now);
         operation.hash_keys(&self.utl.hasher);
         self.utl.index.prefetch(operation.hash);
-        let at = self
-            .slab
-            .insert(operation)
-            .map_err(|_| SubmitError::Busy(OPERATIONS_MAX))?;
+        let at = self.slab.insert(operation);
         self.schedule.incoming.push_back(at);
         Ok(())
     }
@@ -249,25 +247,26 @@ impl<M: Media> Device<M> {
     }
 
     /// An operation is finished: its completion goes to the release rule.
-    fn finish(&mut self, at: usize, outcome: Outcome) {
-        let Some(mut operation) = self.slab.remove(at) else {
+    fn finish(&mut self, at: usize, Outcome { mut completion, gate }: Outcome) {
+        let Some(operation) = self.slab.get_mut(at) else {
             return;
         };
-        let Outcome { mut completion, gate } = outcome;
         completion.token = operation.token;
-        let completion = operation.answer(completion);
+        operation.answer(&mut completion);
+        let (face, namespace) = (operation.face, operation.namespace);
         let gate = match gate {
             Gate::Durable(sequence) => sequence,
             Gate::Open => Sequence(0),
-            Gate::Promise(sequence) => self.promised(operation.namespace, sequence),
+            Gate::Promise(sequence) => self.promised(namespace, sequence),
         };
         self.utl.commit.want(gate);
-        self.tracer
-            .executed(&operation, completion.status, gate, self.now);
-        if matches!(operation.work, Work::Command(_)) {
+        let Some(operation) = self.slab.get(at) else {
+            return;
+        };
+        self.tracer.executed(operation, completion.status, gate, self.now);
+        if self.slab.vacate(at) {
             self.utl.stats.completed += 1;
-            self.release
-                .push(operation.face, completion, gate, self.utl.commit.durable);
+            self.release.push(face, completion, gate, self.utl.commit.durable);
         }
     }
 
@@ -334,8 +333,8 @@ impl<M: Media> Device<M> {
 
     /// Where a key stands in the device's order, whether it is there or not: what a list that starts with it starts from.
     #[must_use]
-    pub fn position_of(&self, namespace: NamespaceId, key: &[u8]) -> ListPosition {
-        ListPosition(self.utl.hasher.hash(namespace, key).0)
+    pub fn position_of(&self, namespace: NamespaceId, key: &[u8]) -> crate::command::ListPosition {
+        crate::command::ListPosition(self.utl.hasher.hash(namespace, key).0)
     }
 
     /// Operations in flight, completions waiting for durability not counted.
@@ -400,7 +399,7 @@ impl<M: Media> Device<M> {
                 return Ok(now);
             }
             if !moved {
-                if self.utl.media.in_flight() == 0 && self.checkpointer.give_up() {
+                if self.utl.media.in_flight() == 0 && self.checkpointer.give_up(&mut self.utl) {
                     continue;
                 }
                 now = self.utl.media.wait(now);
@@ -463,7 +462,7 @@ impl<M: Media> Device<M> {
     fn expire(&mut self) -> bool {
         const AT_ONCE: usize = 128;
         let mut any = false;
-        while self.schedule.expiring < AT_ONCE {
+        while self.schedule.expiring < AT_ONCE && !self.slab.is_full() {
             let Some((expiry_ms, hash, address)) = self.utl.expiry.due(self.utl.wall_ms) else {
                 break;
             };
@@ -475,9 +474,7 @@ impl<M: Media> Device<M> {
                 self.now,
             );
             operation.hash = hash;
-            let Ok(at) = self.slab.insert(operation) else {
-                break;
-            };
+            let at = self.slab.insert(operation);
             // While it is being removed the queue must not name it again.
             self.utl.expiry.remove(expiry_ms, hash, address);
             self.schedule.expiring += 1;

@@ -93,23 +93,13 @@ pub(crate) fn execute<M: Media>(utl: &mut Utl<M>, operation: &mut Operation) -> 
             release,
         } => retrieve(
             utl,
-            &One {
-                namespace,
-                hash,
-                key,
-                condition: Condition::Always,
-            },
+            &One::any(namespace, hash, key),
             (sink, *bytes_max),
             *release,
         ),
         Command::Exist { key, release } => exist(
             utl,
-            &One {
-                namespace,
-                hash,
-                key,
-                condition: Condition::Always,
-            },
+            &One::any(namespace, hash, key),
             *release,
         ),
         Command::Batch { writes } => batch(utl, namespace, writes),
@@ -122,14 +112,16 @@ pub(crate) fn execute<M: Media>(utl: &mut Utl<M>, operation: &mut Operation) -> 
             ..Outcome::wrote(utl.applied())
         }),
         Command::Fence { up_to } => Ok(Outcome::status(Status::SUCCESS, (*up_to).min(utl.applied()))),
-        Command::Clear => {
-            utl.client_room(UNIT_BYTES * 3)?;
-            let (sequence, removed) = utl.clear(namespace);
-            let mut outcome = Outcome::wrote(sequence);
-            outcome.completion.position = u32::try_from(removed).unwrap_or(u32::MAX);
-            Ok(outcome)
-        }
+        Command::Clear => clear(utl, namespace),
     }
+}
+
+fn clear<M: Media>(utl: &mut Utl<M>, namespace: NamespaceId) -> Result<Outcome, Stall> {
+    utl.client_room(UNIT_BYTES * 3)?;
+    let (sequence, removed) = utl.clear(namespace);
+    let mut outcome = Outcome::wrote(sequence);
+    outcome.completion.position = u32::try_from(removed).unwrap_or(u32::MAX);
+    Ok(outcome)
 }
 
 /// One key of one namespace, and what must hold for it.
@@ -140,7 +132,11 @@ struct One<'a> {
     condition: Condition,
 }
 
-impl One<'_> {
+impl<'a> One<'a> {
+    fn any(namespace: NamespaceId, hash: KeyHash, key: &'a Bytes) -> Self {
+        Self { namespace, hash, key, condition: Condition::Always }
+    }
+
     fn find<M: Media>(&self, utl: &Utl<M>, reach: Reach) -> Result<Option<Found>, Stall> {
         utl.find(self.hash, self.namespace, self.key, reach)
     }
@@ -342,9 +338,13 @@ fn batch<M: Media>(
             return Ok(outcome);
         }
     }
+    // What made a key absent may still be lost to a power cut while this batch is not: then the batch says it itself.
+    let absent_for_good = utl.last_removal <= utl.commit.durable;
     let effective: Vec<Planned<'_>> = planned
         .into_iter()
-        .filter(|(_, write, found)| matches!(write, BatchWrite::Store { .. }) || found.is_some())
+        .filter(|(_, write, found)| {
+            matches!(write, BatchWrite::Store { .. }) || found.is_some() || !absent_for_good
+        })
         .collect();
     let more: usize = effective.iter().map(|(_, write, _)| bytes_of(write)).sum();
     let less = effective

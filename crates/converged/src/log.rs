@@ -184,7 +184,7 @@ impl Log {
     /// Ready blocks that an append of this many bytes may open, at most.
     #[must_use]
     pub fn blocks_for(&self, bytes: usize) -> usize {
-        let left = self.open.as_ref().map_or(0, |open| left_in(open));
+        let left = self.open.as_ref().map_or(0, left_in);
         if bytes <= left {
             0
         } else {
@@ -429,6 +429,9 @@ impl Log {
     }
 
     /// Hands filled pages to the media, in order, until it refuses. Returns whether any went.
+    ///
+    /// # Panics
+    /// When the media refuses a page for a rule of NAND: the log's own promise is broken.
     pub fn submit<M: Media>(&mut self, media: &mut M, dram: &mut Dram, now: Nanos) -> bool {
         let mut moved = false;
         while let Some(Filled { id, page, frame }) = self.filled.pop_front() {
@@ -492,10 +495,13 @@ impl Log {
         {
             return open.frame.as_deref();
         }
-        self.filled
-            .iter()
-            .find(|filled| filled.page == page)
-            .map(|filled| &*filled.frame)
+        let (first, last) = (self.filled.front()?, self.filled.back()?);
+        // Filled pages lie one behind another, in one or two blocks but for a record of many blocks.
+        let near = page.block == first.page.block || page.block == last.page.block;
+        if !near && self.filled.len() <= PAGES_PER_BLOCK {
+            return None;
+        }
+        self.filled.iter().find(|filled| filled.page == page).map(|filled| &*filled.frame)
     }
 }
 

@@ -99,6 +99,12 @@ impl Operation {
         }
     }
 
+    /// Whether it will read a value that it found.
+    #[inline]
+    pub(crate) fn reads_value(&self) -> bool {
+        matches!(&self.work, Work::Command(Command::Retrieve { .. }))
+    }
+
     /// The hashes it works on.
     pub(crate) fn keys(&self) -> &[KeyHash] {
         if !self.is_keyed() {
@@ -111,7 +117,7 @@ impl Operation {
     }
 
     /// Its answer, with the sink that came with it.
-    pub(crate) fn answer(&mut self, mut completion: Completion) -> Completion {
+    pub(crate) fn answer(&mut self, completion: &mut Completion) {
         if let Work::Command(Command::Retrieve {
             sink: Sink::Bytes(bytes),
             ..
@@ -120,7 +126,6 @@ impl Operation {
             completion.sink = std::mem::take(bytes);
         }
         completion.keys = std::mem::take(&mut self.listed);
-        completion
     }
 }
 
@@ -143,20 +148,29 @@ pub(crate) struct Slab {
 }
 
 impl Slab {
-    /// Puts an operation in, or gives it back when the limit is reached.
-    pub(crate) fn insert(&mut self, operation: Operation) -> Result<usize, Operation> {
-        if self.live == OPERATIONS_MAX {
-            return Err(operation);
-        }
+    /// Whether the limit is reached.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.live == OPERATIONS_MAX
+    }
+
+    /// Puts an operation in.
+    ///
+    /// # Panics
+    /// When the limit is reached: the caller asks [`is_full`](Self::is_full) before it makes an operation, which is large
+    /// and would otherwise be moved once more to come back.
+    #[inline]
+    pub(crate) fn insert(&mut self, operation: Operation) -> usize {
+        assert!(!self.is_full(), "an operation was made that no slot is left for");
         self.live += 1;
         match self.vacant.pop() {
             Some(at) => {
                 self.slots[at] = Some(operation);
-                Ok(at)
+                at
             }
             None => {
                 self.slots.push(Some(operation));
-                Ok(self.slots.len() - 1)
+                self.slots.len() - 1
             }
         }
     }
@@ -169,11 +183,17 @@ impl Slab {
         self.slots.get(at)?.as_ref()
     }
 
-    pub(crate) fn remove(&mut self, at: usize) -> Option<Operation> {
-        let operation = self.slots.get_mut(at)?.take()?;
+    /// Ends the operation in a slot, where it lies. Returns whether a face waits for its answer.
+    #[inline]
+    pub(crate) fn vacate(&mut self, at: usize) -> bool {
+        let Some(operation) = self.get(at) else {
+            return false;
+        };
+        let answered = matches!(operation.work, Work::Command(_));
+        self.slots[at] = None;
         self.vacant.push(at);
         self.live -= 1;
-        Some(operation)
+        answered
     }
 
     /// Operations in flight.

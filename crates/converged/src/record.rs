@@ -60,7 +60,6 @@ impl RecordAddress {
     /// Byte offset within the block's data.
     #[must_use]
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "an offset within a block")]
     pub const fn offset_in_block(self) -> usize {
         (self.0 % UNITS_PER_BLOCK) as usize * UNIT_BYTES
     }
@@ -68,7 +67,6 @@ impl RecordAddress {
     /// The page the header starts in.
     #[must_use]
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "a page number within a block")]
     pub const fn page(self) -> PageAddress {
         PageAddress::new(self.block(), (self.0 % UNITS_PER_BLOCK / UNITS_PER_PAGE) as u8)
     }

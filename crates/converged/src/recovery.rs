@@ -97,10 +97,8 @@ fn read_pages<M: Media>(
             submit_read(media, *now, first_token, &mut in_flight, &mut refused);
         }
         submit_read(media, *now, first_token, &mut in_flight, &mut refused);
-        if in_flight.is_empty() {
-            if refused.is_none() {
-                return Ok(());
-            }
+        if in_flight.is_empty() && refused.is_none() {
+            return Ok(());
         }
         media.poll(*now, &mut done);
         if done.is_empty() {

@@ -35,7 +35,7 @@ use headwater_nvme::spec::status::Status;
 use slots::{Pending, Slots};
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
-use translate::Request;
+use translate::{Keys, Request};
 
 pub use clients::ClientId;
 
@@ -98,6 +98,7 @@ pub struct RingFace {
     arbiter: Arbiter<SharedWords>,
     clients: Clients,
     slots: Slots,
+    keys: Keys,
     /// Fetched when the device was busy.
     held: Option<Fetched>,
     /// Slots of lists that want more keys.
@@ -120,6 +121,7 @@ impl RingFace {
             arbiter: Arbiter::new(BURST),
             clients: Clients::default(),
             slots: Slots::default(),
+            keys: Keys::default(),
             held: None,
             lists: VecDeque::new(),
             leaving: Vec::new(),
@@ -291,7 +293,7 @@ impl RingFace {
         let request = decode(&fetched.entry, fetched.kind).and_then(|command| {
             let memory = self.clients.memory_of(fetched.token.queue());
             let memory = memory.ok_or(Status::DATA_TRANSFER_ERROR)?;
-            Request::resolve(&command, memory, device)
+            Request::resolve(&command, memory, &mut self.keys, device)
         });
         let result = request.and_then(|request| {
             let token = self.slots.next() as u64;

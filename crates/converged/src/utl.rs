@@ -78,6 +78,8 @@ pub(crate) struct Utl<M> {
     pub(crate) last_removal: Sequence,
     /// Blocks that a stalled append needs erased ahead.
     pub(crate) ready_wanted: usize,
+    /// Blocks that a checkpoint waits for: clients leave them alone meanwhile.
+    pub(crate) set_aside: usize,
     /// Set when a program, erase or flush failed: nothing can be promised any more, so nothing is accepted.
     pub(crate) failed: Option<crate::media::MediaError>,
     /// Pages of a checkpoint that were programmed since the checkpointer last looked.
@@ -108,6 +110,7 @@ impl<M: Media> Utl<M> {
             wall_ms: 0,
             last_removal: Sequence(0),
             ready_wanted: 0,
+            set_aside: 0,
             failed: None,
             checkpoint_done: 0,
             done: Vec::new(),
@@ -118,10 +121,12 @@ impl<M: Media> Utl<M> {
     /// The bytes of a page (data, then spare) if the CPU can reach them now.
     #[inline]
     pub(crate) fn page(&self, page: PageAddress) -> Option<&[u8]> {
-        self.log
-            .peek(page)
-            .or_else(|| self.dram.peek(page))
-            .or_else(|| self.media.view(page))
+        let open = self.log.peek(page);
+        if self.traits.addressable {
+            // Device DRAM holds pages of such a medium only where it has none to show.
+            return open.or_else(|| self.media.view(page)).or_else(|| self.dram.peek(page));
+        }
+        open.or_else(|| self.dram.peek(page))
     }
 
     /// The last sequence given out.
@@ -134,7 +139,7 @@ impl<M: Media> Utl<M> {
     pub(crate) fn capacity_bytes(&self) -> u64 {
         let checkpoints = (2 * self.index.len() * crate::index::hashed::ENTRY_BYTES as u64)
             .div_ceil(BLOCK_DATA_BYTES as u64);
-        let set_aside = (LOW_BLOCKS + 2 + self.stats.quarantined as usize) as u64 + checkpoints;
+        let set_aside = LOW_BLOCKS as u64 + 2 + self.stats.quarantined + checkpoints;
         let blocks = u64::from(self.geometry.blocks).saturating_sub(set_aside);
         blocks * BLOCK_DATA_BYTES as u64 / 32 * 31
     }
@@ -218,7 +223,11 @@ impl<M: Media> Utl<M> {
             self.blocks.erasing(block);
             moved = true;
         }
-        let wanted = READY_BLOCKS.max(self.ready_wanted + RESERVE_BLOCKS);
+        let wanted = if self.wants_all_erased() {
+            usize::MAX
+        } else {
+            READY_BLOCKS.max(self.ready_wanted + self.set_aside + RESERVE_BLOCKS)
+        };
         while self.blocks.ready() + self.blocks.erasing_now() < wanted {
             let Some(block) = self.blocks.take_dirty() else {
                 break;

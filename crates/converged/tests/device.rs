@@ -1,5 +1,7 @@
 //! What a device promises to every face, against a naive model: values, conditions, lists, batches, collection.
 
+#![expect(clippy::unwrap_used, reason = "a test stops where its setting fails")]
+
 use bytes::Bytes;
 use headwater_converged::command::{
     BatchWrite, Command, Completion, Condition, Expiry, FaceId, ListPosition, NamespaceId, Release,
@@ -390,8 +392,7 @@ fn churn_with_colliding_hashes_agrees_with_a_model() {
 
 #[test]
 fn a_full_device_says_so_and_serves_on() {
-    let mut config = DeviceConfig::default();
-    config.durability = [Durability::OnFlush; 16];
+    let config = DeviceConfig { durability: [Durability::OnFlush; 16], ..DeviceConfig::default() };
     let mut host = Host::new(32, config);
     let mut stored = 0u32;
     while host.set(&stored.to_le_bytes(), &[1; 4_000]) == Status::SUCCESS {

@@ -3,7 +3,10 @@
 mod copy;
 mod device;
 mod idle;
+mod index;
+mod recovery;
 mod resp;
+mod waf;
 
 use crate::experiment::Experiment;
 
@@ -13,6 +16,9 @@ pub(crate) const TABLE: &[Experiment] = &[
     device::EXPERIMENT,
     resp::EXPERIMENT,
     idle::EXPERIMENT,
+    waf::EXPERIMENT,
+    index::EXPERIMENT,
+    recovery::EXPERIMENT,
 ];
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ mod driver;
 mod experiments;
 mod load;
 mod server;
+mod stores;
 
 pub use claim::{Claim, Goal, Label};
 pub use experiment::{Context, Experiment, Findings, LabError, Options};

@@ -5,7 +5,7 @@
 //! Invariant: every command a client sent gets exactly one reply, in order, and none before the device released it.
 //!
 //! ```text
-//!  sockets ─▶ events ─▶ read ─▶ parse ─▶ dispatch ─▶ device ─▶ completions ─▶ slots in order ─▶ one send a turn
+//!  sockets -> events -> read -> parse -> dispatch -> device -> completions -> slots in order -> one send a turn
 //! ```
 
 mod bits;

@@ -7,12 +7,12 @@
 //!
 //! ```text
 //!   host                        ring memory                          controller
-//!   push, publish  ──►  entries, then submission tail   ──►   fetch (acquire tail, load once)
-//!   ring           ◄──  submission tail event           ◄──   arm
-//!   reap           ◄──  entries, phase word last        ◄──   post
-//!   arm            ──►  completion tail event           ──►   ring
-//!   publish        ──►  completion head                 ──►   room
-//!   ring           ◄──  completion head event           ◄──   arm
+//!   push, publish  -->  entries, then submission tail   -->   fetch (acquire tail, load once)
+//!   ring           <--  submission tail event           <--   arm
+//!   reap           <--  entries, phase word last        <--   post
+//!   arm            -->  completion tail event           -->   ring
+//!   publish        -->  completion head                 -->   room
+//!   ring           <--  completion head event           <--   arm
 //! ```
 //!
 //! Doorbells follow NVMe's shadow doorbells and EventIdx (Base 2.0 section 5.8): who rings stores the new position,

@@ -7,10 +7,10 @@
 //! and erases of one block finish in the order they were started.
 //!
 //! ```text
-//!  read     die ──tR──▶ channel ──transfer──▶ finished
-//!  program  channel ──transfer──▶ die ──tPROG──▶ finished        (cached: transfer ▶ cache ▶ finished, die behind)
-//!  erase    die ──tBERS──▶ finished                              (cached: cache ▶ finished, die behind)
-//!  flush    dies behind the cache are done ──flush──▶ finished
+//!  read     die --tR--> channel --transfer--> finished
+//!  program  channel --transfer--> die --tPROG--> finished        (cached: transfer > cache > finished, die behind)
+//!  erase    die --tBERS--> finished                              (cached: cache > finished, die behind)
+//!  flush    dies behind the cache are done --flush--> finished
 //! ```
 
 use crate::events::EventQueue;

@@ -14,16 +14,21 @@
 use super::Device;
 use crate::command::Completion;
 use crate::execute::{Gate, Outcome, execute};
-use crate::index::KeyHash;
+use crate::index::{Index, KeyHash};
 use crate::media::Media;
+use crate::media::geometry::{PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::operation::Work;
 use crate::reads::Waiter;
+use crate::record::UNIT_BYTES;
 use crate::utl::Stall;
+use headwater_host::copy::prefetch;
 use headwater_nvme::spec::status::Status;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Operations looked at together, so that the memory of the next is on its way while one is worked on.
 const PREFETCH_BATCH: usize = 32;
+/// Longest record that is brought in whole before it is read; a longer one hides its own latency.
+const PREFETCH_BYTES_MAX: usize = 8 << 10;
 
 /// Who waits for what.
 #[derive(Debug, Default)]
@@ -93,11 +98,44 @@ impl<M: Media> Device<M> {
             }
             for _ in 0..batch {
                 if let Some(at) = self.schedule.incoming.pop_front() {
+                    self.prefetch_value_of_next();
                     self.run(at);
                 }
             }
         }
         moved
+    }
+
+    /// Has the whole of the record that will be read next on its way while this one is worked on: its lines lie on pages
+    /// of their own, which the processor does not foresee.
+    #[inline]
+    fn prefetch_value_of_next(&self) {
+        let next = self.schedule.incoming.front().and_then(|&at| self.slab.get(at));
+        let Some(operation) = next.filter(|operation| operation.reads_value()) else {
+            return;
+        };
+        let Some(entry) = self.utl.index.find(operation.hash, 0) else {
+            return;
+        };
+        let bytes = entry.units as usize * UNIT_BYTES;
+        if bytes > PREFETCH_BYTES_MAX {
+            return;
+        }
+        let page = entry.address.page();
+        let within = entry.address.offset_in_block() % PAGE_DATA_BYTES;
+        let here = bytes.min(PAGE_DATA_BYTES - within);
+        self.prefetch_lines(page, within, here);
+        if bytes > here && usize::from(page.page) + 1 < PAGES_PER_BLOCK {
+            let next = PageAddress::new(page.block, page.page + 1);
+            self.prefetch_lines(next, 0, (bytes - here).min(PAGE_DATA_BYTES));
+        }
+    }
+
+    #[inline]
+    fn prefetch_lines(&self, page: PageAddress, from: usize, bytes: usize) {
+        if let Some(data) = self.utl.page(page) {
+            prefetch(&data[from..from + bytes]);
+        }
     }
 
     /// Runs one operation, unless one of its keys is held by another.
@@ -120,7 +158,10 @@ impl<M: Media> Device<M> {
             self.utl.dram.unpin(page);
         }
         match result {
-            Ok(outcome) => self.complete(at, outcome),
+            Ok(outcome) => {
+                self.utl.stats.cache_hits += u64::from(!operation.holds);
+                self.complete(at, outcome);
+            }
             Err(stall) => self.park(at, stall),
         }
     }
@@ -183,6 +224,7 @@ impl<M: Media> Device<M> {
         match stall {
             Stall::Pages(pages) if pages.is_empty() => self.schedule.runnable.push_back(at),
             Stall::Pages(pages) => {
+                self.utl.stats.cache_misses += pages.len() as u64;
                 operation.missing = pages.len();
                 for page in &pages {
                     self.utl

@@ -26,7 +26,6 @@ impl Default for HashedIndex {
 }
 
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "12 bits")]
 const fn split(hash: KeyHash) -> (usize, u64) {
     (
         (hash.0 >> SLOT_HASH_BITS) as usize,
@@ -159,7 +158,6 @@ pub fn encode_entry(hash: KeyHash, entry: Entry) -> [u8; ENTRY_BYTES] {
 
 /// Reads an entry back.
 #[must_use]
-#[expect(clippy::cast_possible_truncation, reason = "4 and 23 bits")]
 pub fn decode_entry(bytes: [u8; ENTRY_BYTES]) -> (KeyHash, Entry) {
     let [who, place]: [zerocopy::little_endian::U64; 2] = zerocopy::transmute!(bytes);
     let (who, place) = (who.get(), place.get());

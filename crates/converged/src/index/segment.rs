@@ -83,10 +83,6 @@ pub(super) struct Segment {
 
 impl Segment {
     #[inline]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the product shifted is below homes"
-    )]
     fn home(&self, hash: u64) -> usize {
         ((u128::from(hash) * self.homes as u128) >> SLOT_HASH_BITS) as usize
     }

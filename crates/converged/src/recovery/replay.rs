@@ -6,12 +6,12 @@
 use super::scan::{Line, Scanned};
 use super::{Recovered, load, read_pages};
 use crate::checkpoint::stream::Decoded;
-use crate::command::{NamespaceId, Sequence};
+use crate::command::Sequence;
 use crate::commit::Commit;
 use crate::device::Progress;
 use crate::index::{Entry, Index, KeyHash, Lifetime};
 use crate::limits::NAMESPACES;
-use crate::media::{Media, MediaError};
+use crate::media::{Media, MediaError, PageAddress};
 use crate::record::{
     FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH, RecordAddress,
 };
@@ -51,14 +51,15 @@ pub(super) fn replay<M: Media>(
     let newest = newest_of_each(lines);
     let total = newest.len() as u64;
     let mut done = 0;
-    for line in newest {
-        done += 1;
-        progress(Progress {
-            stage: "replay",
-            done,
-            total,
-        });
-        apply(utl, &line, decoded.is_some(), now)?;
+    for lines in newest.chunks(LINES_AHEAD) {
+        if decoded.is_some() {
+            read_ahead(utl, lines, now)?;
+        }
+        for line in lines {
+            done += 1;
+            progress(Progress { stage: "replay", done, total });
+            apply(utl, line, decoded.is_some(), now)?;
+        }
     }
     account(utl, decoded);
     // One sequence is never used: it would complete a batch that was cut off right behind the last record found.
@@ -185,29 +186,58 @@ fn apply<M: Media>(utl: &mut Utl<M>, line: &Line, has_base: bool, now: &mut Nano
     Ok(())
 }
 
-/// What the checkpoint has for the key of a line: found by reading the key, because a hash is not a key.
+/// What the checkpoint has for the key of a line: found by reading keys, because a hash is not a key.
 fn base_of<M: Media>(
     utl: &mut Utl<M>,
     line: &Line,
     now: &mut Nanos,
 ) -> Result<Option<(Found, Sequence)>, MediaError> {
-    if utl.index.find(line.hash, 0).is_none() {
-        return Ok(None);
+    for nth in 0.. {
+        let Some(entry) = utl.index.find(line.hash, nth) else { break };
+        if entry.namespace != line.namespace {
+            continue;
+        }
+        let read = reach(utl, now, |utl| match utl.header(entry, Reach::Key)? {
+            Some(header) => Ok(Some((header, utl.key_of(entry, &header)?))),
+            None => Ok(None),
+        })?;
+        let Some((header, key)) = read else {
+            return Ok(Some((Found { entry, header: None }, Sequence(0))));
+        };
+        if utl.hasher.digest(line.namespace, &key) == line.digest {
+            return Ok(Some((Found { entry, header: Some(header) }, header.sequence)));
+        }
     }
-    let probe = Entry {
-        address: line.address,
-        units: line.units,
-        namespace: line.namespace,
-        lifetime: Lifetime::Unlimited,
-    };
-    let key = reach(utl, now, |utl| match utl.header(probe, Reach::Key)? {
-        Some(header) => utl.key_of(probe, &header).map(Some),
-        None => Ok(None),
-    })?;
-    let Some(key) = key else { return Ok(None) };
-    let (hash, namespace): (KeyHash, NamespaceId) = (line.hash, line.namespace);
-    let found = reach(utl, now, |utl| utl.find(hash, namespace, &key, Reach::Key))?;
-    Ok(found.map(|found| (found, found.header.map_or(Sequence(0), |header| header.sequence))))
+    Ok(None)
+}
+
+/// Lines whose pages are read together, before they are applied one by one.
+const LINES_AHEAD: usize = 4_096;
+
+/// Brings in the pages that the checkpoint's records for these lines lie on.
+fn read_ahead<M: Media>(utl: &mut Utl<M>, lines: &[Line], now: &mut Nanos) -> Result<(), MediaError> {
+    let mut pages = Vec::with_capacity(lines.len());
+    for line in lines {
+        let entries = (0..).map_while(|nth| utl.index.find(line.hash, nth));
+        pages.extend(entries.map(|entry| entry.address.page()).filter(|page| utl.page(*page).is_none()));
+    }
+    pages.sort_unstable();
+    pages.dedup();
+    pages.truncate(utl.dram.available() / 2);
+    bring_in(utl, pages, now)
+}
+
+fn bring_in<M: Media>(utl: &mut Utl<M>, pages: Vec<PageAddress>, now: &mut Nanos) -> Result<(), MediaError> {
+    let dram = &mut utl.dram;
+    read_pages(&mut utl.media, now, pages.into_iter(), |page, bytes| {
+        if let Some(mut frame) = dram.take_frame() {
+            match bytes {
+                Some(bytes) => frame[..bytes.len()].copy_from_slice(bytes),
+                None => frame.fill(0),
+            }
+            dram.insert(page, frame);
+        }
+    })
 }
 
 /// Asks until every page that is needed is within reach.
@@ -222,16 +252,7 @@ fn reach<M: Media, T>(
             Err(Stall::Pages(pages)) => pages,
             Err(Stall::Room { .. }) => unreachable!("reading needs no room"),
         };
-        let dram = &mut utl.dram;
-        read_pages(&mut utl.media, now, missing.into_iter(), |page, bytes| {
-            if let Some(mut frame) = dram.take_frame() {
-                match bytes {
-                    Some(bytes) => frame[..bytes.len()].copy_from_slice(bytes),
-                    None => frame.fill(0),
-                }
-                dram.insert(page, frame);
-            }
-        })?;
+        bring_in(utl, missing, now)?;
     }
 }
 

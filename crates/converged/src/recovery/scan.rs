@@ -170,7 +170,13 @@ impl Scanner<'_> {
             .blocks
             .last()
             .is_some_and(|(_, block)| block.order >= life.order);
-        if life.kind == PageKind::Checkpoint || !self.survey.is_accepted(life.order) || taken {
+        // Where the first page still shows an older life, the first page of the younger one was never programmed whole:
+        // nothing of it was durable, and what the older one held had moved away before the erase.
+        let outlived = self
+            .survey
+            .spare(pages.block)
+            .is_some_and(|first| first.order != life.order);
+        if life.kind == PageKind::Checkpoint || !self.survey.is_accepted(life.order) || taken || outlived {
             return;
         }
         if pages.is_holed(&life) {

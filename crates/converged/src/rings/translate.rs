@@ -8,9 +8,12 @@ use crate::command::{Command, Condition, Expiry, ListPosition, NamespaceId, Payl
 use crate::device::Device;
 use crate::interpreter::{IoCommand, IoOperation};
 use crate::media::Media;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use headwater_dma::iova::{ClientMemory, IovaRange, Segments};
 use headwater_nvme::spec::status::Status;
+
+/// Bytes of keys that are made room for at a time.
+const KEYS_BYTES: usize = 4_096;
 
 /// A command for the device and how it is to be answered.
 #[derive(Debug)]
@@ -25,6 +28,7 @@ impl Request {
     pub(super) fn resolve<M: Media>(
         io: &IoCommand,
         memory: &ClientMemory,
+        keys: &mut Keys,
         device: &Device<M>,
     ) -> Result<Self, Status> {
         let namespace = io.namespace;
@@ -40,7 +44,7 @@ impl Request {
                 condition,
             } => {
                 let value = segments(memory, value)?;
-                request(store(inline(key.as_bytes()), value, condition), Answer::Status)
+                request(store(keys.keep(key.as_bytes()), value, condition), Answer::Status)
             }
             IoOperation::Put { key, value } => {
                 let key = copy_key(memory, key)?;
@@ -49,7 +53,7 @@ impl Request {
             }
             IoOperation::Retrieve { key, buffer } => {
                 let sink = segments(memory, buffer)?;
-                request(retrieve(inline(key.as_bytes()), sink, buffer), Answer::Length)
+                request(retrieve(keys.keep(key.as_bytes()), sink, buffer), Answer::Length)
             }
             IoOperation::Get { key, buffer } => {
                 let key = copy_key(memory, key)?;
@@ -58,14 +62,14 @@ impl Request {
             }
             IoOperation::Delete { key } => {
                 let command = Command::Delete {
-                    key: inline(key.as_bytes()),
+                    key: keys.keep(key.as_bytes()),
                     condition: Condition::Always,
                 };
                 request(command, Answer::Removal)
             }
             IoOperation::Exist { key } => {
                 let command = Command::Exist {
-                    key: inline(key.as_bytes()),
+                    key: keys.keep(key.as_bytes()),
                     release: Release::WhenDurable,
                 };
                 request(command, Answer::Status)
@@ -83,8 +87,22 @@ impl Request {
     }
 }
 
-fn inline(key: &[u8]) -> Bytes {
-    Bytes::copy_from_slice(key)
+/// Where the keys of commands in flight lie: side by side, because an allocation for each costs more than the key.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    room: BytesMut,
+}
+
+impl Keys {
+    #[inline]
+    fn keep(&mut self, key: &[u8]) -> Bytes {
+        if self.room.capacity() < key.len() {
+            // Takes the old room again when no key is left in it.
+            self.room.reserve(KEYS_BYTES.max(key.len()));
+        }
+        self.room.extend_from_slice(key);
+        self.room.split().freeze()
+    }
 }
 
 fn store(key: Bytes, value: Segments, condition: Condition) -> Command {

@@ -11,7 +11,7 @@ use crate::command::Sequence;
 use crate::device::VictimPolicy;
 use crate::index::{Entry, Index, Lifetime};
 use crate::log::{Checksum, Source};
-use crate::media::Media;
+use crate::media::{Media, MediaError};
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
 use crate::page::{NO_RECORD, PageKind, PageSpare};
 use crate::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
@@ -177,7 +177,10 @@ impl<M: Media> Utl<M> {
     fn next_victim(&mut self) -> Option<BlockId> {
         let in_sight = self.blocks_in_sight();
         if in_sight >= HIGH_BLOCKS + self.collector.demand {
-            self.collector.demand = 0;
+            // What is in sight may still wait for a flush: whoever wants it would ask again, and again, if it were forgotten.
+            if self.blocks.free() >= HIGH_BLOCKS + self.collector.demand {
+                self.collector.demand = 0;
+            }
             return None;
         }
         // Tombstones that wait for the oldest block pile up under greedy; then the oldest goes first.
@@ -196,6 +199,13 @@ impl<M: Media> Utl<M> {
             self.want_witness();
         }
         victim
+    }
+
+    /// Whether blocks that were never looked into are in the way: no tombstone can go before they are erased. While
+    /// there is room enough nobody minds the tombstones, and erases are spared.
+    pub(super) fn wants_all_erased(&self) -> bool {
+        let short = self.blocks_in_sight() <= HIGH_BLOCKS + self.collector.demand;
+        self.blocks.has_unknown() && (short || self.tombstones_pile_up())
     }
 
     fn tombstones_pile_up(&self) -> bool {
@@ -350,8 +360,7 @@ impl<M: Media> Utl<M> {
     }
 
     fn move_live(&mut self, entry: Entry, header: &RecordHeader) -> Result<Moved, Stall> {
-        let key = self.key_of(entry, header)?;
-        let hash = self.hasher.hash(header.namespace, &key);
+        let hash = self.hash_of(entry, header)?;
         if !self.index.contains(hash, entry.address) {
             return Ok(Moved::Done);
         }
@@ -391,23 +400,25 @@ impl<M: Media> Utl<M> {
     fn append_moved(&mut self, entry: Entry, header: &RecordHeader) -> Result<RecordAddress, Stall> {
         let bytes = entry.units as usize * UNIT_BYTES;
         self.room(bytes, 0)?;
-        let payload_bytes = header.payload_end() - HEADER_BYTES;
-        let mut pieces = Vec::with_capacity(2);
-        for piece in Gather::new(self, entry.address, HEADER_BYTES, payload_bytes) {
-            pieces.push(piece.map_err(|page| Stall::Pages(vec![page]))?.to_vec());
-        }
-        let pieces: Vec<Source<'_>> = pieces.iter().map(|piece| Source::Bytes(piece)).collect();
         let flags = header.flags & !FLAGS_BATCH;
-        let checksum = if flags == header.flags {
-            Checksum::Known
-        } else {
-            Checksum::Compute
-        };
+        let checksum = if flags == header.flags { Checksum::Known } else { Checksum::Compute };
         let header = RecordHeader { flags, ..*header };
         self.stats.moved_bytes += bytes as u64;
-        Ok(self
-            .log
-            .append(&mut self.dram, &mut self.blocks, &header, checksum, &pieces))
+        let payload_bytes = header.payload_end() - HEADER_BYTES;
+        let mut spans = Gather::new(self, entry.address, HEADER_BYTES, payload_bytes);
+        let mut places = [None; PIECES_IN_PLACE];
+        places.iter_mut().for_each(|place| *place = spans.next_span());
+        if spans.next_span().is_none()
+            && let Some(pieces) = in_place(&self.media, &places)
+        {
+            return Ok(self.log.append(&mut self.dram, &mut self.blocks, &header, checksum, &pieces));
+        }
+        let mut payload = Vec::with_capacity(payload_bytes);
+        for piece in Gather::new(self, entry.address, HEADER_BYTES, payload_bytes) {
+            payload.extend_from_slice(piece.map_err(|page| Stall::Pages(vec![page]))?);
+        }
+        let payload = [Source::Bytes(&payload)];
+        Ok(self.log.append(&mut self.dram, &mut self.blocks, &header, checksum, &payload))
     }
 
     fn finish_victim(&mut self, block: BlockId) {
@@ -416,6 +427,12 @@ impl<M: Media> Utl<M> {
             // Something live is left that could not be read: the block stays, so that the damage shows.
             self.blocks.quarantine(block);
             self.stats.quarantined += 1;
+            if self.collector.cleaning {
+                // Recovery read this record a moment ago, so the medium is failing. What recovery set aside can neither
+                // be erased nor left behind; the next opening sees for itself what can still be read.
+                let page = page_of(block, 0);
+                self.failed.get_or_insert(MediaError::Unreadable { page });
+            }
             return;
         }
         debug_assert_eq!(self.blocks.get(block).state, BlockState::Closed);
@@ -429,6 +446,23 @@ impl<M: Media> Utl<M> {
     pub(crate) fn expired(&self, found: &Found) -> bool {
         found.header.is_some_and(|header| header.is_expired(self.wall_ms))
     }
+}
+
+/// Records of up to so many pieces are moved without a copy in between, where the medium shows its pages.
+const PIECES_IN_PLACE: usize = 3;
+
+/// The pieces as the medium shows them; `None` when it does not show one.
+fn in_place<'a, M: Media>(
+    media: &'a M,
+    places: &[Option<(PageAddress, usize, usize)>; PIECES_IN_PLACE],
+) -> Option<[Source<'a>; PIECES_IN_PLACE]> {
+    let mut pieces = [Source::Bytes(&[]); PIECES_IN_PLACE];
+    for (piece, place) in pieces.iter_mut().zip(places) {
+        if let Some((page, within, bytes)) = *place {
+            *piece = Source::Bytes(media.view(page)?.get(within..within + bytes)?);
+        }
+    }
+    Some(pieces)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]

@@ -82,16 +82,26 @@ impl<'a, M: Media> Gather<'a, M> {
         }
     }
 
+    /// Where the next piece lies: its page, its offset there, its length.
+    #[inline]
+    pub(crate) fn next_span(&mut self) -> Option<(PageAddress, usize, usize)> {
+        if self.left == 0 {
+            return None;
+        }
+        let page = self.place();
+        let within = self.offset % PAGE_DATA_BYTES;
+        let bytes = self.left.min(PAGE_DATA_BYTES - within);
+        self.step(bytes);
+        Some((page, within, bytes))
+    }
+
     /// The pages that are not within reach of the CPU.
     pub(crate) fn missing(mut self) -> Vec<PageAddress> {
         let mut missing = Vec::new();
-        while self.left > 0 {
-            let page = self.place();
+        while let Some((page, ..)) = self.next_span() {
             if self.utl.page(page).is_none() {
                 missing.push(page);
             }
-            let here = self.left.min(PAGE_DATA_BYTES - self.offset % PAGE_DATA_BYTES);
-            self.step(here);
         }
         missing
     }
@@ -102,18 +112,14 @@ impl<'a, M: Media> Iterator for Gather<'a, M> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.left == 0 {
-            return None;
+        let (page, within, bytes) = self.next_span()?;
+        match self.utl.page(page) {
+            Some(data) => Some(Ok(&data[within..within + bytes])),
+            None => {
+                self.left = 0;
+                Some(Err(page))
+            }
         }
-        let page = self.place();
-        let within = self.offset % PAGE_DATA_BYTES;
-        let here = self.left.min(PAGE_DATA_BYTES - within);
-        let Some(bytes) = self.utl.page(page) else {
-            self.left = 0;
-            return Some(Err(page));
-        };
-        self.step(here);
-        Some(Ok(&bytes[within..within + here]))
     }
 }
 
@@ -296,6 +302,16 @@ impl<M: Media> Utl<M> {
             at += piece.len();
         }
         Ok((taken, crc))
+    }
+
+    /// The hash of a record's key.
+    #[inline]
+    pub(crate) fn hash_of(&self, entry: Entry, header: &RecordHeader) -> Result<KeyHash, Stall> {
+        let key_bytes = usize::from(header.key_bytes);
+        match Gather::new(self, entry.address, HEADER_BYTES, key_bytes).next() {
+            Some(Ok(key)) if key.len() == key_bytes => Ok(self.hasher.hash(header.namespace, key)),
+            _ => Ok(self.hasher.hash(header.namespace, &self.key_of(entry, header)?)),
+        }
     }
 
     /// The key of a record, for records that are named by their place and not by their key.

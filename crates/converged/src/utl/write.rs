@@ -38,7 +38,7 @@ impl<M: Media> Utl<M> {
 
     /// Whether an append by a client can happen now.
     pub(crate) fn client_room(&self, bytes: usize) -> Result<(), Stall> {
-        self.room(bytes, super::RESERVE_BLOCKS)
+        self.room(bytes, super::RESERVE_BLOCKS + self.set_aside)
     }
 
     /// Appends a record in place of `old`, and returns its sequence. The caller checked for room.

@@ -9,11 +9,11 @@ use headwater_nvme::spec::status::Status;
 
 /// Keys of a List answer.
 fn listed(answer: &[u8]) -> Vec<Vec<u8>> {
-    let count = u32::from_le_bytes(answer[..4].try_into().unwrap());
+    let count = u32::from_le_bytes(answer[..4].try_into().expect("four bytes"));
     let mut rest = &answer[4..];
     (0..count)
         .map(|_| {
-            let bytes = usize::from(u16::from_le_bytes(rest[..2].try_into().unwrap()));
+            let bytes = usize::from(u16::from_le_bytes(rest[..2].try_into().expect("two bytes")));
             let key = rest[2..2 + bytes].to_vec();
             rest = &rest[(2 + bytes).next_multiple_of(4)..];
             key

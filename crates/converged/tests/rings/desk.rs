@@ -22,12 +22,12 @@ pub(crate) const BASE: u64 = 0x10_0000;
 pub(crate) const MEMORY_BYTES: usize = 1 << 20;
 
 pub(crate) fn device() -> Device<MemoryMedia> {
-    let media = MemoryMedia::erased(Geometry::with_blocks(64)).unwrap();
+    let media = MemoryMedia::erased(Geometry::with_blocks(64)).expect("a desk in order");
     let start = Start {
         now: Nanos::ZERO,
         wall: WALL,
     };
-    Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap()
+    Device::open(media, DeviceConfig::default(), start, &mut |_| {}).expect("a desk in order")
 }
 
 /// A device and its face; clients are made from it.
@@ -47,16 +47,21 @@ impl Bench {
     pub(crate) fn new() -> Self {
         Self {
             device: device(),
-            face: RingFace::new(RINGS).unwrap(),
+            face: RingFace::new(RINGS).expect("a desk in order"),
         }
     }
 
     pub(crate) fn client(&mut self, depth: u32, kind: QueueKind) -> Client {
         let id = self.face.add_client();
-        let memory = Foreign::anonymous(MEMORY_BYTES).unwrap();
-        let table = self.face.memory(id).unwrap();
-        table.register(Iova(BASE), memory.clone()).unwrap();
-        let queue = self.face.create_queue_pair(id, depth, kind).unwrap();
+        let memory = Foreign::anonymous(MEMORY_BYTES).expect("a desk in order");
+        let table = self.face.memory(id).expect("a desk in order");
+        table
+            .register(Iova(BASE), memory.clone())
+            .expect("a desk in order");
+        let queue = self
+            .face
+            .create_queue_pair(id, depth, kind)
+            .expect("a desk in order");
         Client { id, queue, memory }
     }
 
@@ -90,7 +95,7 @@ impl Bench {
         loop {
             self.settle();
             let before = answers.len();
-            while let Some(completion) = client.queue.pair.reap().unwrap() {
+            while let Some(completion) = client.queue.pair.reap().expect("a desk in order") {
                 let answer = (completion.status, completion.result);
                 assert!(
                     answers.insert(completion.command, answer).is_none(),
@@ -105,27 +110,29 @@ impl Bench {
     }
 
     pub(crate) fn direct(&mut self, command: Command) -> headwater_converged::command::Completion {
-        self.device.submit(OTHER, NamespaceId::FIRST, 9, command).unwrap();
+        self.device
+            .submit(OTHER, NamespaceId::FIRST, 9, command)
+            .expect("a desk in order");
         self.settle();
-        self.device.next_completion(OTHER).unwrap()
+        self.device.next_completion(OTHER).expect("a desk in order")
     }
 }
 
 impl Client {
     pub(crate) fn submit(&mut self, entry: SubmissionEntry) -> CommandId {
-        let id = self.queue.pair.submit(entry).unwrap();
+        let id = self.queue.pair.submit(entry).expect("a desk in order");
         let _ = self.queue.pair.ring();
         id
     }
 
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> DataPointer {
-        self.memory.copy_out(offset, bytes).unwrap();
+        self.memory.copy_out(offset, bytes).expect("a desk in order");
         at(offset, bytes.len())
     }
 
     pub(crate) fn read(&self, offset: usize, bytes: usize) -> Vec<u8> {
         let mut into = vec![0; bytes];
-        self.memory.copy_in(offset, &mut into).unwrap();
+        self.memory.copy_in(offset, &mut into).expect("a desk in order");
         into
     }
 }
@@ -133,10 +140,10 @@ impl Client {
 pub(crate) fn at(offset: usize, bytes: usize) -> DataPointer {
     DataPointer {
         address: BASE + offset as u64,
-        bytes: u32::try_from(bytes).unwrap(),
+        bytes: u32::try_from(bytes).expect("a desk in order"),
     }
 }
 
 pub(crate) fn key(bytes: &[u8]) -> InlineKey {
-    InlineKey::new(bytes).unwrap()
+    InlineKey::new(bytes).expect("a desk in order")
 }

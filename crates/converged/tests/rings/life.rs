@@ -122,7 +122,9 @@ fn core(mut device: Device<MemoryMedia>, mut face: RingFace, stop: &AtomicBool) 
             return face;
         }
         if face.prepare_sleep() == Sleep::Until {
-            face.descriptor().wait(Some(Nanos::from_millis(10_000))).unwrap();
+            face.descriptor()
+                .wait(Some(Nanos::from_millis(10_000)))
+                .expect("a wait");
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct RawHost {
 
 impl RawHost {
     pub(crate) fn new(face: &mut RingFace, client: ClientId, depth: u32) -> Self {
-        let slots = QueueSlots::new(depth + 1).unwrap();
+        let slots = QueueSlots::new(depth + 1).expect("a desk in order");
         let layout = RingLayout {
             submission_slots: slots,
             completion_slots: slots,
@@ -28,7 +28,7 @@ impl RawHost {
         let memory = SharedWords::zeroed(layout.words());
         let queue = face
             .create_queue_pair_in(client, memory.clone(), depth, QueueKind::Uio)
-            .unwrap();
+            .expect("a desk in order");
         Self {
             memory,
             layout,

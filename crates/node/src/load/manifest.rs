@@ -197,7 +197,7 @@ mod tests {
         for (key, value, expiry_ms) in [
             (&b"k"[..], &b"line\nline"[..], None),
             (b"\xff\x00", b"\x80", Some(17)),
-            ("ключ".as_bytes(), b"", None),
+            ("\u{43a}\u{43b}\u{44e}\u{447}".as_bytes(), b"", None),
         ] {
             let record = Record {
                 key: key.to_vec(),

@@ -5,10 +5,10 @@
 //! store is released by the device, a decision not to write is followed by a fence or a durable look.
 //!
 //! ```text
-//!   Read ─▶ Reading ─┬─ write ─▶ Write ─▶ Writing ─┬─ done ─▶ Done
-//!     ▲              │                             └─ changed ─▶ Read
-//!     │              ├─ found, no write ─▶ Fence ─▶ Fencing ─▶ Done
-//!     └─ appeared ───┴─ missing, no write ─▶ Look ─▶ Looking ─▶ Done
+//!   Read -> Reading -+- write -> Write -> Writing -+- done -> Done
+//!     ^              |                             +- changed -> Read
+//!     |              +- found, no write -> Fence -> Fencing -> Done
+//!     +- appeared ---+- missing, no write -> Look -> Looking -> Done
 //! ```
 
 use super::change::{Action, Change, Old};

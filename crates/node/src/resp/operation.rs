@@ -6,8 +6,8 @@
 //!
 //! ```text
 //!            drive: Waiting           completion: accept
-//!   begin ──────────────────▶ waiting ──────────────────▶ drive ──▶ Done(reply)
-//!     └──── drive: Busy ────▶ busy list ──── next turn ────▶ drive
+//!   begin ------------------> waiting ------------------> drive --> Done(reply)
+//!     +---- drive: Busy ----> busy list ---- next turn ----> drive
 //! ```
 
 use super::edit::Edit;

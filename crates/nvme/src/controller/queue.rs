@@ -6,10 +6,10 @@
 //!
 //! ```text
 //!             begin_delete                    nothing live, nothing waiting
-//!   Serving ───────────────► Draining ───────────────────────────────► Drain::Done, removed
-//!      │                        │                                          ▲
-//!      │ impossible doorbell    │ impossible doorbell, abandon             │ nothing live
-//!      └────────► Failed ◄──────┴──────────────────► Abandoned ────────────┘
+//!   Serving ---------------> Draining -------------------------------> Drain::Done, removed
+//!      |                        |                                          ^
+//!      | impossible doorbell    | impossible doorbell, abandon             | nothing live
+//!      +--------> Failed <------+------------------> Abandoned ------------+
 //! ```
 
 use crate::controller::live_ids::LiveIds;

@@ -204,7 +204,7 @@ impl Subject {
 
     fn reap(&mut self, work: Work) -> Result<u64, LabError> {
         let mut reaped = 0;
-        while let Some(completion) = self.queue.pair.reap().map_err(|fault| failed(fault))? {
+        while let Some(completion) = self.queue.pair.reap().map_err(failed)? {
             if !completion.status.is_success() {
                 return Err(failed(completion.status));
             }

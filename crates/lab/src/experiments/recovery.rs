@@ -1,0 +1,285 @@
+//! How long a device takes from its file to its first answer.
+//!
+//! In: a flash file full of small records, shut down cleanly. Out: seconds until it serves, from its checkpoint, and,
+//! with that checkpoint damaged, from a scan of the whole log. The floor of each is a plain read of the bytes that it
+//! cannot do without: the checkpoint, or the used blocks. That read goes through the page cache, which the device does not.
+//!
+//! Every opening counts its keys and reads one back; a device that lost any is an error, not a figure.
+
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Experiment, Findings, LabError};
+use crate::measure::Spread;
+use crate::report::Row;
+use crate::stores::Stores;
+use bytes::Bytes;
+use headwater_converged::command::NamespaceId;
+use headwater_converged::device::{DeviceConfig, Durability};
+use headwater_converged::limits::NAMESPACES;
+use headwater_converged::media::file::{FileMedia, FileOptions};
+use headwater_converged::media::geometry::BLOCK_DATA_BYTES;
+use headwater_converged::media::{Geometry, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
+use headwater_converged::page::{PageKind, PageSpare};
+use headwater_converged::record::{UNIT_BYTES, record_units};
+use headwater_host::clock::Nanos;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// The table's line.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "recovery",
+    summary: "seconds from a flash file to a device that serves, by checkpoint and by full scan",
+    baseline: "a plain read of the checkpoint; a plain read of the used blocks",
+    claims: &["p1.recovery.ready"],
+    run,
+};
+
+const KEY_BYTES: usize = 16;
+const VALUE_BYTES: usize = 100;
+/// A slot of the flash file, and where its superblock says the first one lies (docs/formats/flash-file.md).
+const SLOT_BYTES: usize = 4_608;
+const FIRST_SLOT_FIELD: u64 = 40;
+
+/// A promise: so many keys, ready in so long.
+struct Size {
+    keys: u64,
+    rounds: usize,
+    seconds_max: f64,
+    unit: &'static str,
+}
+
+const FULL: Size = Size {
+    keys: 10_000_000,
+    rounds: 3,
+    seconds_max: 10.0,
+    unit: "s for ten million keys",
+};
+/// A twentieth of the keys in a twentieth of the time: what does not shrink with the keys counts against us.
+const QUICK: Size = Size {
+    keys: 500_000,
+    rounds: 3,
+    seconds_max: 0.5,
+    unit: "s for 500,000 keys (a full run takes ten million)",
+};
+
+fn run(context: &Context) -> Result<Findings, LabError> {
+    let size = if context.is_quick() { QUICK } else { FULL };
+    let folder = context.scratch();
+    let blocks = blocks_for(size.keys);
+    let began = context.clock().now();
+    let checkpoint_pages = load(context, &size, blocks)?;
+    let load_seconds = seconds_since(context, began);
+
+    let mut ready = Vec::new();
+    let mut floor = Vec::new();
+    let mut last = None;
+    for _ in 0..size.rounds {
+        floor.push(timed_read(context, folder, checkpoint_pages * SLOT_BYTES as u64)?);
+        let opened = open_and_count(context, &size)?;
+        ready.push(opened.seconds);
+        last = Some(opened);
+    }
+    let used = damage_checkpoint(folder, blocks)?;
+    let scan_floor = timed_read(context, folder, used * (PAGES_PER_BLOCK * SLOT_BYTES) as u64)?;
+    let scanned = open_and_count(context, &size)?;
+
+    let row = |how: &str, spread: Option<Spread>, floor: Option<Spread>, opened: Option<&Opened>| {
+        Row::new()
+            .with("how", how)
+            .with("keys", size.keys)
+            .with("ready_seconds", spread)
+            .with("floor_seconds", floor)
+            .with("checkpoint_pages", checkpoint_pages)
+            .with("used_blocks", used)
+            .with("index_bytes", opened.map(|opened| opened.index_bytes))
+            .with("mode", opened.map(|opened| opened.mode.clone()))
+            .with("load_seconds", load_seconds)
+    };
+    let (ready, floor) = (Spread::of(&ready), Spread::of(&floor));
+    let by_scan = Spread::of(&[scanned.seconds]);
+    let claim = Claim::found(
+        "p1.recovery.ready",
+        Goal::AtMost(size.seconds_max),
+        (ready.map_or(f64::NAN, |spread| spread.median), size.unit),
+        Label::Measured,
+        format!(
+            "plain read of the checkpoint {:.3} s; full scan instead {:.2} s",
+            floor.map_or(f64::NAN, |spread| spread.median),
+            scanned.seconds
+        ),
+    );
+    Ok(Findings {
+        rows: vec![
+            row("checkpoint", ready, floor, last.as_ref()),
+            row("full scan", by_scan, Spread::of(&[scan_floor]), Some(&scanned)),
+        ],
+        claims: vec![claim],
+    })
+}
+
+/// What one opening found.
+struct Opened {
+    seconds: f64,
+    index_bytes: u64,
+    mode: String,
+}
+
+/// Blocks for so many records at about four fifths full, two checkpoints and the reserve beside them.
+fn blocks_for(keys: u64) -> u32 {
+    let record = u64::from(record_units(KEY_BYTES, VALUE_BYTES)) * UNIT_BYTES as u64;
+    let block = BLOCK_DATA_BYTES as u64;
+    let data = (keys * record).div_ceil(block);
+    u32::try_from(data / 4 * 5 + 2 * (keys * 16).div_ceil(block) + 32).unwrap_or(u32::MAX)
+}
+
+fn config() -> DeviceConfig {
+    DeviceConfig {
+        durability: [Durability::OnFlush; NAMESPACES],
+        ..DeviceConfig::default()
+    }
+}
+
+fn key(number: u64) -> Bytes {
+    let mut bytes = [b'k'; KEY_BYTES];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    Bytes::copy_from_slice(&bytes)
+}
+
+/// Fills a new flash file and shuts it down. Returns the pages of the checkpoint it left.
+fn load(context: &Context, size: &Size, blocks: u32) -> Result<u64, LabError> {
+    let uuid = (u128::from(context.seed()) | 1 << 127).to_le_bytes();
+    let geometry = Geometry::with_blocks(blocks);
+    let media = FileMedia::create(context.scratch(), geometry, uuid, FileOptions::default())
+        .map_err(|error| flash_failed(&error))?;
+    let mut stores = Stores::open(media, config(), context.clock())?;
+    let value = Bytes::from(vec![0x5a; VALUE_BYTES]);
+    for number in 0..size.keys {
+        stores.store(key(number), value.clone())?;
+    }
+    stores.drain()?;
+    let before = stores.stats().checkpoint_pages;
+    stores.shutdown()?;
+    Ok(stores.stats().checkpoint_pages - before)
+}
+
+/// Opens the file, times it until the device serves, and makes sure that nothing is missing.
+fn open_and_count(context: &Context, size: &Size) -> Result<Opened, LabError> {
+    let began = context.clock().now();
+    let media =
+        FileMedia::open(context.scratch(), FileOptions::default()).map_err(|error| flash_failed(&error))?;
+    let mode = format!("{:?}, {:?}", media.mode(), media.ring_kind());
+    let mut stores = Stores::open(media, config(), context.clock())?;
+    let seconds = seconds_since(context, began);
+    let stats = stores.stats();
+    let keys = stats.keys[NamespaceId::FIRST.index()];
+    let value = stores.get(key(size.keys / 2))?;
+    if keys != size.keys || value != [0x5a; VALUE_BYTES] {
+        return Err(LabError::Measure {
+            program: "the device".to_owned(),
+            reason: format!(
+                "it came back with {keys} keys of {}: recovery lost some",
+                size.keys
+            ),
+        });
+    }
+    Ok(Opened {
+        seconds,
+        index_bytes: stats.index_bytes,
+        mode,
+    })
+}
+
+/// Spoils the first page of every checkpoint block, as a bad medium might. Returns how many blocks the log uses.
+fn damage_checkpoint(folder: &Path, blocks: u32) -> Result<u64, LabError> {
+    let failed = io_failed("damage the checkpoint of the scratch flash file");
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(folder.join("flash"))
+        .map_err(&failed)?;
+    let mut first_slot = [0; 8];
+    file.read_exact_at(&mut first_slot, FIRST_SLOT_FIELD)
+        .map_err(&failed)?;
+    let first_slot = u64::from_le_bytes(first_slot);
+    let mut used = 0;
+    for block in 0..u64::from(blocks) {
+        let slot = first_slot + block * (PAGES_PER_BLOCK * SLOT_BYTES) as u64;
+        let mut page = [0; SLOT_BYTES];
+        file.read_exact_at(&mut page, slot).map_err(&failed)?;
+        match PageSpare::decode(&page, 0).map(|spare| spare.kind) {
+            Some(PageKind::Checkpoint) => {
+                file.write_all_at(&[0; 128], slot + PAGE_DATA_BYTES as u64)
+                    .map_err(&failed)?;
+            }
+            Some(_) => used += 1,
+            None => {}
+        }
+    }
+    file.sync_all().map_err(&failed)?;
+    Ok(used)
+}
+
+/// Seconds that a plain read of so many bytes of the flash file takes.
+fn timed_read(context: &Context, folder: &Path, bytes: u64) -> Result<f64, LabError> {
+    let failed = io_failed("read the scratch flash file");
+    let file = File::open(folder.join("flash")).map_err(&failed)?;
+    let mut buffer = vec![0; 1 << 20];
+    let began = context.clock().now();
+    let mut at = 0;
+    while at < bytes {
+        let read = file.read_at(&mut buffer, at).map_err(&failed)?;
+        if read == 0 {
+            break;
+        }
+        at += read as u64;
+    }
+    Ok(seconds_since(context, began))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "52 bits of nanoseconds are 52 days")]
+fn seconds_since(context: &Context, began: Nanos) -> f64 {
+    context.clock().now().since(began).0 as f64 / 1e9
+}
+
+fn flash_failed(error: &dyn std::error::Error) -> LabError {
+    LabError::Measure {
+        program: "the flash file".to_owned(),
+        reason: error.to_string(),
+    }
+}
+
+fn io_failed(what: &'static str) -> impl Fn(io::Error) -> LabError {
+    move |source| LabError::Io { what, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_comes_back_whole_by_checkpoint_and_by_scan() {
+        let context = Context::open(crate::Options::default()).unwrap();
+        let size = Size {
+            keys: 20_000,
+            ..QUICK
+        };
+        let blocks = blocks_for(size.keys);
+        let pages = load(&context, &size, blocks).unwrap();
+        assert!(pages > 0, "a clean stop writes a checkpoint");
+        open_and_count(&context, &size).unwrap();
+        let used = damage_checkpoint(context.scratch(), blocks).unwrap();
+        assert!(used >= 20_000 * 176 / BLOCK_DATA_BYTES as u64);
+        assert!(used < u64::from(blocks));
+        open_and_count(&context, &size).unwrap();
+    }
+
+    #[test]
+    fn a_lost_key_is_an_error_and_no_figure() {
+        let context = Context::open(crate::Options::default()).unwrap();
+        let size = Size { keys: 1_000, ..QUICK };
+        load(&context, &size, blocks_for(size.keys)).unwrap();
+        let more = Size { keys: 1_001, ..QUICK };
+        assert!(open_and_count(&context, &more).is_err());
+    }
+}

@@ -1,0 +1,135 @@
+//! A client that stores into a device of this process as fast as the device takes it.
+//!
+//! In: keys and values. Out: one acknowledged store each, or the error that ends the measurement. Invariant: no more
+//! than [`DEPTH`] stores are in flight, and none is left when [`Stores::drain`] returns.
+
+use crate::experiment::LabError;
+use bytes::Bytes;
+use headwater_converged::command::{Command, Condition, Expiry, FaceId, NamespaceId, Release, Sink};
+use headwater_converged::device::{Device, DeviceConfig, DeviceStats, Start};
+use headwater_converged::media::Media;
+use headwater_host::clock::Clock;
+use headwater_nvme::spec::status::Status;
+
+/// Stores in flight. A turn of the device looks at 256 records of a victim: with many more stores a turn, collection
+/// would always be the one that is waited for.
+const DEPTH: usize = 16;
+const FACE: FaceId = FaceId(1);
+
+/// A device and what is in flight in it.
+#[derive(Debug)]
+pub(crate) struct Stores<M> {
+    device: Device<M>,
+    clock: Clock,
+    token: u64,
+    in_flight: usize,
+}
+
+impl<M: Media> Stores<M> {
+    /// Opens the device on a medium, used or not.
+    pub(crate) fn open(media: M, config: DeviceConfig, clock: &Clock) -> Result<Self, LabError> {
+        let start = Start {
+            now: clock.now(),
+            wall: clock.wall(),
+        };
+        let device = Device::open(media, config, start, &mut |_| {})
+            .map_err(|error| failed(format!("it cannot be opened: {error}")))?;
+        Ok(Self {
+            device,
+            clock: *clock,
+            token: 0,
+            in_flight: 0,
+        })
+    }
+
+    /// Stores a value, and waits for room if there is none.
+    pub(crate) fn store(&mut self, key: Bytes, value: Bytes) -> Result<(), LabError> {
+        let command = Command::Store {
+            key,
+            value: value.into(),
+            condition: Condition::Always,
+            expiry: Expiry::Never,
+        };
+        self.submit(command)?;
+        while self.in_flight >= DEPTH {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// The value of a key.
+    pub(crate) fn get(&mut self, key: Bytes) -> Result<Vec<u8>, LabError> {
+        self.drain()?;
+        self.submit(Command::Retrieve {
+            key,
+            sink: Sink::Bytes(Vec::new()),
+            bytes_max: u32::MAX,
+            release: Release::WhenDurable,
+        })?;
+        let mut value = Vec::new();
+        while self.in_flight > 0 {
+            if let Some(last) = self.turn()? {
+                value = last;
+            }
+        }
+        Ok(value)
+    }
+
+    /// Waits until nothing is in flight.
+    pub(crate) fn drain(&mut self) -> Result<(), LabError> {
+        while self.in_flight > 0 {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable and writes a checkpoint.
+    pub(crate) fn shutdown(&mut self) -> Result<(), LabError> {
+        self.drain()?;
+        let (now, wall) = (self.clock.now(), self.clock.wall());
+        self.device
+            .shutdown(now, wall)
+            .map(|_| ())
+            .map_err(|error| failed(format!("it did not shut down: {error}")))
+    }
+
+    /// The device's own numbers.
+    pub(crate) fn stats(&self) -> DeviceStats {
+        self.device.stats()
+    }
+
+    fn submit(&mut self, command: Command) -> Result<(), LabError> {
+        self.token += 1;
+        self.device
+            .submit(FACE, NamespaceId::FIRST, self.token, command)
+            .map_err(|error| failed(error.to_string()))?;
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// One turn of the device, and the bytes of the last completion it brought.
+    fn turn(&mut self) -> Result<Option<Vec<u8>>, LabError> {
+        let (now, wall) = (self.clock.now(), self.clock.wall());
+        let moved = self.device.poll(now, wall);
+        let before = self.in_flight;
+        let mut last = None;
+        while let Some(completion) = self.device.next_completion(FACE) {
+            self.in_flight -= 1;
+            if completion.status != Status::SUCCESS {
+                return Err(failed(format!("a command ended with {}", completion.status)));
+            }
+            last = Some(completion.sink);
+        }
+        if !moved && self.in_flight == before {
+            self.device.media_mut().wait(now);
+        }
+        Ok(last)
+    }
+}
+
+fn failed(reason: String) -> LabError {
+    LabError::Measure {
+        program: "the device".to_owned(),
+        reason,
+    }
+}
