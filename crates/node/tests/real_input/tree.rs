@@ -16,6 +16,8 @@ const FULL_PERCENT: u64 = 85;
 const DIES: u64 = 32;
 /// Blocks from which 85 % of a device is not yet all that it lets clients fill.
 const BLOCKS_MIN: u64 = 160;
+/// Smallest file that fills a sample up, so that it does not take many thousands.
+const SAMPLE_FILLER_MIN: u64 = 16 << 10;
 /// Largest file of a sample.
 const SAMPLE_FILE_MAX: u64 = 64 << 10;
 
@@ -138,8 +140,8 @@ pub(crate) fn flash_bytes(blocks: u64) -> u64 {
     blocks * u64::try_from(PAGES_PER_BLOCK).unwrap() * 4_608
 }
 
-/// Copies every n-th file into `folder`: at least `count` of them, then as many more as fill a whole row of dies to
-/// 85 %, but never more than `bytes_max`. Returns them under their new paths.
+/// Copies every n-th file into `folder`, `count` of them, then as many larger ones as fill whole rows of dies to 85 %, but
+/// never more than `bytes_max`. Returns them under their new paths.
 pub(crate) fn sample(items: &[Item], count: usize, bytes_max: u64, folder: &Path) -> Vec<Item> {
     let stride = (items.len() / count).max(1);
     // A value is overwritten while its old record still takes its room: on so small a device the largest would not fit.
@@ -152,6 +154,9 @@ pub(crate) fn sample(items: &[Item], count: usize, bytes_max: u64, folder: &Path
         if taken.len() >= count && goal.is_none() {
             let row = data_bytes(DIES) * FULL_PERCENT / 100;
             goal = Some(bytes.max(row * BLOCKS_MIN / DIES).next_multiple_of(row));
+        }
+        if goal.is_some() && item.bytes < SAMPLE_FILLER_MIN {
+            continue;
         }
         if bytes + item.record_bytes() > goal.unwrap_or(bytes_max).min(bytes_max) {
             continue;
