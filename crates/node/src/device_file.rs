@@ -14,6 +14,7 @@ use headwater_converged::command::{Command, Completion, FaceId, NamespaceId, Sub
 use headwater_converged::device::{Device, DeviceConfig, DeviceStats, Start};
 use headwater_converged::media::file::{FileMedia, FileOptions};
 use headwater_converged::media::{Geometry, Media as _, PAGES_PER_BLOCK};
+use headwater_host::calibration::{Calibration, SPIN_VARIABLE, SpinOverride};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use std::os::fd::BorrowedFd;
 
@@ -22,8 +23,7 @@ pub type FileDevice = Device<FileMedia>;
 
 /// How the RESP face is known to the device.
 const RESP_FACE: FaceId = FaceId(1);
-/// How long the core polls in vain before it sleeps.
-const SPIN: Nanos = Nanos::from_micros(20);
+
 /// Opens the device of a data directory, making its flash when it has none.
 ///
 /// # Errors
@@ -90,8 +90,18 @@ pub fn open_node(
         faces: vec![Box::new(face)],
         resp,
         capacity,
-        spin: SPIN,
+        spin: spin(clock),
     })
+}
+
+/// How long the core polls in vain before it sleeps: as calibrated on this machine, or as `HEADWATER_SPIN_US` says.
+fn spin(clock: Clock) -> Nanos {
+    let calibration = Calibration::load_or_measure(&clock);
+    if let SpinOverride::Ignored(text) = &calibration.spin_override {
+        tracing::warn!(value = %text, "{SPIN_VARIABLE} is no whole number of microseconds and is ignored");
+    }
+    tracing::info!(spin_ns = calibration.spin_before_sleep.0, "calibrated");
+    calibration.spin_before_sleep
 }
 
 fn open_media(directory: &DataDir, config: &Config) -> Result<FileMedia, String> {

@@ -174,6 +174,7 @@ fn doctor_and_completions_answer_in_json_and_shell() {
         .collect();
     for expected in [
         "copy and CRC",
+        "idle spin",
         "io_uring",
         "direct I/O",
         "locked memory",

@@ -4,6 +4,8 @@
 
 use super::{Finding, Verdict};
 use crate::config::Bytes;
+use headwater_host::calibration::{Calibration, Origin, SPIN_VARIABLE, SpinOverride};
+use headwater_host::clock::Clock;
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 
@@ -13,6 +15,7 @@ pub fn examine() -> Vec<Finding> {
     vec![
         kernels(),
         processors(),
+        spin(&Calibration::load_or_measure(&Clock::start())),
         memlock(),
         huge_pages(),
         transparent_huge_pages(),
@@ -50,6 +53,39 @@ fn processors() -> Finding {
         )
     } else {
         finding
+    }
+}
+
+/// How long an idle core polls before it sleeps, and who says so.
+fn spin(calibration: &Calibration) -> Finding {
+    let micros = |span: headwater_host::clock::Nanos| format!("{}.{} us", span.0 / 1_000, span.0 / 100 % 10);
+    let measured = match calibration.origin {
+        Origin::Measured => "measured just now",
+        Origin::Cached => "measured by an earlier run on this machine",
+    };
+    let wake = format!(
+        "waking a sleeping thread and being woken by it takes {}, {measured}",
+        micros(calibration.wake_round_trip)
+    );
+    let spin = micros(calibration.spin_before_sleep);
+    match &calibration.spin_override {
+        SpinOverride::Used => Finding::new(
+            "idle spin",
+            Verdict::Note,
+            format!("{spin}, from {SPIN_VARIABLE}"),
+        )
+        .why(wake)
+        .change(format!("unset {SPIN_VARIABLE}   # to use what was measured")),
+        SpinOverride::Unset => Finding::new("idle spin", Verdict::Active, format!("{spin}, calibrated"))
+            .why(wake)
+            .change(format!("{SPIN_VARIABLE}=MICROSECONDS headwater serve")),
+        SpinOverride::Ignored(text) => Finding::new(
+            "idle spin",
+            Verdict::Problem,
+            format!("{spin}, calibrated; {SPIN_VARIABLE}={text} is ignored"),
+        )
+        .why("it is no whole number of microseconds")
+        .change(format!("{SPIN_VARIABLE}=20 headwater serve")),
     }
 }
 
@@ -144,6 +180,29 @@ mod tests {
     fn the_chosen_word_is_the_bracketed_one() {
         assert_eq!(bracketed("always [madvise] never"), Some("madvise"));
         assert_eq!(bracketed("always"), None);
+    }
+
+    #[test]
+    fn the_spin_is_told_with_its_source() {
+        let calibration = |spin_override| Calibration {
+            spin_before_sleep: headwater_host::clock::Nanos(7_250),
+            wake_round_trip: headwater_host::clock::Nanos(7_250),
+            streaming_copy_from_bytes: 4_096,
+            origin: Origin::Cached,
+            spin_override,
+        };
+        let told = |spin_override| spin(&calibration(spin_override)).to_string();
+        let calibrated = told(SpinOverride::Unset);
+        assert!(
+            calibrated.contains("7.2 us, calibrated") && calibrated.contains("earlier run"),
+            "{calibrated}"
+        );
+        assert!(told(SpinOverride::Used).contains("from HEADWATER_SPIN_US"));
+        let ignored = told(SpinOverride::Ignored("5us".to_owned()));
+        assert!(
+            ignored.starts_with("PROBLEM") && ignored.contains("HEADWATER_SPIN_US=5us"),
+            "{ignored}"
+        );
     }
 
     #[test]

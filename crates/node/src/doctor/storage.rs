@@ -6,14 +6,13 @@
 use super::{Finding, Verdict, machine};
 use crate::config::capacity_for;
 use crate::data_dir::free_bytes;
+use headwater_host::file::{DirectChoice, FileMode};
 use headwater_host::uring::{FileRing, RingKind, UringChoice};
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 const RING_ENTRIES: usize = 8;
-/// What a page slot is a multiple of.
-const SLOT_SECTOR: u32 = 512;
 
 /// Looks at the disk under `data`.
 #[must_use]
@@ -78,23 +77,36 @@ fn io_uring(probe: &Probe) -> Finding {
 }
 
 fn direct_io(probe: &Probe) -> Finding {
-    let aligned = File::open(&probe.path)
-        .ok()
-        .and_then(|file| statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok())
-        .filter(|found| found.stx_mask & StatxFlags::DIOALIGN.bits() != 0)
-        .map(|found| (found.stx_dio_mem_align, found.stx_dio_offset_align));
-    let Some((memory, offset)) = aligned.filter(|&(memory, _)| memory > 0) else {
-        return Finding::new("direct I/O", Verdict::StandIn, "this file system or kernel does not say that it can")
-            .why("transfers go through the page cache; kernels before 6.1 and some file systems (tmpfs, overlay) do not say")
-            .change("put the data directory on ext4 or xfs, kernel 6.1 or later");
+    // The very call with which the flash is opened, so that what is told here is what a node gets.
+    let mode = match headwater_host::file::open(&probe.path, DirectChoice::Auto) {
+        Ok((_file, mode)) => mode,
+        Err(error) => {
+            return Finding::new("direct I/O", Verdict::Problem, error.to_string())
+                .why("a file that was just made cannot be opened for reading and writing");
+        }
     };
-    let found = format!("alignment: memory {memory}, offset {offset}");
-    if SLOT_SECTOR.is_multiple_of(memory) && SLOT_SECTOR.is_multiple_of(offset) {
-        return Finding::new("direct I/O", Verdict::Active, found);
+    let alignment = alignment(&probe.path);
+    let found = alignment.map_or_else(
+        || "this file system or kernel does not say that it can".to_owned(),
+        |(memory, offset)| format!("alignment: memory {memory}, offset {offset}"),
+    );
+    match (mode, alignment) {
+        (FileMode::Direct, _) => Finding::new("direct I/O", Verdict::Active, found),
+        (FileMode::Buffered, None) => Finding::new("direct I/O", Verdict::StandIn, found)
+            .why("transfers go through the page cache; kernels before 6.1 and some file systems (tmpfs, overlay) do not say")
+            .change("put the data directory on ext4 or xfs, kernel 6.1 or later"),
+        (FileMode::Buffered, Some(_)) => Finding::new("direct I/O", Verdict::StandIn, found)
+            .why("page slots are 4,608 bytes, so 512-byte alignment is needed; transfers go through the page cache instead")
+            .change("put the data directory on a disk with 512-byte logical sectors"),
     }
-    Finding::new("direct I/O", Verdict::StandIn, found)
-        .why("page slots are 4,608 bytes, so 512-byte alignment is needed; transfers go through the page cache instead")
-        .change("put the data directory on a disk with 512-byte logical sectors")
+}
+
+/// Alignment of memory and offset that direct transfers need here, if the system says.
+fn alignment(path: &Path) -> Option<(u32, u32)> {
+    let file = File::open(path).ok()?;
+    let found = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let said = found.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && found.stx_dio_mem_align > 0;
+    said.then_some((found.stx_dio_mem_align, found.stx_dio_offset_align))
 }
 
 fn free(folder: &Path) -> Finding {

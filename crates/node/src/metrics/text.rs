@@ -55,6 +55,12 @@ impl Numbers {
         )?;
         counter(encoder, "expired", "Keys that expired", device.expired)?;
         gauge(encoder, "live_bytes", "Bytes of live records", device.live_bytes)?;
+        gauge(
+            encoder,
+            "capacity_bytes",
+            "Bytes of live records that the medium may hold",
+            device.capacity_bytes,
+        )?;
         gauge(encoder, "index_bytes", "DRAM of the index", device.index_bytes)?;
         counter(
             encoder,
@@ -102,6 +108,24 @@ impl Numbers {
             "free_blocks",
             "Blocks free",
             u64::from(device.free_blocks),
+        )?;
+        gauge(
+            encoder,
+            "quarantined_blocks",
+            "Blocks set aside because a live record in them cannot be read",
+            device.quarantined,
+        )?;
+        counter(
+            encoder,
+            "no_room",
+            "Commands refused because collection found nothing to free",
+            device.no_room,
+        )?;
+        counter(
+            encoder,
+            "checkpoint_pages",
+            "Pages of checkpoints programmed",
+            device.checkpoint_pages,
         )?;
         counter(encoder, "flushes", "Flushes sent to the media", device.flushes)?;
         ratio(

@@ -73,6 +73,10 @@ fn section(name: &str, text: &mut String, shared: &Shared, stats: &DeviceStats, 
             line(text, format_args!("maxmemory_policy:noeviction"));
             line(text, format_args!("device_index_bytes:{}", stats.index_bytes));
             line(text, format_args!("device_live_bytes:{}", stats.live_bytes));
+            line(
+                text,
+                format_args!("device_capacity_bytes:{}", stats.capacity_bytes),
+            );
             line(text, format_args!("device_free_blocks:{}", stats.free_blocks));
         }
         "persistence" => persistence(text, shared, stats),
@@ -140,8 +144,32 @@ fn persistence(text: &mut String, shared: &Shared, stats: &DeviceStats) {
         text,
         format_args!("device_programmed_bytes:{}", stats.programmed_bytes),
     );
+    // Hundredths, so that no floating point is needed; nothing written yet amplifies nothing.
+    let amplification = stats
+        .programmed_bytes
+        .saturating_mul(100)
+        .checked_div(stats.client_bytes)
+        .unwrap_or(0);
+    line(
+        text,
+        format_args!(
+            "device_write_amplification:{}.{:02}",
+            amplification / 100,
+            amplification % 100
+        ),
+    );
     line(text, format_args!("device_moved_bytes:{}", stats.moved_bytes));
     line(text, format_args!("device_erases:{}", stats.erases));
+    line(text, format_args!("device_checkpoints:{}", stats.checkpoints));
+    line(
+        text,
+        format_args!("device_checkpoint_pages:{}", stats.checkpoint_pages),
+    );
+    line(text, format_args!("device_no_room:{}", stats.no_room));
+    line(
+        text,
+        format_args!("device_quarantined_blocks:{}", stats.quarantined),
+    );
     line(text, format_args!("device_damaged_records:{}", stats.damaged));
 }
 

@@ -12,7 +12,6 @@ mod node;
 mod tree;
 
 use headwater_host::clock::{Clock, Nanos};
-use headwater_node::kv_target::live::LiveTarget;
 use headwater_node::kv_target::{BATCH_BYTES, BATCH_ITEMS, KvTarget as _, Record, Stored};
 use headwater_node::load::manifest::{ManifestLine, read_manifest};
 use node::Node;
@@ -193,7 +192,7 @@ impl Proof {
         let manifest = self.folder.join("rewritten.jsonl");
         for round in 1..=ROUNDS {
             self.random.shuffle(&mut kept);
-            let bytes = overwrite(&mut target, &kept, (round, growth), &manifest);
+            let bytes = overwrite(&node, &kept, (round, growth), &manifest);
             let numbers = node.info();
             let full = self.full_percent(&numbers);
             self.say(&format!(
@@ -236,7 +235,8 @@ impl Proof {
 }
 
 /// Overwrites every item once and writes the manifest of it; returns the bytes of the values.
-fn overwrite(target: &mut LiveTarget, items: &[Item], (round, growth): (u8, Growth), manifest: &Path) -> u64 {
+fn overwrite(node: &Node, items: &[Item], (round, growth): (u8, Growth), manifest: &Path) -> u64 {
+    let mut target = node.connect();
     let mut lines = BufWriter::new(File::create(manifest).unwrap());
     let mut batch = Vec::new();
     let mut batch_bytes = 0;
@@ -250,13 +250,27 @@ fn overwrite(target: &mut LiveTarget, items: &[Item], (round, growth): (u8, Grow
             expiry_ms: None,
         });
         if batch.len() == BATCH_ITEMS || batch_bytes >= BATCH_BYTES || at + 1 == items.len() {
+            let mut refused = Vec::new();
             let stored = target.set(&batch, &mut |index, stored| {
-                assert_eq!(stored, Stored::Acknowledged, "record {index} of a batch");
-                serde_json::to_writer(&mut lines, &ManifestLine::of(&batch[index])).unwrap();
+                let record = &batch[index];
+                if let Stored::Refused(why) = stored {
+                    refused.push((record.value.len(), why));
+                    return Ok(());
+                }
+                serde_json::to_writer(&mut lines, &ManifestLine::of(record)).unwrap();
                 lines.write_all(b"\n").unwrap();
                 Ok(())
             });
             stored.unwrap();
+            assert_eq!(
+                refused.first(),
+                None,
+                "round {round}, {} of {} items: {} records (bytes, why) of a batch were refused; {:?}",
+                at + 1,
+                items.len(),
+                refused.len(),
+                node.info()
+            );
             batch.clear();
             all_bytes += u64::try_from(std::mem::take(&mut batch_bytes)).unwrap();
         }

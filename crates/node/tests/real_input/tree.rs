@@ -7,8 +7,6 @@ use headwater_converged::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use headwater_converged::media::PAGES_PER_BLOCK;
 use headwater_converged::media::geometry::BLOCK_DATA_BYTES;
 use headwater_converged::record::{HEADER_BYTES, UNIT_BYTES};
-use std::fs::File;
-use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +16,10 @@ const FULL_PERCENT: u64 = 85;
 const DIES: u64 = 32;
 /// Blocks from which 85 % of a device is not yet all that it lets clients fill.
 const BLOCKS_MIN: u64 = 160;
+/// Smallest file that fills a sample up, so that it does not take many thousands.
+const SAMPLE_FILLER_MIN: u64 = 16 << 10;
+/// Largest file of a sample.
+const SAMPLE_FILE_MAX: u64 = 64 << 10;
 
 /// A file that becomes a key.
 #[derive(Clone, Debug)]
@@ -100,7 +102,7 @@ pub(crate) fn walk(root: &Path) -> Vec<Item> {
             } else if kind.is_file() && key.len() <= KEY_BYTES_MAX {
                 let bytes = entry.metadata().unwrap().len();
                 let fits = usize::try_from(bytes).is_ok_and(|bytes| bytes <= VALUE_BYTES_MAX);
-                let readable = File::open(entry.path()).and_then(|mut file| file.read(&mut [0]));
+                let readable = rustix::fs::access(entry.path(), rustix::fs::Access::READ_OK);
                 if fits && readable.is_ok() {
                     items.push(Item {
                         key,
@@ -138,18 +140,23 @@ pub(crate) fn flash_bytes(blocks: u64) -> u64 {
     blocks * u64::try_from(PAGES_PER_BLOCK).unwrap() * 4_608
 }
 
-/// Copies every n-th file into `folder`: at least `count` of them, then as many more as fill a whole row of dies to
-/// 85 %, but never more than `bytes_max`. Returns them under their new paths.
+/// Copies every n-th file into `folder`, `count` of them, then as many larger ones as fill whole rows of dies to 85 %, but
+/// never more than `bytes_max`. Returns them under their new paths.
 pub(crate) fn sample(items: &[Item], count: usize, bytes_max: u64, folder: &Path) -> Vec<Item> {
     let stride = (items.len() / count).max(1);
+    // A value is overwritten while its old record still takes its room: on so small a device the largest would not fit.
+    let small = |item: &&Item| item.bytes <= SAMPLE_FILE_MAX;
     let order = (0..stride).flat_map(|first| items.iter().skip(first).step_by(stride));
     let mut taken: Vec<Item> = Vec::new();
     let mut bytes = 0;
     let mut goal = None;
-    for item in order {
+    for item in order.filter(small) {
         if taken.len() >= count && goal.is_none() {
             let row = data_bytes(DIES) * FULL_PERCENT / 100;
             goal = Some(bytes.max(row * BLOCKS_MIN / DIES).next_multiple_of(row));
+        }
+        if goal.is_some() && item.bytes < SAMPLE_FILLER_MIN {
+            continue;
         }
         if bytes + item.record_bytes() > goal.unwrap_or(bytes_max).min(bytes_max) {
             continue;
@@ -157,7 +164,7 @@ pub(crate) fn sample(items: &[Item], count: usize, bytes_max: u64, folder: &Path
         bytes += item.record_bytes();
         let path = folder.join(std::ffi::OsStr::from_bytes(&item.key));
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::copy(&item.path, &path).unwrap();
+        std::fs::write(&path, item.original()).unwrap();
         taken.push(Item { path, ..item.clone() });
     }
     taken.sort_by(|a, b| a.key.cmp(&b.key));
