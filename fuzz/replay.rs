@@ -15,9 +15,7 @@ use std::path::Path;
     reason = "shown only when the test fails: the last line names the input that did it"
 )]
 pub(crate) fn replay(target: &str, body: impl Fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fuzz/corpus")
-        .join(target);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut files: Vec<_> = fs::read_dir(&folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
         .map(|entry| entry.expect("a corpus can be listed").path())

@@ -24,10 +24,7 @@ fn check(entry: &SubmissionEntry, kind: QueueKind) {
         Ok(command) => command,
         Err(status) => {
             assert!(!status.is_success(), "refused with success");
-            assert!(
-                status.do_not_retry,
-                "the same entry would be refused again: {status:?}"
-            );
+            assert!(status.do_not_retry, "the same entry would be refused again: {status:?}");
             return;
         }
     };
@@ -40,18 +37,11 @@ fn check(entry: &SubmissionEntry, kind: QueueKind) {
         | IoOperation::Delete { key }
         | IoOperation::Exist { key } => key.as_bytes().len(),
         IoOperation::Put { key, .. } | IoOperation::Get { key, .. } => {
-            assert_eq!(
-                kind,
-                QueueKind::Uio,
-                "a queue without client memory took a key by address"
-            );
+            assert_eq!(kind, QueueKind::Uio, "a queue without client memory took a key by address");
             usize::try_from(key.bytes).expect("32 bits fit")
         }
     };
-    assert!(
-        (1..=KEY_BYTES_MAX).contains(&key_bytes),
-        "a key of {key_bytes} bytes"
-    );
+    assert!((1..=KEY_BYTES_MAX).contains(&key_bytes), "a key of {key_bytes} bytes");
     if let IoOperation::Store { value, .. } | IoOperation::Put { value, .. } = command.operation {
         assert!(usize::try_from(value.bytes).is_ok_and(|bytes| bytes <= VALUE_BYTES_MAX));
     }

@@ -8,9 +8,6 @@ pub(crate) fn body(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     if let Err(error) = parse(text, Path::new("fuzzed.toml")) {
         let message = error.to_string();
-        assert!(
-            message.contains("fuzzed.toml"),
-            "an error that does not name its file: {message}"
-        );
+        assert!(message.contains("fuzzed.toml"), "an error that does not name its file: {message}");
     }
 }

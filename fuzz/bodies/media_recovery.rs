@@ -41,10 +41,7 @@ pub(crate) fn body(bytes: &[u8]) {
 
 /// Opens a device on the medium; if it opens, it lists its keys. Neither may panic or hang.
 fn recover(medium: MemoryMedia) {
-    let start = Start {
-        now: Nanos::ZERO,
-        wall: UnixMillis(0),
-    };
+    let start = Start { now: Nanos::ZERO, wall: UnixMillis(0) };
     let opened = Device::open(medium, DeviceConfig::default(), start, &mut |_| {});
     let mut device = match opened {
         Ok(device) => device,
@@ -53,10 +50,7 @@ fn recover(medium: MemoryMedia) {
             return;
         }
     };
-    let list = Command::List {
-        from: ListPosition::START,
-        keys_max: 100,
-    };
+    let list = Command::List { from: ListPosition::START, keys_max: 100 };
     if device.submit(FaceId(0), NamespaceId::FIRST, 1, list).is_err() {
         return;
     }
@@ -119,11 +113,7 @@ impl Writer {
         let key = [b'a' + script.small() % 8];
         let value = vec![script.small(); usize::from(script.word() % 2_048)];
         let flags = script.small() & 0x1f;
-        let key = if script.small() == 255 {
-            &key[..0]
-        } else {
-            &key[..]
-        };
+        let key = if script.small() == 255 { &key[..0] } else { &key[..] };
         let mut bytes = vec![0, 0, 0, 0, 1, flags];
         bytes.extend_from_slice(&u16::try_from(key.len()).expect("one at most").to_le_bytes());
         bytes.extend_from_slice(&u32::try_from(value.len()).expect("below 2,048").to_le_bytes());
@@ -159,9 +149,7 @@ impl Writer {
         let (raw, rest) = script.bytes.split_at(taken);
         script.bytes = rest;
         self.slot[self.used..self.used + taken].copy_from_slice(raw);
-        self.used = (self.used + taken)
-            .next_multiple_of(UNIT_BYTES)
-            .min(PAGE_DATA_BYTES);
+        self.used = (self.used + taken).next_multiple_of(UNIT_BYTES).min(PAGE_DATA_BYTES);
     }
 
     fn end_page(&mut self, medium: &mut MemoryMedia, script: &mut Script<'_>) {
@@ -174,9 +162,7 @@ impl Writer {
         frame[..SLOT_BYTES].copy_from_slice(&self.slot[..]);
         if self.at.block.0 < BLOCKS && usize::from(self.at.page) < PAGES_PER_BLOCK {
             let op = MediaOp::Program { page: self.at, frame };
-            medium
-                .submit(MediaToken(0), op, Nanos::ZERO)
-                .expect("pages are written in order");
+            medium.submit(MediaToken(0), op, Nanos::ZERO).expect("pages are written in order");
             medium.poll(Nanos::ZERO, &mut Vec::new());
             self.at.page += 1;
         }

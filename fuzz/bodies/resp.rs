@@ -15,11 +15,7 @@ pub(crate) fn body(bytes: &[u8]) {
     let rules = Rules {
         bulk_bytes_max: 1 << 16,
         commands_max: 1 + usize::from(how >> 5),
-        standing: if how & 0x10 == 0 {
-            Standing::Authenticated
-        } else {
-            Standing::Unknown
-        },
+        standing: if how & 0x10 == 0 { Standing::Authenticated } else { Standing::Unknown },
     };
     let whole = parse(stream, stream.len().max(1), &rules);
     let cut = parse(stream, 1 + usize::from(how & 0x0f), &rules);

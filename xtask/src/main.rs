@@ -16,11 +16,7 @@ use tree::Tree;
 const HELP: &str =
     "cargo xtask VERB\n\n  tidy   check the house rules that no compiler checks (STYLE.md names them)\n";
 
-#[expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command line tool speaks by printing"
-)]
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool speaks by printing")]
 fn main() -> ExitCode {
     let verb = std::env::args().nth(1);
     match verb.as_deref() {

@@ -9,16 +9,8 @@ use std::path::Path;
 use std::{fs, io};
 
 /// Folders, from the root, that nobody writes by hand.
-const SKIPPED: &[&str] = &[
-    ".git",
-    "target",
-    "data",
-    "fuzz/target",
-    "fuzz/artifacts",
-    "fuzz/corpus",
-    "fuzz/open",
-    "fuzz/coverage",
-];
+const SKIPPED: &[&str] =
+    &[".git", "target", "data", "fuzz/target", "fuzz/artifacts", "fuzz/corpus", "fuzz/open", "fuzz/coverage"];
 
 /// Text files by path.
 #[derive(Debug, Default)]
@@ -39,14 +31,8 @@ impl Tree {
     /// A tree made by hand.
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
-        let texts = files
-            .iter()
-            .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()))
-            .collect();
-        Self {
-            texts,
-            others: Vec::new(),
-        }
+        let texts = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
+        Self { texts, others: Vec::new() }
     }
 
     /// How many text files there are.
@@ -63,18 +49,13 @@ impl Tree {
     pub(crate) fn has(&self, path: &str) -> bool {
         let folder = format!("{}/", path.trim_end_matches('/'));
         self.texts.contains_key(path)
-            || self
-                .others
-                .iter()
-                .any(|other| other == path.trim_end_matches('/'))
+            || self.others.iter().any(|other| other == path.trim_end_matches('/'))
             || self.texts.keys().any(|file| file.starts_with(&folder))
     }
 
     /// Every file and its text.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.texts
-            .iter()
-            .map(|(path, text)| (path.as_str(), text.as_str()))
+        self.texts.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
     /// Every Rust file and its text.
@@ -92,11 +73,7 @@ impl Tree {
             let entry = entry?;
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
-            let path = if below.is_empty() {
-                name.to_owned()
-            } else {
-                format!("{below}/{name}")
-            };
+            let path = if below.is_empty() { name.to_owned() } else { format!("{below}/{name}") };
             if SKIPPED.contains(&path.as_str()) {
                 self.others.push(path);
                 continue;
@@ -118,8 +95,7 @@ impl Tree {
 
 /// Whether a path lies in a folder of tests or is a file of tests.
 pub(crate) fn is_test_path(path: &str) -> bool {
-    path.split('/')
-        .any(|part| part == "tests" || part == "tests.rs" || part == "benches")
+    path.split('/').any(|part| part == "tests" || part == "tests.rs" || part == "benches")
 }
 
 /// The lines of a Rust file, numbered from 1, up to where its own tests begin.

@@ -19,13 +19,7 @@ pub(crate) struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            path,
-            line,
-            what,
-            why,
-            remedy,
-        } = self;
+        let Self { path, line, what, why, remedy } = self;
         write!(f, "{path}:{line}: {what}; {why}; {remedy}")
     }
 }

@@ -27,21 +27,13 @@ fn drain(media: &mut FileMedia, now: Nanos) -> Result<(), Box<dyn Error>> {
 }
 
 fn submit(media: &mut FileMedia, op: MediaOp, now: Nanos) -> Result<(), Box<dyn Error>> {
-    media
-        .submit(MediaToken(0), op, now)
-        .map_err(|refused| format!("{:?}", refused.reason).into())
+    media.submit(MediaToken(0), op, now).map_err(|refused| format!("{:?}", refused.reason).into())
 }
 
 fn pass(media: &mut FileMedia, clock: &Clock) -> Result<Vec<u64>, Box<dyn Error>> {
     let mut spans = Vec::new();
     for block in 0..BLOCKS {
-        submit(
-            media,
-            MediaOp::Erase {
-                block: BlockId(block),
-            },
-            clock.now(),
-        )?;
+        submit(media, MediaOp::Erase { block: BlockId(block) }, clock.now())?;
         for page in (0..64).step_by(2) {
             let before = clock.now();
             for page in [page, page + 1] {
@@ -93,11 +85,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for uring in [UringChoice::Auto, UringChoice::Never] {
         for direct in [DirectChoice::Auto, DirectChoice::Never] {
             for prepare in [Prepare::Never, Prepare::Ahead] {
-                let options = FileOptions {
-                    direct,
-                    uring,
-                    prepare,
-                };
+                let options = FileOptions { direct, uring, prepare };
                 let place = tempfile::TempDir::new_in(Path::new(&directory))?;
                 let mut media =
                     FileMedia::create(place.path(), Geometry::with_blocks(BLOCKS), [1; 16], options)?;

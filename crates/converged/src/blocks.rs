@@ -212,11 +212,7 @@ impl Blocks {
         self.table[block.index()].state = BlockState::Erasing;
         self.erasing += 1;
         if self.unknown.remove(&block) {
-            self.fading.push(Fading {
-                block,
-                open_sequence: Sequence(0),
-                erase: Erase::Accepted,
-            });
+            self.fading.push(Fading { block, open_sequence: Sequence(0), erase: Erase::Accepted });
         }
         Some(block)
     }
@@ -242,17 +238,12 @@ impl Blocks {
     /// An erase is done.
     pub fn erased(&mut self, block: BlockId) {
         self.erasing -= 1;
-        let fading = self
-            .fading
-            .iter_mut()
-            .find(|fading| fading.block == block && fading.erase == Erase::Accepted);
+        let fading =
+            self.fading.iter_mut().find(|fading| fading.block == block && fading.erase == Erase::Accepted);
         if let Some(fading) = fading {
             fading.erase = Erase::Done;
         }
-        self.table[block.index()] = Block {
-            state: BlockState::Ready,
-            ..NOTHING
-        };
+        self.table[block.index()] = Block { state: BlockState::Ready, ..NOTHING };
         self.ready.push_back(block);
     }
 
@@ -266,13 +257,8 @@ impl Blocks {
             self.order_next += 1;
             self.order_next - 1
         };
-        self.table[block.index()] = Block {
-            state: BlockState::Open,
-            order,
-            open_sequence,
-            checkpoint,
-            ..NOTHING
-        };
+        self.table[block.index()] =
+            Block { state: BlockState::Open, order, open_sequence, checkpoint, ..NOTHING };
         if !checkpoint {
             self.by_order.insert(order, block);
         }
@@ -330,22 +316,15 @@ impl Blocks {
         entry.state = BlockState::Erasing;
         let open_sequence = entry.open_sequence;
         if self.by_order.remove(&entry.order).is_some() {
-            self.fading.push(Fading {
-                block,
-                open_sequence,
-                erase: Erase::Accepted,
-            });
+            self.fading.push(Fading { block, open_sequence, erase: Erase::Accepted });
         }
     }
 
     /// A flush begins: it will make every completed erase durable.
     pub fn flush_started(&mut self) {
-        self.fading
-            .iter_mut()
-            .filter(|fading| fading.erase == Erase::Done)
-            .for_each(|fading| {
-                fading.erase = Erase::Flushing;
-            });
+        self.fading.iter_mut().filter(|fading| fading.erase == Erase::Done).for_each(|fading| {
+            fading.erase = Erase::Flushing;
+        });
     }
 
     /// The flush is done: what it covered is durable.
@@ -357,19 +336,10 @@ impl Blocks {
     /// block that was opened before this sequence was given out is gone.
     #[must_use]
     pub fn watermark(&self) -> Sequence {
-        let oldest = self
-            .by_order
-            .values()
-            .next()
-            .map(|block| self.get(*block).open_sequence);
+        let oldest = self.by_order.values().next().map(|block| self.get(*block).open_sequence);
         let fading = self.fading.iter().map(|fading| fading.open_sequence).min();
         let unknown = self.has_unknown().then_some(Sequence(0));
-        oldest
-            .into_iter()
-            .chain(fading)
-            .chain(unknown)
-            .min()
-            .unwrap_or(Sequence(u64::MAX))
+        oldest.into_iter().chain(fading).chain(unknown).min().unwrap_or(Sequence(u64::MAX))
     }
 
     /// Adds a record of `units` at `address` to the blocks it lies in; `sign` takes it away again.
@@ -414,10 +384,7 @@ impl Blocks {
     /// When more is taken away than was added: the table's own promise is broken.
     pub fn remove_live(&mut self, address: RecordAddress, units: u32) {
         self.live_bytes -= self.account(address, units, |block, bytes| {
-            assert!(
-                block.live_bytes >= bytes,
-                "more live bytes taken from a block than it had"
-            );
+            assert!(block.live_bytes >= bytes, "more live bytes taken from a block than it had");
             block.live_bytes -= bytes;
             bytes
         });
@@ -457,11 +424,7 @@ impl Blocks {
     #[must_use]
     pub fn cost(&self, block: BlockId) -> u32 {
         let entry = self.get(block);
-        let kept = if entry.tombstone_sequence < self.watermark() {
-            0
-        } else {
-            entry.tombstone_bytes
-        };
+        let kept = if entry.tombstone_sequence < self.watermark() { 0 } else { entry.tombstone_bytes };
         entry.live_bytes + kept
     }
 
@@ -513,8 +476,7 @@ impl Blocks {
         let epoch = (highest_seen.max(accepted) >> EPOCH_SHIFT) + 1;
         self.order_next = epoch << EPOCH_SHIFT;
         let table = &self.table;
-        self.dirty
-            .retain(|block| table[block.index()].state == BlockState::Dirty);
+        self.dirty.retain(|block| table[block.index()].state == BlockState::Dirty);
         self.unknown = self.dirty.iter().copied().collect();
         accepted
     }
@@ -530,107 +492,4 @@ impl Blocks {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ready(count: u32) -> Blocks {
-        let mut blocks = Blocks::new(Geometry::with_blocks(count));
-        while let Some(block) = blocks.take_dirty() {
-            blocks.erased(block);
-        }
-        blocks
-    }
-
-    #[test]
-    fn greedy_takes_the_emptiest_and_fifo_the_oldest() {
-        let mut blocks = ready(4);
-        let first = blocks.open(Sequence(1), false).unwrap();
-        let second = blocks.open(Sequence(5), false).unwrap();
-        blocks.add_live(RecordAddress::in_block(first, 0), 100);
-        blocks.add_live(RecordAddress::in_block(second, 0), 10);
-        assert_eq!(
-            blocks.victim(VictimPolicy::Greedy, (Sequence(9), 9)),
-            None,
-            "open blocks are not collected"
-        );
-        blocks.close(first, 64);
-        blocks.close(second, 64);
-        assert_eq!(
-            blocks.victim(VictimPolicy::Greedy, (Sequence(9), 9)),
-            Some(second)
-        );
-        assert_eq!(blocks.victim(VictimPolicy::Fifo, (Sequence(9), 9)), Some(first));
-        blocks.saw_sequence(second, Sequence(12));
-        assert_eq!(
-            blocks.victim(VictimPolicy::Greedy, (Sequence(9), 9)),
-            Some(first),
-            "not durable yet"
-        );
-    }
-
-    #[test]
-    fn the_watermark_waits_for_durable_erases() {
-        let mut blocks = ready(4);
-        let first = blocks.open(Sequence(1), false).unwrap();
-        blocks.open(Sequence(5), false).unwrap();
-        blocks.close(first, 64);
-        assert_eq!(blocks.watermark(), Sequence(1));
-        blocks.evacuated(first);
-        blocks.erasing(first);
-        blocks.flush_started();
-        blocks.erased(first);
-        blocks.flush_done();
-        assert_eq!(
-            blocks.watermark(),
-            Sequence(1),
-            "a power cut may still undo the erase: the flush came too early"
-        );
-        blocks.flush_started();
-        blocks.flush_done();
-        assert_eq!(blocks.watermark(), Sequence(5));
-    }
-
-    #[test]
-    fn no_tombstone_goes_while_a_block_was_neither_adopted_nor_erased() {
-        let mut blocks = Blocks::new(Geometry::with_blocks(2));
-        blocks.adopted_all(0);
-        let first = blocks.take_dirty().unwrap();
-        let second = blocks.take_dirty().unwrap();
-        blocks.erased(first);
-        blocks.put_back_dirty(second);
-        blocks.flush_started();
-        blocks.flush_done();
-        assert_eq!(blocks.watermark(), Sequence(0), "the second may hold anything");
-        let second = blocks.take_dirty().unwrap();
-        blocks.erased(second);
-        assert_eq!(
-            blocks.watermark(),
-            Sequence(0),
-            "a power cut may still undo the erase"
-        );
-        blocks.flush_started();
-        blocks.flush_done();
-        blocks.open(Sequence(7), false).unwrap();
-        assert_eq!(blocks.watermark(), Sequence(7));
-    }
-
-    #[test]
-    fn a_chained_record_counts_in_every_block_it_touches() {
-        let mut blocks = ready(3);
-        let first = blocks.open(Sequence(1), false).unwrap();
-        let second = blocks.open(Sequence(1), false).unwrap();
-        blocks.chain(first, second);
-        let address = RecordAddress::in_block(first, BLOCK_DATA_BYTES - 32);
-        blocks.add_live(address, 10);
-        assert_eq!(
-            (blocks.get(first).live_bytes, blocks.get(second).live_bytes),
-            (32, 128)
-        );
-        blocks.remove_live(address, 10);
-        assert_eq!(
-            (blocks.get(first).live_bytes, blocks.get(second).live_bytes),
-            (0, 0)
-        );
-        assert_eq!(blocks.live_bytes(), 0);
-    }
-}
+mod tests;

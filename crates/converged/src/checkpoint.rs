@@ -141,10 +141,7 @@ impl Checkpointer {
         utl.set_aside = 0;
         let barrier = utl.log.position();
         utl.commit.want_barrier(barrier);
-        self.state = State::Draining {
-            barrier,
-            start_order: utl.log.order(&utl.blocks),
-        };
+        self.state = State::Draining { barrier, start_order: utl.log.order(&utl.blocks) };
         true
     }
 
@@ -183,11 +180,7 @@ impl Checkpointer {
             return moved;
         }
         for block in &writing.blocks {
-            let pages = if Some(block) == writing.blocks.last() {
-                writing.page
-            } else {
-                PAGES_PER_BLOCK
-            };
+            let pages = if Some(block) == writing.blocks.last() { writing.page } else { PAGES_PER_BLOCK };
             utl.blocks.close(*block, u8::try_from(pages).unwrap_or(u8::MAX));
         }
         // Every record that the checkpoint names must be durable before it counts.
@@ -196,11 +189,7 @@ impl Checkpointer {
         utl.commit.want_flush();
         // A commit that is under way began before the last page was done; the one after it covers everything.
         let commits = utl.commit.commits + if utl.commit.is_idle() { 1 } else { 2 };
-        self.state = State::Settling {
-            id: writing.id,
-            commits,
-            blocks: writing.blocks,
-        };
+        self.state = State::Settling { id: writing.id, commits, blocks: writing.blocks };
         true
     }
 
@@ -253,11 +242,7 @@ impl Writing {
     /// a removal took away, though a power cut could still undo the removal.
     fn write_page<M: Media>(&mut self, utl: &mut Utl<M>, now: Nanos) -> bool {
         let last = self.is_last_page();
-        if last
-            && self
-                .ended
-                .is_some_and(|barrier| utl.commit.durable_barrier < barrier)
-        {
+        if last && self.ended.is_some_and(|barrier| utl.commit.durable_barrier < barrier) {
             return false;
         }
         if self.page == PAGES_PER_BLOCK {
@@ -288,10 +273,7 @@ impl Writing {
             context: stream::part(self.id, self.part),
         };
         spare.encode(&mut frame);
-        match utl
-            .media
-            .submit(MediaToken(TOKENS), MediaOp::Program { page, frame }, now)
-        {
+        match utl.media.submit(MediaToken(TOKENS), MediaOp::Program { page, frame }, now) {
             Ok(()) => {
                 self.encoder.consume(used);
                 self.page += 1;
@@ -300,10 +282,7 @@ impl Writing {
                 utl.stats.checkpoint_pages += 1;
                 true
             }
-            Err(Refused {
-                op: MediaOp::Program { frame, .. },
-                ..
-            }) => {
+            Err(Refused { op: MediaOp::Program { frame, .. }, .. }) => {
                 utl.dram.put_back(frame);
                 false
             }

@@ -143,12 +143,7 @@ mod tests {
         assert!(!commit.is_due());
         commit.want(Sequence(5));
         assert!(commit.is_due());
-        let target = Target {
-            sequence: Sequence(5),
-            barrier: 2,
-            order: 7,
-            stamp: (Sequence(3), 5),
-        };
+        let target = Target { sequence: Sequence(5), barrier: 2, order: 7, stamp: (Sequence(3), 5) };
         commit.begin(target);
         assert!(!commit.is_due(), "one at a time");
         commit.finish(target);
@@ -160,12 +155,7 @@ mod tests {
     #[test]
     fn a_commit_without_pages_witnesses_nothing() {
         let mut commit = Commit::new(Sequence(1), Sequence(1), 0);
-        commit.finish(Target {
-            sequence: Sequence(4),
-            barrier: 0,
-            order: 7,
-            stamp: (Sequence(4), 5),
-        });
+        commit.finish(Target { sequence: Sequence(4), barrier: 0, order: 7, stamp: (Sequence(4), 5) });
         assert_eq!((commit.durable, commit.witnessed), (Sequence(4), Sequence(1)));
     }
 }

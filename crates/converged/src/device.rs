@@ -184,20 +184,12 @@ impl<M: Media> Device<M> {
             return Err(Status::INVALID_NAMESPACE);
         }
         let key_fits = |key: &[u8]| {
-            if key.is_empty() || key.len() > KEY_BYTES_MAX {
-                Err(Status::INVALID_KEY_SIZE)
-            } else {
-                Ok(())
-            }
+            if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(Status::INVALID_KEY_SIZE) } else { Ok(()) }
         };
         // A record is built whole in device DRAM before its pages leave, so DRAM limits values too.
         let value_max = VALUE_BYTES_MAX.min(self.utl.dram.frames_max() / 4 * crate::media::PAGE_DATA_BYTES);
         let value_fits = |value: &Payload| {
-            if value.len() > value_max {
-                Err(Status::INVALID_VALUE_SIZE)
-            } else {
-                Ok(())
-            }
+            if value.len() > value_max { Err(Status::INVALID_VALUE_SIZE) } else { Ok(()) }
         };
         match command {
             Command::Store { key, value, .. } => key_fits(key).and_then(|()| value_fits(value)),
@@ -294,10 +286,7 @@ impl<M: Media> Device<M> {
     /// command or a media completion can wake it. Expiry is wall time: see [`next_expiry`](Self::next_expiry).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.interval_due
-            .into_iter()
-            .chain(self.utl.media.next_event())
-            .min()
+        self.interval_due.into_iter().chain(self.utl.media.next_event()).min()
     }
 
     /// The wall time at which the next key ceases to exist, if any will.
@@ -316,19 +305,13 @@ impl<M: Media> Device<M> {
     /// A namespace's durability.
     #[must_use]
     pub fn durability(&self, namespace: NamespaceId) -> Durability {
-        self.durability
-            .get(namespace.index())
-            .copied()
-            .unwrap_or(Durability::Always)
+        self.durability.get(namespace.index()).copied().unwrap_or(Durability::Always)
     }
 
     /// Keys of a namespace.
     #[must_use]
     pub fn keys(&self, namespace: NamespaceId) -> u64 {
-        self.utl
-            .namespaces
-            .get(namespace.index())
-            .map_or(0, |state| state.keys)
+        self.utl.namespaces.get(namespace.index()).map_or(0, |state| state.keys)
     }
 
     /// Where a key stands in the device's order, whether it is there or not: what a list that starts with it starts from.
@@ -466,13 +449,8 @@ impl<M: Media> Device<M> {
             let Some((expiry_ms, hash, address)) = self.utl.expiry.due(self.utl.wall_ms) else {
                 break;
             };
-            let mut operation = Operation::new(
-                FaceId(0),
-                0,
-                NamespaceId::FIRST,
-                Work::Expire { address },
-                self.now,
-            );
+            let mut operation =
+                Operation::new(FaceId(0), 0, NamespaceId::FIRST, Work::Expire { address }, self.now);
             operation.hash = hash;
             let at = self.slab.insert(operation);
             // While it is being removed the queue must not name it again.

@@ -96,21 +96,13 @@ impl Dram {
     }
 
     /// Puts a page into the cache. A page that is there already keeps its old frame and the new one is given back.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "slots are limited by frames, frames by memory"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "slots are limited by frames, frames by memory")]
     pub fn insert(&mut self, page: PageAddress, frame: Frame) {
         if self.slot(page).is_some() {
             self.pool.put_back(frame);
             return;
         }
-        let slot = Slot {
-            page,
-            frame,
-            pins: 0,
-            referenced: true,
-        };
+        let slot = Slot { page, frame, pins: 0, referenced: true };
         let at = match self.vacant.pop() {
             Some(at) => {
                 self.slots[at as usize] = Some(slot);
@@ -150,10 +142,7 @@ impl Dram {
         }
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "slots are limited by frames, frames by memory"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "slots are limited by frames, frames by memory")]
     fn drop_slot(&mut self, at: usize) {
         if let Some(slot) = self.slots[at].take() {
             self.places[slot.page.index()] = 0;

@@ -38,10 +38,7 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     fn status(status: Status, saw: Sequence) -> Self {
-        Self {
-            completion: Completion::new(0, status),
-            gate: Gate::Promise(saw),
-        }
+        Self { completion: Completion::new(0, status), gate: Gate::Promise(saw) }
     }
 
     fn wrote(sequence: Sequence) -> Self {
@@ -63,54 +60,23 @@ pub(crate) fn execute<M: Media>(utl: &mut Utl<M>, operation: &mut Operation) -> 
         Work::Command(command) => command,
     };
     match command {
-        Command::Store {
-            key,
-            value,
-            condition,
-            expiry,
-        } => {
-            let write = One {
-                namespace,
-                hash,
-                key,
-                condition: *condition,
-            };
+        Command::Store { key, value, condition, expiry } => {
+            let write = One { namespace, hash, key, condition: *condition };
             store(utl, &write, value, *expiry)
         }
-        Command::Delete { key, condition } => delete(
-            utl,
-            &One {
-                namespace,
-                hash,
-                key,
-                condition: *condition,
-            },
-        ),
-        Command::Retrieve {
-            key,
-            sink,
-            bytes_max,
-            release,
-        } => retrieve(
-            utl,
-            &One::any(namespace, hash, key),
-            (sink, *bytes_max),
-            *release,
-        ),
-        Command::Exist { key, release } => exist(
-            utl,
-            &One::any(namespace, hash, key),
-            *release,
-        ),
+        Command::Delete { key, condition } => {
+            delete(utl, &One { namespace, hash, key, condition: *condition })
+        }
+        Command::Retrieve { key, sink, bytes_max, release } => {
+            retrieve(utl, &One::any(namespace, hash, key), (sink, *bytes_max), *release)
+        }
+        Command::Exist { key, release } => exist(utl, &One::any(namespace, hash, key), *release),
         Command::Batch { writes } => batch(utl, namespace, writes),
         Command::List { keys_max, .. } => {
             let keys_max = (*keys_max).clamp(1, LIST_KEYS_MAX) as usize;
             list(utl, operation, keys_max)
         }
-        Command::Flush => Ok(Outcome {
-            gate: Gate::Durable(utl.applied()),
-            ..Outcome::wrote(utl.applied())
-        }),
+        Command::Flush => Ok(Outcome { gate: Gate::Durable(utl.applied()), ..Outcome::wrote(utl.applied()) }),
         Command::Fence { up_to } => Ok(Outcome::status(Status::SUCCESS, (*up_to).min(utl.applied()))),
         Command::Clear => clear(utl, namespace),
     }
@@ -159,9 +125,7 @@ impl<'a> One<'a> {
         match expiry {
             Expiry::Never => 0,
             Expiry::At(when) => when,
-            Expiry::Keep => found
-                .and_then(|found| found.header)
-                .map_or(0, |header| header.expiry_ms),
+            Expiry::Keep => found.and_then(|found| found.header).map_or(0, |header| header.expiry_ms),
         }
     }
 }
@@ -169,9 +133,7 @@ impl<'a> One<'a> {
 /// What a command saw that found this, or nothing.
 fn saw<M: Media>(utl: &Utl<M>, found: Option<&Found>) -> Sequence {
     // Absence was made by some removal; the last one covers it.
-    found
-        .and_then(|found| found.header)
-        .map_or(utl.last_removal, |header| header.sequence)
+    found.and_then(|found| found.header).map_or(utl.last_removal, |header| header.sequence)
 }
 
 fn units_of(found: Option<&Found>) -> usize {
@@ -213,10 +175,7 @@ fn delete<M: Media>(utl: &mut Utl<M>, one: &One<'_>) -> Result<Outcome, Stall> {
         return Ok(Outcome::status(status, saw(utl, found.as_ref())));
     }
     let Some(alive) = found.filter(|found| !utl.expired(found)) else {
-        return Ok(Outcome::status(
-            Status::KEY_DOES_NOT_EXIST,
-            saw(utl, found.as_ref()),
-        ));
+        return Ok(Outcome::status(Status::KEY_DOES_NOT_EXIST, saw(utl, found.as_ref())));
     };
     remove(utl, one, alive)
 }
@@ -235,13 +194,8 @@ fn remove<M: Media>(utl: &mut Utl<M>, one: &One<'_>, found: Found) -> Result<Out
 }
 
 fn expire<M: Media>(utl: &mut Utl<M>, hash: KeyHash, address: RecordAddress) -> Result<Outcome, Stall> {
-    let nothing = Outcome {
-        completion: Completion::new(0, Status::SUCCESS),
-        gate: Gate::Open,
-    };
-    let entry = (0..)
-        .map_while(|nth| utl.index.find(hash, nth))
-        .find(|entry| entry.address == address);
+    let nothing = Outcome { completion: Completion::new(0, Status::SUCCESS), gate: Gate::Open };
+    let entry = (0..).map_while(|nth| utl.index.find(hash, nth)).find(|entry| entry.address == address);
     let Some(entry) = entry else { return Ok(nothing) };
     let Some(header) = utl.header(entry, Reach::Key)? else {
         // The header is damaged: the key reports the damage when it is read, and does not come due again.
@@ -252,20 +206,8 @@ fn expire<M: Media>(utl: &mut Utl<M>, hash: KeyHash, address: RecordAddress) -> 
         return Ok(nothing);
     }
     let key = Bytes::from(utl.key_of(entry, &header)?);
-    let one = One {
-        namespace: entry.namespace,
-        hash,
-        key: &key,
-        condition: Condition::Always,
-    };
-    remove(
-        utl,
-        &one,
-        Found {
-            entry,
-            header: Some(header),
-        },
-    )?;
+    let one = One { namespace: entry.namespace, hash, key: &key, condition: Condition::Always };
+    remove(utl, &one, Found { entry, header: Some(header) })?;
     utl.stats.expired += 1;
     Ok(nothing)
 }
@@ -274,17 +216,11 @@ fn expire<M: Media>(utl: &mut Utl<M>, hash: KeyHash, address: RecordAddress) -> 
 fn describe<M: Media>(utl: &Utl<M>, found: Option<&Found>, release: Release) -> Outcome {
     let saw = saw(utl, found);
     let found = found.filter(|found| !utl.expired(found));
-    let gate = if release == Release::Speculative {
-        Gate::Open
-    } else {
-        Gate::Promise(saw)
-    };
+    let gate = if release == Release::Speculative { Gate::Open } else { Gate::Promise(saw) };
     let mut completion = match found {
         None => Completion::new(0, Status::KEY_DOES_NOT_EXIST),
         Some(Found { header: None, .. }) => Completion::new(0, Status::UNRECOVERED_ERROR),
-        Some(Found {
-            header: Some(header), ..
-        }) => {
+        Some(Found { header: Some(header), .. }) => {
             let mut completion = Completion::new(0, Status::SUCCESS);
             completion.value_bytes = header.value_bytes;
             completion.expiry_ms = header.expiry_ms;
@@ -304,10 +240,7 @@ fn retrieve<M: Media>(
     let found = one.find(utl, Reach::Value)?;
     let mut outcome = describe(utl, found.as_ref(), release);
     let found = found.filter(|found| !utl.expired(found));
-    if let Some(Found {
-        entry,
-        header: Some(header),
-    }) = found
+    if let Some(Found { entry, header: Some(header) }) = found
         && !utl.read_value(entry, &header, sink, bytes_max)?
     {
         outcome.completion.status = Status::UNRECOVERED_ERROR;
@@ -350,10 +283,7 @@ fn batch<M: Media>(
         })
         .collect();
     let more: usize = effective.iter().map(|(_, write, _)| bytes_of(write)).sum();
-    let less = effective
-        .iter()
-        .map(|(_, _, found)| units_of(found.as_ref()))
-        .sum();
+    let less = effective.iter().map(|(_, _, found)| units_of(found.as_ref())).sum();
     if !utl.has_capacity(more, less) {
         return Ok(Outcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
@@ -372,14 +302,7 @@ fn batch<M: Media>(
         let more = if place < last { FLAG_BATCH_MORE } else { 0 };
         let rest = if place > 0 { FLAG_BATCH_REST } else { 0 };
         let batch = more | rest;
-        let record = NewRecord {
-            namespace,
-            hash: one.hash,
-            key: one.key,
-            value,
-            expiry_ms,
-            batch,
-        };
+        let record = NewRecord { namespace, hash: one.hash, key: one.key, value, expiry_ms, batch };
         wrote = utl.write(&record, found);
     }
     Ok(Outcome::wrote(wrote))
@@ -407,12 +330,7 @@ fn plan<'a, M: Media>(
                 (key, *condition)
             }
         };
-        let one = One {
-            namespace,
-            hash: utl.hasher.hash(namespace, key),
-            key,
-            condition,
-        };
+        let one = One { namespace, hash: utl.hasher.hash(namespace, key), key, condition };
         match one.find(utl, Reach::Key) {
             Ok(found) => planned.push((one, write, found)),
             Err(Stall::Pages(pages)) => missing.extend(pages),
@@ -465,11 +383,7 @@ fn list_one<M: Media>(utl: &Utl<M>, namespace: NamespaceId, hash: KeyHash) -> Re
         };
         if !header.is_expired(utl.wall_ms) {
             let key = Bytes::from(utl.key_of(entry, &header)?);
-            keys.push(ListedKey {
-                key,
-                value_bytes: header.value_bytes,
-                expiry_ms: header.expiry_ms,
-            });
+            keys.push(ListedKey { key, value_bytes: header.value_bytes, expiry_ms: header.expiry_ms });
         }
     }
     Ok(keys)

@@ -29,10 +29,7 @@ impl ExpiryQueue {
     /// The record that ceases first, if it is due.
     #[must_use]
     pub fn due(&self, wall_ms: u64) -> Option<(u64, KeyHash, RecordAddress)> {
-        self.due
-            .first()
-            .copied()
-            .filter(|&(expiry_ms, ..)| expiry_ms <= wall_ms)
+        self.due.first().copied().filter(|&(expiry_ms, ..)| expiry_ms <= wall_ms)
     }
 
     /// When the next record ceases.

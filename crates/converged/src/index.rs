@@ -33,10 +33,7 @@ impl KeyHasher {
     pub fn new(seed: u64, bits: u32) -> Self {
         let all = (1u64 << HASH_BITS) - 1;
         let dropped = HASH_BITS - bits.clamp(1, HASH_BITS);
-        Self {
-            seed,
-            mask: all & !((1u64 << dropped) - 1),
-        }
+        Self { seed, mask: all & !((1u64 << dropped) - 1) }
     }
 
     /// Seed and mask, as a checkpoint keeps them.
@@ -48,10 +45,7 @@ impl KeyHasher {
     /// The hasher whose [`parts`](Self::parts) these are.
     #[must_use]
     pub fn from_parts((seed, mask): (u64, u64)) -> Self {
-        Self {
-            seed,
-            mask: mask & ((1u64 << HASH_BITS) - 1),
-        }
+        Self { seed, mask: mask & ((1u64 << HASH_BITS) - 1) }
     }
 
     /// The hash of a key.
@@ -98,9 +92,7 @@ pub trait Index {
 
     /// Whether exactly this record is live.
     fn contains(&self, hash: KeyHash, address: RecordAddress) -> bool {
-        (0..)
-            .map_while(|nth| self.find(hash, nth))
-            .any(|entry| entry.address == address)
+        (0..).map_while(|nth| self.find(hash, nth)).any(|entry| entry.address == address)
     }
 
     /// Adds an entry.

@@ -108,12 +108,8 @@ pub fn decode(entry: &SubmissionEntry, kind: QueueKind) -> Result<IoCommand, Sta
             buffer: data_buffer(entry)?,
         },
         IoOpcode::List => decode_list(entry)?,
-        IoOpcode::Delete => IoOperation::Delete {
-            key: key_without_data(entry)?,
-        },
-        IoOpcode::Exist => IoOperation::Exist {
-            key: key_without_data(entry)?,
-        },
+        IoOpcode::Delete => IoOperation::Delete { key: key_without_data(entry)? },
+        IoOpcode::Exist => IoOperation::Exist { key: key_without_data(entry)? },
         IoOpcode::Flush => decode_flush(entry)?,
         IoOpcode::UioPut => decode_put(entry)?,
         IoOpcode::UioGet => IoOperation::Get {
@@ -142,11 +138,7 @@ fn decode_store(entry: &SubmissionEntry) -> Result<IoOperation, Status> {
     };
     let value = data_buffer(entry)?;
     value_bytes(u64::from(value.bytes)).ok_or(Status::INVALID_VALUE_SIZE)?;
-    Ok(IoOperation::Store {
-        key,
-        value,
-        condition,
-    })
+    Ok(IoOperation::Store { key, value, condition })
 }
 
 fn decode_list(entry: &SubmissionEntry) -> Result<IoOperation, Status> {
@@ -216,10 +208,7 @@ fn data_buffer(entry: &SubmissionEntry) -> Result<IovaRange, Status> {
     if entry.prp2.get() != 0 {
         return Err(Status::INVALID_FIELD);
     }
-    Ok(IovaRange {
-        start: Iova(entry.prp1.get()),
-        bytes: entry.kv_data_bytes(),
-    })
+    Ok(IovaRange { start: Iova(entry.prp1.get()), bytes: entry.kv_data_bytes() })
 }
 
 /// A UIO key: its dwords 10, 11, 14 and 15 are reserved.
@@ -232,30 +221,19 @@ fn uio_key(entry: &SubmissionEntry) -> Result<IovaRange, Status> {
         .ok()
         .filter(|&bytes| (1..=KEY_BYTES_LIMIT).contains(&bytes))
         .ok_or(Status::INVALID_KEY_SIZE)?;
-    Ok(IovaRange {
-        start: Iova(entry.uio_key_address()),
-        bytes,
-    })
+    Ok(IovaRange { start: Iova(entry.uio_key_address()), bytes })
 }
 
 /// A length that a value can have.
 fn value_bytes(bytes: u64) -> Option<u32> {
-    u32::try_from(bytes)
-        .ok()
-        .filter(|&bytes| bytes <= VALUE_BYTES_LIMIT)
+    u32::try_from(bytes).ok().filter(|&bytes| bytes <= VALUE_BYTES_LIMIT)
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the limit is far below 32 bits, asserted beneath"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "the limit is far below 32 bits, asserted beneath")]
 const VALUE_BYTES_LIMIT: u32 = VALUE_BYTES_MAX as u32;
 const _: () = assert!(VALUE_BYTES_LIMIT as usize == VALUE_BYTES_MAX);
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the limit is far below 32 bits, asserted beneath"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "the limit is far below 32 bits, asserted beneath")]
 const KEY_BYTES_LIMIT: u32 = KEY_BYTES_MAX as u32;
 const _: () = assert!(KEY_BYTES_LIMIT as usize == KEY_BYTES_MAX);
 

@@ -8,6 +8,8 @@
 //! # What this does not do
 //! It does not decide when to seal, flush or collect; it is told.
 
+mod writer;
+
 use crate::blocks::Blocks;
 use crate::command::Sequence;
 use crate::dram::Dram;
@@ -18,8 +20,9 @@ use crate::record::{FLAG_CHAINED, HEADER_BYTES, RecordAddress, RecordHeader, UNI
 use headwater_dma::frame::Frame;
 use headwater_dma::iova::Segments;
 use headwater_host::clock::Nanos;
-use headwater_host::copy::{copy, copy_crc32c, crc32c};
+use headwater_host::copy::{copy, crc32c};
 use std::collections::{BTreeMap, VecDeque};
+use writer::Writer;
 
 /// A record longer than this goes on in the next block when the open one cannot hold it; a shorter one moves there whole.
 const CHAIN_FROM_BYTES: usize = BLOCK_DATA_BYTES / 16;
@@ -185,11 +188,7 @@ impl Log {
     #[must_use]
     pub fn blocks_for(&self, bytes: usize) -> usize {
         let left = self.open.as_ref().map_or(0, left_in);
-        if bytes <= left {
-            0
-        } else {
-            1 + bytes.div_ceil(BLOCK_DATA_BYTES)
-        }
+        if bytes <= left { 0 } else { 1 + bytes.div_ceil(BLOCK_DATA_BYTES) }
     }
 
     /// Frames that an append of this many bytes may take, at most.
@@ -222,23 +221,13 @@ impl Log {
         let mut header = *header;
         let chained = chain || bytes > BLOCK_DATA_BYTES;
         let flags = header.flags & !FLAG_CHAINED | if chained { FLAG_CHAINED } else { 0 };
-        let checksum = if flags == header.flags {
-            checksum
-        } else {
-            Checksum::Compute
-        };
+        let checksum = if flags == header.flags { checksum } else { Checksum::Compute };
         header.flags = flags;
         let address = self.start_record(dram);
         blocks.saw_sequence(address.block(), header.sequence);
         let filled_before = self.filled.len();
         let encoded = header.encode();
-        let mut writer = Writer {
-            log: self,
-            dram,
-            blocks,
-            head: address,
-            sequence: header.sequence,
-        };
+        let mut writer = Writer { log: self, dram, blocks, head: address, sequence: header.sequence };
         writer.put(&encoded);
         match checksum {
             Checksum::Known => payload.iter().for_each(|piece| match piece {
@@ -287,12 +276,7 @@ impl Log {
 
     /// Pads to the next record boundary.
     fn align(&mut self) {
-        if let Some(OpenBlock {
-            frame: Some(frame),
-            offset,
-            ..
-        }) = self.open.as_mut()
-        {
+        if let Some(OpenBlock { frame: Some(frame), offset, .. }) = self.open.as_mut() {
             let aligned = offset.next_multiple_of(UNIT_BYTES);
             frame[*offset..aligned].fill(0);
             *offset = aligned;
@@ -300,22 +284,14 @@ impl Log {
     }
 
     fn close_full_page(&mut self, dram: &mut Dram, blocks: &mut Blocks) {
-        if self
-            .open
-            .as_ref()
-            .is_some_and(|open| open.offset == PAGE_DATA_BYTES)
-        {
+        if self.open.as_ref().is_some_and(|open| open.offset == PAGE_DATA_BYTES) {
             self.fill_page(PageKind::Log);
             self.close_full_block(dram, blocks);
         }
     }
 
     fn close_full_block(&mut self, dram: &mut Dram, blocks: &mut Blocks) {
-        if self
-            .open
-            .as_ref()
-            .is_some_and(|open| open.page == PAGES_PER_BLOCK)
-        {
+        if self.open.as_ref().is_some_and(|open| open.page == PAGES_PER_BLOCK) {
             self.finish_block(dram, blocks);
         }
     }
@@ -342,11 +318,7 @@ impl Log {
             context: self.accepted_order,
         };
         spare.encode(&mut frame);
-        self.filled.push_back(Filled {
-            id: self.program_next,
-            page,
-            frame,
-        });
+        self.filled.push_back(Filled { id: self.program_next, page, frame });
         self.program_next += 1;
         self.unguarded = kind == PageKind::Log;
         open.page += 1;
@@ -387,11 +359,7 @@ impl Log {
             open.frame = dram.take_frame();
         }
         let holds_records = self.open.as_ref().is_some_and(|open| open.offset > 0);
-        self.fill_page(if holds_records {
-            PageKind::Log
-        } else {
-            PageKind::Guard
-        });
+        self.fill_page(if holds_records { PageKind::Log } else { PageKind::Guard });
         self.close_full_block(dram, blocks);
     }
 
@@ -412,9 +380,7 @@ impl Log {
 
     fn open_block(&mut self, blocks: &mut Blocks, continues: u64) {
         let open_sequence = self.sequence_next;
-        let block = blocks
-            .open(open_sequence, false)
-            .expect("ready blocks were counted before the append");
+        let block = blocks.open(open_sequence, false).expect("ready blocks were counted before the append");
         let order = blocks.get(block).order;
         self.open = Some(OpenBlock {
             block,
@@ -451,9 +417,7 @@ impl Log {
                     moved = true;
                 }
                 Err(Refused { op, reason }) => {
-                    let MediaOp::Program { frame, .. } = op else {
-                        unreachable!("the program came back")
-                    };
+                    let MediaOp::Program { frame, .. } = op else { unreachable!("the program came back") };
                     dram.unpin(page);
                     self.filled.push_front(Filled { id, page, frame });
                     assert!(
@@ -518,99 +482,7 @@ const fn token(id: u64) -> MediaToken {
 /// The program a token names, if it names one.
 #[must_use]
 pub const fn program_id(token: MediaToken) -> Option<u64> {
-    if token.0 >> 60 == 1 {
-        Some(token.0 & (PROGRAM_TOKENS - 1))
-    } else {
-        None
-    }
-}
-
-/// One append under way.
-struct Writer<'a> {
-    log: &'a mut Log,
-    dram: &'a mut Dram,
-    blocks: &'a mut Blocks,
-    head: RecordAddress,
-    sequence: Sequence,
-}
-
-impl Writer<'_> {
-    /// The rest of the open page, after opening the next page or block if the current one is full.
-    fn room(&mut self) -> (&mut [u8], &mut usize) {
-        let full = self
-            .log
-            .open
-            .as_ref()
-            .is_none_or(|open| open.offset == PAGE_DATA_BYTES);
-        if full {
-            self.log.fill_page(PageKind::Log);
-            let before = self.log.open.as_ref().map(|open| (open.block, open.page));
-            if let Some((block, PAGES_PER_BLOCK)) = before {
-                self.log.finish_block(self.dram, self.blocks);
-                self.log.open_block(self.blocks, self.head.0 + 1);
-                let next = self.log.open.as_ref().map_or(block, |open| open.block);
-                self.blocks.chain(block, next);
-                self.blocks.saw_sequence(next, self.sequence);
-            }
-        }
-        let open = self
-            .log
-            .open
-            .as_mut()
-            .expect("a block is open while a record is appended");
-        if open.frame.is_none() {
-            open.frame = Some(
-                self.dram
-                    .take_frame()
-                    .expect("frames were counted before the append"),
-            );
-        }
-        let OpenBlock {
-            frame: Some(frame),
-            offset,
-            ..
-        } = open
-        else {
-            unreachable!("the frame was just put there")
-        };
-        (&mut frame[..PAGE_DATA_BYTES], offset)
-    }
-
-    fn put(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let (page, offset) = self.room();
-            let (here, rest) = bytes.split_at(bytes.len().min(PAGE_DATA_BYTES - *offset));
-            copy(&mut page[*offset..*offset + here.len()], here);
-            *offset += here.len();
-            bytes = rest;
-        }
-    }
-
-    fn put_crc(&mut self, mut bytes: &[u8], mut crc: u32) -> u32 {
-        while !bytes.is_empty() {
-            let (page, offset) = self.room();
-            let (here, rest) = bytes.split_at(bytes.len().min(PAGE_DATA_BYTES - *offset));
-            crc = copy_crc32c(&mut page[*offset..*offset + here.len()], here, crc);
-            *offset += here.len();
-            bytes = rest;
-        }
-        crc
-    }
-
-    /// The bytes are checked where they were copied to, because a client may change its own meanwhile.
-    fn put_client(&mut self, segments: &Segments, mut crc: u32) -> u32 {
-        let mut at = 0;
-        while at < segments.bytes() {
-            let (page, offset) = self.room();
-            let here = (segments.bytes() - at).min(PAGE_DATA_BYTES - *offset);
-            let target = &mut page[*offset..*offset + here];
-            segments.copy_in(at, target);
-            crc = crc32c(crc, target);
-            *offset += here;
-            at += here;
-        }
-        crc
-    }
+    if token.0 >> 60 == 1 { Some(token.0 & (PROGRAM_TOKENS - 1)) } else { None }
 }
 
 const _: () = assert!(HEADER_BYTES.is_multiple_of(UNIT_BYTES) && PAGE_DATA_BYTES.is_multiple_of(UNIT_BYTES));

@@ -106,10 +106,7 @@ pub struct Refused {
 
 impl fmt::Debug for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refused")
-            .field("op", &self.op)
-            .field("reason", &self.reason)
-            .finish()
+        f.debug_struct("Refused").field("op", &self.op).field("reason", &self.reason).finish()
     }
 }
 

@@ -76,10 +76,7 @@ impl Operation {
             | Command::Exist { key, .. }
             | Command::Delete { key, .. } => self.hash = hasher.hash(self.namespace, key),
             Command::Batch { writes } => {
-                self.hashes = writes
-                    .iter()
-                    .map(|write| hasher.hash(self.namespace, write.key()))
-                    .collect();
+                self.hashes = writes.iter().map(|write| hasher.hash(self.namespace, write.key())).collect();
                 self.hashes.sort_unstable();
                 self.hashes.dedup();
             }
@@ -118,11 +115,7 @@ impl Operation {
 
     /// Its answer, with the sink that came with it.
     pub(crate) fn answer(&mut self, completion: &mut Completion) {
-        if let Work::Command(Command::Retrieve {
-            sink: Sink::Bytes(bytes),
-            ..
-        }) = &mut self.work
-        {
+        if let Work::Command(Command::Retrieve { sink: Sink::Bytes(bytes), .. }) = &mut self.work {
             completion.sink = std::mem::take(bytes);
         }
         completion.keys = std::mem::take(&mut self.listed);

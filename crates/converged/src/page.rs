@@ -173,11 +173,7 @@ mod tests {
         let mut slot = vec![0xAA; PAGE_DATA_BYTES + PAGE_SPARE_BYTES];
         spare().encode(&mut slot);
         assert_eq!(PageSpare::decode(&slot, 5), Some(spare()));
-        assert_eq!(
-            PageSpare::decode(&slot, 6),
-            None,
-            "a page in another page's place is damaged"
-        );
+        assert_eq!(PageSpare::decode(&slot, 6), None, "a page in another page's place is damaged");
     }
 
     #[test]

@@ -30,17 +30,11 @@ const READ_TOKENS: u64 = 2 << 60;
 
 /// The page a token names, if it names a read.
 #[must_use]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the token was made from these widths"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "the token was made from these widths")]
 pub const fn read_page(token: MediaToken) -> Option<PageAddress> {
     if token.0 >> 60 == 2 {
         let page = token.0 & (READ_TOKENS / 2 - 1);
-        Some(PageAddress::new(
-            crate::media::BlockId((page >> 8) as u32),
-            page as u8,
-        ))
+        Some(PageAddress::new(crate::media::BlockId((page >> 8) as u32), page as u8))
     } else {
         None
     }
@@ -63,11 +57,7 @@ impl Reads {
         let order = blocks.get(page.block).order;
         let reading = self.reading.entry(page).or_insert_with(|| {
             self.queue.push_back(page);
-            Reading {
-                order,
-                waiters: Vec::new(),
-                submitted: false,
-            }
+            Reading { order, waiters: Vec::new(), submitted: false }
         });
         reading.waiters.push(waiter);
     }
@@ -85,10 +75,7 @@ impl Reads {
                     }
                     moved = true;
                 }
-                Err(Refused {
-                    op: MediaOp::Read { frame, .. },
-                    ..
-                }) => {
+                Err(Refused { op: MediaOp::Read { frame, .. }, .. }) => {
                     dram.put_back(frame);
                     break;
                 }

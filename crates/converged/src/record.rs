@@ -49,10 +49,7 @@ impl RecordAddress {
     /// The block.
     #[must_use]
     #[inline]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "addresses are made from 26-bit block numbers"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "addresses are made from 26-bit block numbers")]
     pub const fn block(self) -> BlockId {
         BlockId((self.0 / UNITS_PER_BLOCK) as u32)
     }
@@ -83,10 +80,7 @@ impl fmt::Display for RecordAddress {
 /// A record's length in units of 16 bytes, header, key, value and padding together.
 #[must_use]
 #[inline]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "lengths are limited to 16 MiB + 64 KiB + 48"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "lengths are limited to 16 MiB + 64 KiB + 48")]
 pub const fn record_units(key_bytes: usize, value_bytes: usize) -> u32 {
     (HEADER_BYTES + key_bytes + value_bytes).div_ceil(UNIT_BYTES) as u32
 }
@@ -294,53 +288,14 @@ mod tests {
         bytes[4] = 2;
         assert_eq!(RecordHeader::decode(&bytes), Err(RecordError::Version(2)));
         for (change, field) in [
-            (
-                RecordHeader {
-                    namespace: NamespaceId(0),
-                    ..header()
-                },
-                "namespace",
-            ),
-            (
-                RecordHeader {
-                    namespace: NamespaceId(17),
-                    ..header()
-                },
-                "namespace",
-            ),
-            (
-                RecordHeader {
-                    flags: 0x80,
-                    ..header()
-                },
-                "flags",
-            ),
-            (
-                RecordHeader {
-                    value_bytes: u32::MAX,
-                    ..header()
-                },
-                "value length",
-            ),
-            (
-                RecordHeader {
-                    key_bytes: 0,
-                    ..header()
-                },
-                "key length",
-            ),
-            (
-                RecordHeader {
-                    sequence: Sequence(0),
-                    ..header()
-                },
-                "sequence",
-            ),
+            (RecordHeader { namespace: NamespaceId(0), ..header() }, "namespace"),
+            (RecordHeader { namespace: NamespaceId(17), ..header() }, "namespace"),
+            (RecordHeader { flags: 0x80, ..header() }, "flags"),
+            (RecordHeader { value_bytes: u32::MAX, ..header() }, "value length"),
+            (RecordHeader { key_bytes: 0, ..header() }, "key length"),
+            (RecordHeader { sequence: Sequence(0), ..header() }, "sequence"),
         ] {
-            assert_eq!(
-                RecordHeader::decode(&change.encode()),
-                Err(RecordError::Field(field))
-            );
+            assert_eq!(RecordHeader::decode(&change.encode()), Err(RecordError::Field(field)));
         }
     }
 

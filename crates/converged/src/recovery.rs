@@ -44,10 +44,7 @@ pub(crate) fn recover<M: Media>(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Recovered, MediaError> {
     let survey = survey::survey(utl, now, progress)?;
-    let mut recovered = Recovered {
-        checkpoint_next: survey.checkpoint_next,
-        ..Recovered::default()
-    };
+    let mut recovered = Recovered { checkpoint_next: survey.checkpoint_next, ..Recovered::default() };
     let checkpoint = load::newest(utl, &survey, now, progress)?;
     if let Some((blocks, decoded)) = &checkpoint {
         recovered.checkpoint_blocks.clone_from(blocks);
@@ -59,13 +56,8 @@ pub(crate) fn recover<M: Media>(
         None => crate::index::KeyHasher::new(config.hash_seed, config.hash_bits),
     };
     let scanned = scan::scan(utl, &survey, recovered.start_order, now, progress)?;
-    recovered.accepted_order = load::adopt(
-        utl,
-        &survey,
-        &scanned,
-        decoded.as_ref(),
-        &recovered.checkpoint_blocks,
-    );
+    recovered.accepted_order =
+        load::adopt(utl, &survey, &scanned, decoded.as_ref(), &recovered.checkpoint_blocks);
     recovered.debris.extend(&scanned.suspect);
     replay::replay(utl, scanned, decoded.as_ref(), &mut recovered, now, progress)?;
     Ok(recovered)
@@ -142,10 +134,7 @@ fn submit_read<M: Media>(
     let token = MediaToken(first_token + in_flight.len() as u64);
     match media.submit(token, MediaOp::Read { page, frame }, now) {
         Ok(()) => in_flight.push_back((page, None)),
-        Err(Refused {
-            op: MediaOp::Read { frame, .. },
-            ..
-        }) => *waiting = Some((page, frame)),
+        Err(Refused { op: MediaOp::Read { frame, .. }, .. }) => *waiting = Some((page, frame)),
         Err(_) => {}
     }
 }

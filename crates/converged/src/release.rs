@@ -37,11 +37,7 @@ impl Release {
 
     /// Lets everything go that depends on nothing above `durable`. Returns whether anything went.
     pub fn advance(&mut self, durable: Sequence) -> bool {
-        if self
-            .gated
-            .first_key_value()
-            .is_none_or(|((gate, _), _)| *gate > durable)
-        {
+        if self.gated.first_key_value().is_none_or(|((gate, _), _)| *gate > durable) {
             return false;
         }
         let later = self.gated.split_off(&(Sequence(durable.0 + 1), 0));

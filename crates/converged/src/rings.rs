@@ -185,12 +185,7 @@ impl RingFace {
         let id = self.clients.free_queue();
         self.arbiter.add(IoQueue::new(id, kind, end))?;
         self.clients.own(id, client, bell.clone());
-        Ok(ClientQueue {
-            id,
-            pair,
-            bell,
-            device: self.bell.clone(),
-        })
+        Ok(ClientQueue { id, pair, bell, device: self.bell.clone() })
     }
 
     /// Begins to delete a queue. Every command its client rang for is answered; then, in a later poll, it is gone.
@@ -305,10 +300,7 @@ impl RingFace {
         });
         match result {
             Ok(Some(answer)) => {
-                self.slots.insert(Pending {
-                    token: fetched.token,
-                    answer,
-                });
+                self.slots.insert(Pending { token: fetched.token, answer });
                 Ok(())
             }
             // The command is made anew from the same copy of the entry when the device has room.
@@ -343,12 +335,7 @@ impl RingFace {
 
     /// Wakes clients that sleep and have answers.
     fn ring(&mut self) {
-        let Self {
-            arbiter,
-            clients,
-            stats,
-            ..
-        } = self;
+        let Self { arbiter, clients, stats, .. } = self;
         arbiter.ring(|queue| {
             let Some(bell) = clients.bell(queue) else {
                 return;
@@ -369,13 +356,7 @@ impl RingFace {
     /// Moves deletions on. Returns whether a queue is gone.
     fn let_go(&mut self) -> bool {
         let before = self.leaving.len();
-        let Self {
-            arbiter,
-            clients,
-            leaving,
-            stats,
-            ..
-        } = self;
+        let Self { arbiter, clients, leaving, stats, .. } = self;
         leaving.retain(|&queue| {
             let Ok(gone) = arbiter.remove_drained(queue) else {
                 return false;

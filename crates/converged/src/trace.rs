@@ -57,10 +57,7 @@ impl Tracer {
         if let Some((gate, since, trace)) = self.waiting
             && gate <= durable
         {
-            self.last = Some(Trace {
-                durable: now.since(since),
-                ..trace
-            });
+            self.last = Some(Trace { durable: now.since(since), ..trace });
             self.waiting = None;
         }
     }

@@ -279,12 +279,7 @@ impl<M: Media> Utl<M> {
         let barrier = self.log.seal(&mut self.dram, &mut self.blocks);
         let order = self.log.begun_order(&self.blocks);
         let stamp = self.log.durable_stamp();
-        self.commit.begin(Target {
-            sequence,
-            barrier,
-            order,
-            stamp,
-        });
+        self.commit.begin(Target { sequence, barrier, order, stamp });
         self.log.submit(&mut self.media, &mut self.dram, now);
         true
     }
@@ -302,8 +297,7 @@ impl<M: Media> Utl<M> {
     fn end_commit(&mut self, target: Target) {
         self.commit.finish(target);
         if !self.collector.holds_stamp() {
-            self.log
-                .stamp_durable(self.commit.durable, self.commit.durable_order);
+            self.log.stamp_durable(self.commit.durable, self.commit.durable_order);
         }
     }
 

@@ -28,10 +28,7 @@ struct Host {
 impl Host {
     fn on(media: FileMedia) -> Self {
         let clock = Clock::start();
-        let start = Start {
-            now: clock.now(),
-            wall: WALL,
-        };
+        let start = Start { now: clock.now(), wall: WALL };
         Self {
             device: Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap(),
             clock,
@@ -45,9 +42,7 @@ impl Host {
 
     fn submit(&mut self, command: Command) -> u64 {
         self.token += 1;
-        self.device
-            .submit(FACE, NamespaceId::FIRST, self.token, command)
-            .unwrap();
+        self.device.submit(FACE, NamespaceId::FIRST, self.token, command).unwrap();
         self.token
     }
 
@@ -84,10 +79,7 @@ fn write_some(host: &mut Host, model: &mut BTreeMap<Vec<u8>, Vec<u8>>, random: &
         let key = format!("key {}", random.u32(0..400)).into_bytes();
         if random.u32(0..8) == 0 {
             model.remove(&key);
-            host.submit(Command::Delete {
-                key: key.into(),
-                condition: Condition::Always,
-            });
+            host.submit(Command::Delete { key: key.into(), condition: Condition::Always });
         } else {
             let bytes = random.usize(0..12_000);
             let value: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(bytes).collect();
@@ -102,20 +94,14 @@ fn write_some(host: &mut Host, model: &mut BTreeMap<Vec<u8>, Vec<u8>>, random: &
     }
     for _ in 0..writes {
         let status = host.next().status;
-        assert!(
-            status == Status::SUCCESS || status == Status::KEY_DOES_NOT_EXIST,
-            "{status}"
-        );
+        assert!(status == Status::SUCCESS || status == Status::KEY_DOES_NOT_EXIST, "{status}");
     }
 }
 
 fn check(host: &mut Host, model: &BTreeMap<Vec<u8>, Vec<u8>>, seed: u64) {
     for number in 0..400 {
         let key = format!("key {number}").into_bytes();
-        assert!(
-            host.get(&key).as_ref() == model.get(&key),
-            "seed {seed}: key {number}"
-        );
+        assert!(host.get(&key).as_ref() == model.get(&key), "seed {seed}: key {number}");
     }
 }
 
@@ -143,11 +129,7 @@ fn acknowledged_writes_survive_a_reopening_of_the_file() {
     // Every failure names its seed.
     for direct in [DirectChoice::Auto, DirectChoice::Never] {
         for uring in [UringChoice::Auto, UringChoice::Never] {
-            let way = FileOptions {
-                direct,
-                uring,
-                prepare: Prepare::Ahead,
-            };
+            let way = FileOptions { direct, uring, prepare: Prepare::Ahead };
             acknowledged_writes_survive(way, fastrand::u64(..));
         }
     }

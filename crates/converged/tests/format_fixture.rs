@@ -13,7 +13,8 @@ use headwater_converged::command::{
 use headwater_converged::device::{Device, DeviceConfig, Start};
 use headwater_converged::media::memory::MemoryMedia;
 use headwater_converged::media::{
-    BlockId, Geometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress,
+    BlockId, Geometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
+    PageAddress,
 };
 use headwater_converged::page::{PageKind, PageSpare};
 use headwater_dma::frame::Frame;

@@ -35,11 +35,7 @@ impl Frame {
     /// # Errors
     /// The buffer is not as long as a frame; it is given back.
     pub fn from_sectors(sectors: SectorBuffer) -> Result<Self, SectorBuffer> {
-        if sectors.len() == FRAME_BYTES {
-            Ok(Self(sectors))
-        } else {
-            Err(sectors)
-        }
+        if sectors.len() == FRAME_BYTES { Ok(Self(sectors)) } else { Err(sectors) }
     }
 }
 
@@ -77,11 +73,7 @@ impl FramePool {
     /// A pool that will hand out at most `frames_max` frames at a time. No memory is taken before it is asked for.
     #[must_use]
     pub fn new(frames_max: usize) -> Self {
-        Self {
-            kept: Vec::new(),
-            out: 0,
-            frames_max,
-        }
+        Self { kept: Vec::new(), out: 0, frames_max }
     }
 
     /// A frame with whatever bytes its last user left, or `None` when the limit is reached.

@@ -149,10 +149,7 @@ impl Segments {
     /// Copies to our memory, from `skip` bytes into the range on: as many bytes as both have. Returns how many.
     pub fn copy_in(&self, skip: usize, into: &mut [u8]) -> usize {
         self.walk(skip, into.len(), |segment, offset, done, bytes| {
-            segment
-                .region
-                .memory
-                .copy_in(offset, &mut into[done..done + bytes])
+            segment.region.memory.copy_in(offset, &mut into[done..done + bytes])
         })
     }
 
@@ -214,10 +211,7 @@ impl ClientMemory {
     pub fn register(&mut self, start: Iova, memory: Foreign) -> Result<(), RegisterError> {
         let bytes = addresses(memory.bytes());
         // The last address must exist; so must the one behind it, which keeps every sum below exact.
-        let end = start
-            .0
-            .checked_add(bytes)
-            .ok_or(RegisterError::Overflow { start, bytes })?;
+        let end = start.0.checked_add(bytes).ok_or(RegisterError::Overflow { start, bytes })?;
         if self.regions.len() >= REGIONS_MAX {
             return Err(RegisterError::Full);
         }
@@ -236,10 +230,7 @@ impl ClientMemory {
     /// # Errors
     /// [`RegisterError::Missing`] when no region starts there.
     pub fn revoke(&mut self, start: Iova) -> Result<Revocation, RegisterError> {
-        let region = self
-            .regions
-            .remove(&start)
-            .ok_or(RegisterError::Missing { start })?;
+        let region = self.regions.remove(&start).ok_or(RegisterError::Missing { start })?;
         Ok(Revocation { region })
     }
 
@@ -254,18 +245,11 @@ impl ClientMemory {
     /// # Errors
     /// [`DataTransferError`] when the range is not registered whole or runs over the end of the address space.
     pub fn resolve(&self, start: Iova, bytes: u64) -> Result<Segments, DataTransferError> {
-        let end = start
-            .0
-            .checked_add(bytes)
-            .ok_or(DataTransferError::Overflow { start, bytes })?;
+        let end = start.0.checked_add(bytes).ok_or(DataTransferError::Overflow { start, bytes })?;
         let mut segments = Segments::default();
         let mut at = start.0;
         while at < end {
-            let unmapped = DataTransferError::Unmapped {
-                start,
-                bytes,
-                unmapped: Iova(at),
-            };
+            let unmapped = DataTransferError::Unmapped { start, bytes, unmapped: Iova(at) };
             let (base, region) = self.regions.range(..=Iova(at)).next_back().ok_or(unmapped)?;
             let into = at - base.0;
             if into >= region.bytes {
@@ -276,11 +260,7 @@ impl ClientMemory {
             let (Ok(offset), Ok(piece_bytes)) = (usize::try_from(into), usize::try_from(piece)) else {
                 return Err(unmapped);
             };
-            segments.push(Segment {
-                region: Arc::clone(region),
-                offset,
-                bytes: piece_bytes,
-            });
+            segments.push(Segment { region: Arc::clone(region), offset, bytes: piece_bytes });
             at += piece;
         }
         Ok(segments)
@@ -320,11 +300,7 @@ mod tests {
         ] {
             assert_eq!(
                 memory.register(Iova(start), region(bytes)),
-                Err(RegisterError::Overlap {
-                    start: Iova(start),
-                    bytes: bytes as u64,
-                    other: Iova(other)
-                })
+                Err(RegisterError::Overlap { start: Iova(start), bytes: bytes as u64, other: Iova(other) })
             );
         }
         memory.register(Iova(1_100), region(900)).unwrap();
@@ -335,14 +311,8 @@ mod tests {
     #[test]
     fn nothing_runs_over_the_end_of_the_address_space() {
         let mut memory = register_all(&[(u64::MAX - 100, 100)]);
-        assert!(matches!(
-            memory.register(Iova(u64::MAX), region(1)),
-            Err(RegisterError::Overflow { .. })
-        ));
-        assert!(matches!(
-            memory.resolve(Iova(u64::MAX - 50), 51),
-            Err(DataTransferError::Overflow { .. })
-        ));
+        assert!(matches!(memory.register(Iova(u64::MAX), region(1)), Err(RegisterError::Overflow { .. })));
+        assert!(matches!(memory.resolve(Iova(u64::MAX - 50), 51), Err(DataTransferError::Overflow { .. })));
         assert_eq!(memory.resolve(Iova(u64::MAX - 50), 50).unwrap().bytes(), 50);
     }
 
@@ -358,21 +328,11 @@ mod tests {
         let mut second = [0; 4];
         assert_eq!(memory.resolve(Iova(110), 4).unwrap().copy_in(0, &mut second), 4);
         assert_eq!(&second, b"fghi");
-        for (start, bytes, hole) in [
-            (105, 16, 120),
-            (105, 20, 120),
-            (0, 1, 0),
-            (99, 2, 99),
-            (131, 1, 131),
-        ] {
+        for (start, bytes, hole) in [(105, 16, 120), (105, 20, 120), (0, 1, 0), (99, 2, 99), (131, 1, 131)] {
             let unmapped = memory.resolve(Iova(start), bytes).unwrap_err();
             assert_eq!(
                 unmapped,
-                DataTransferError::Unmapped {
-                    start: Iova(start),
-                    bytes,
-                    unmapped: Iova(hole)
-                }
+                DataTransferError::Unmapped { start: Iova(start), bytes, unmapped: Iova(hole) }
             );
         }
         assert_eq!(memory.resolve(Iova(u64::MAX), 0).unwrap().pieces(), 0);
@@ -383,18 +343,12 @@ mod tests {
         let mut memory = register_all(&[(4_096, 4_096)]);
         let in_flight = memory.resolve(Iova(5_000), 10).unwrap();
         let revocation = memory.revoke(Iova(4_096)).unwrap();
-        assert!(matches!(
-            memory.resolve(Iova(5_000), 10),
-            Err(DataTransferError::Unmapped { .. })
-        ));
+        assert!(matches!(memory.resolve(Iova(5_000), 10), Err(DataTransferError::Unmapped { .. })));
         assert!(!revocation.is_quiet());
         assert_eq!(in_flight.copy_out(0, b"late"), 4, "the pages are still there");
         drop(in_flight);
         assert!(revocation.is_quiet());
-        assert!(matches!(
-            memory.revoke(Iova(4_096)),
-            Err(RegisterError::Missing { .. })
-        ));
+        assert!(matches!(memory.revoke(Iova(4_096)), Err(RegisterError::Missing { .. })));
         memory.register(Iova(4_000), region(8_192)).unwrap();
     }
 }

@@ -13,11 +13,7 @@ const PASS_BYTES: usize = 256 << 20;
 
 fn rate(clock: &Clock, size: usize, span: usize, mut step: impl FnMut(usize)) -> (f64, f64) {
     // The stride is odd in lines, so that a cold pass touches every set and no prefetcher runs ahead of records.
-    let stride = if span == size {
-        0
-    } else {
-        (size.next_multiple_of(64)) * 7 + 64
-    };
+    let stride = if span == size { 0 } else { (size.next_multiple_of(64)) * 7 + 64 };
     let steps = (PASS_BYTES / size).max(1);
     let mut best = f64::MAX;
     for _ in 0..3 {
@@ -46,13 +42,8 @@ fn main() {
     // Half a page off, or every load would look like the store before it to the CPU's 4 KiB alias check.
     let mut dst = vec![0_u8; COLD_BYTES + (16 << 20)];
     let dst = &mut dst[2_048..];
-    println!(
-        "{:>8} {:>5} {:>16} {:>16} {:>16} {:>16}",
-        "bytes", "", "crc", "copy", "stream", "copy+crc"
-    );
-    for size in [
-        16, 32, 48, 64, 128, 192, 256, 384, 512, 1_024, 2_048, 4_096, 4_224, 16_384, 262_144,
-    ] {
+    println!("{:>8} {:>5} {:>16} {:>16} {:>16} {:>16}", "bytes", "", "crc", "copy", "stream", "copy+crc");
+    for size in [16, 32, 48, 64, 128, 192, 256, 384, 512, 1_024, 2_048, 4_096, 4_224, 16_384, 262_144] {
         for (label, span) in [("warm", size), ("cold", COLD_BYTES)] {
             let mut row = Vec::new();
             row.push(rate(&clock, size, span, |at| {
@@ -65,11 +56,7 @@ fn main() {
                 copy_streaming(black_box(&mut dst[at..at + size]), &src[at..at + size]);
             }));
             row.push(rate(&clock, size, span, |at| {
-                black_box(copy_crc32c(
-                    black_box(&mut dst[at..at + size]),
-                    &src[at..at + size],
-                    0,
-                ));
+                black_box(copy_crc32c(black_box(&mut dst[at..at + size]), &src[at..at + size], 0));
             }));
             print!("{size:>8} {label:>5}");
             for (gigabytes, nanos) in row {

@@ -78,10 +78,7 @@ impl Calibration {
     /// This host's thresholds: from the cache if they are there, measured and kept if not.
     #[must_use]
     pub fn load_or_measure(clock: &Clock) -> Self {
-        let path = cache_path(
-            env::var_os("XDG_CACHE_HOME").as_deref(),
-            env::var_os("HOME").as_deref(),
-        );
+        let path = cache_path(env::var_os("XDG_CACHE_HOME").as_deref(), env::var_os("HOME").as_deref());
         let spin = env::var_os(SPIN_VARIABLE).map(|value| value.to_string_lossy().into_owned());
         Self::load_or_measure_at(clock, path.as_deref(), spin.as_deref())
     }
@@ -108,11 +105,7 @@ impl Calibration {
 
     fn from_kept(kept: Kept, origin: Origin, cores: usize, spin: Option<&str>) -> Self {
         let wake_round_trip = Nanos(kept.wake_round_trip_ns);
-        let measured = if cores > 1 {
-            wake_round_trip.min(SPIN_MAX)
-        } else {
-            Nanos::ZERO
-        };
+        let measured = if cores > 1 { wake_round_trip.min(SPIN_MAX) } else { Nanos::ZERO };
         let (spin_before_sleep, spin_override) = match spin.map(|text| (text, text.trim().parse::<u64>())) {
             None => (measured, SpinOverride::Unset),
             Some((_, Ok(micros))) => (Nanos(micros.saturating_mul(1_000)), SpinOverride::Used),
@@ -176,10 +169,7 @@ fn store(path: &Path, cache: &CacheFile) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const KEPT: Kept = Kept {
-        wake_round_trip_ns: 7_000,
-        streaming_copy_from_bytes: 2_048,
-    };
+    const KEPT: Kept = Kept { wake_round_trip_ns: 7_000, streaming_copy_from_bytes: 2_048 };
 
     fn at(path: Option<&Path>) -> Calibration {
         Calibration::load_or_measure_at(&Clock::start(), path, None)
@@ -193,13 +183,7 @@ mod tests {
         assert_eq!(first.origin, Origin::Measured);
         assert!(first.spin_before_sleep <= SPIN_MAX);
         let second = at(Some(&path));
-        assert_eq!(
-            second,
-            Calibration {
-                origin: Origin::Cached,
-                ..first
-            }
-        );
+        assert_eq!(second, Calibration { origin: Origin::Cached, ..first });
     }
 
     #[test]
@@ -227,10 +211,7 @@ mod tests {
 
     #[test]
     fn a_place_that_cannot_be_written_is_no_error() {
-        assert_eq!(
-            at(Some(Path::new("/proc/nowhere/calibration.json"))).origin,
-            Origin::Measured
-        );
+        assert_eq!(at(Some(Path::new("/proc/nowhere/calibration.json"))).origin, Origin::Measured);
         assert_eq!(at(None).origin, Origin::Measured);
     }
 
@@ -243,27 +224,15 @@ mod tests {
         assert_eq!(from(Some("0")).spin_override, SpinOverride::Used);
         for nonsense in ["", "-1", "5us", "1e3"] {
             assert_eq!(from(Some(nonsense)).spin_before_sleep, Nanos(7_000));
-            assert_eq!(
-                from(Some(nonsense)).spin_override,
-                SpinOverride::Ignored(nonsense.into())
-            );
+            assert_eq!(from(Some(nonsense)).spin_override, SpinOverride::Ignored(nonsense.into()));
         }
     }
 
     #[test]
     fn the_spin_has_a_ceiling_and_one_core_never_spins() {
-        let slow = Kept {
-            wake_round_trip_ns: 900_000,
-            ..KEPT
-        };
-        assert_eq!(
-            Calibration::from_kept(slow, Origin::Cached, 2, None).spin_before_sleep,
-            SPIN_MAX
-        );
-        assert_eq!(
-            Calibration::from_kept(slow, Origin::Cached, 1, None).spin_before_sleep,
-            Nanos::ZERO
-        );
+        let slow = Kept { wake_round_trip_ns: 900_000, ..KEPT };
+        assert_eq!(Calibration::from_kept(slow, Origin::Cached, 2, None).spin_before_sleep, SPIN_MAX);
+        assert_eq!(Calibration::from_kept(slow, Origin::Cached, 1, None).spin_before_sleep, Nanos::ZERO);
     }
 
     #[test]
@@ -273,10 +242,7 @@ mod tests {
         };
         let tail = "headwater/calibration.json";
         assert_eq!(path(Some("/c"), Some("/h")), Some(Path::new("/c").join(tail)));
-        assert_eq!(
-            path(Some("c"), Some("/h")),
-            Some(Path::new("/h/.cache").join(tail))
-        );
+        assert_eq!(path(Some("c"), Some("/h")), Some(Path::new("/h/.cache").join(tail)));
         assert_eq!(path(None, Some("/h")), Some(Path::new("/h/.cache").join(tail)));
         assert_eq!(path(None, None), None);
     }

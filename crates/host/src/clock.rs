@@ -64,14 +64,9 @@ pub struct Clock {
 impl Clock {
     /// A clock whose monotonic zero is now.
     #[must_use]
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the one place that reads the monotonic clock"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the monotonic clock")]
     pub fn start() -> Self {
-        Self {
-            origin: Instant::now(),
-        }
+        Self { origin: Instant::now() }
     }
 
     /// Monotonic time since the clock was started.
@@ -80,10 +75,7 @@ impl Clock {
     pub fn now(&self) -> Nanos {
         let elapsed = self.origin.elapsed();
         Nanos(
-            elapsed
-                .as_secs()
-                .saturating_mul(1_000_000_000)
-                .saturating_add(u64::from(elapsed.subsec_nanos())),
+            elapsed.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(elapsed.subsec_nanos())),
         )
     }
 
@@ -91,12 +83,7 @@ impl Clock {
     #[must_use]
     pub fn wall(&self) -> UnixMillis {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        UnixMillis(
-            since
-                .as_secs()
-                .saturating_mul(1_000)
-                .saturating_add(u64::from(since.subsec_millis())),
-        )
+        UnixMillis(since.as_secs().saturating_mul(1_000).saturating_add(u64::from(since.subsec_millis())))
     }
 
     /// CPU time this thread has used so far.
@@ -114,10 +101,7 @@ impl Clock {
     }
 
     /// Waits on the calling thread. For edges that have nothing else to do; the device core sleeps in its own loop.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the one place that sleeps by time alone"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the one place that sleeps by time alone")]
     pub fn sleep(span: Nanos) {
         std::thread::sleep(span.to_duration());
     }

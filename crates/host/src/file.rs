@@ -89,17 +89,11 @@ pub fn allocate(file: &File, bytes: u64) -> Result<(), AllocateError> {
     // Asked before, because an allocation that fails half way takes every free byte of the machine for a moment.
     let free = free_bytes()?;
     if bytes > free {
-        return Err(AllocateError::NoSpace {
-            needed_bytes: bytes,
-            free_bytes: free,
-        });
+        return Err(AllocateError::NoSpace { needed_bytes: bytes, free_bytes: free });
     }
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
         Ok(()) => Ok(()),
-        Err(Errno::NOSPC) => Err(AllocateError::NoSpace {
-            needed_bytes: bytes,
-            free_bytes: free_bytes()?,
-        }),
+        Err(Errno::NOSPC) => Err(AllocateError::NoSpace { needed_bytes: bytes, free_bytes: free_bytes()? }),
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(file.set_len(bytes)?),
         Err(errno) => Err(AllocateError::System(errno.into())),
     }
@@ -119,11 +113,7 @@ mod tests {
     #[test]
     fn too_little_space_is_an_error_with_both_numbers() {
         let file = tempfile::tempfile().unwrap();
-        let Err(AllocateError::NoSpace {
-            needed_bytes,
-            free_bytes,
-        }) = allocate(&file, 1 << 60)
-        else {
+        let Err(AllocateError::NoSpace { needed_bytes, free_bytes }) = allocate(&file, 1 << 60) else {
             panic!("an exabyte was allocated");
         };
         assert_eq!(needed_bytes, 1 << 60);
@@ -134,15 +124,9 @@ mod tests {
     #[test]
     fn a_file_opens_either_way_and_a_missing_one_is_an_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert_eq!(
-            open(file.path(), DirectChoice::Never).unwrap().1,
-            FileMode::Buffered
-        );
+        assert_eq!(open(file.path(), DirectChoice::Never).unwrap().1, FileMode::Buffered);
         open(file.path(), DirectChoice::Auto).unwrap();
         let missing = file.path().with_extension("missing");
-        assert_eq!(
-            open(&missing, DirectChoice::Auto).unwrap_err().kind(),
-            io::ErrorKind::NotFound
-        );
+        assert_eq!(open(&missing, DirectChoice::Auto).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

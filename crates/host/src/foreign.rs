@@ -58,9 +58,7 @@ impl Foreign {
         let errno_of = |errno| MapError { bytes, errno };
         let start = mapped.map_err(errno_of)?;
         let start = NonNull::new(start.cast::<u8>()).ok_or(errno_of(rustix::io::Errno::NOMEM))?;
-        Ok(Self {
-            mapping: Arc::new(Mapping { start, bytes }),
-        })
+        Ok(Self { mapping: Arc::new(Mapping { start, bytes }) })
     }
 
     /// Length in bytes.
@@ -106,11 +104,7 @@ impl Foreign {
         let region_bytes = self.mapping.bytes;
         match offset.checked_add(bytes) {
             Some(end) if end <= region_bytes => Ok(self.mapping.start.as_ptr().wrapping_add(offset)),
-            _ => Err(OutOfRegion {
-                offset,
-                bytes,
-                region_bytes,
-            }),
+            _ => Err(OutOfRegion { offset, bytes, region_bytes }),
         }
     }
 }
@@ -199,11 +193,7 @@ mod tests {
                 other.copy_out(offset, &pattern[..bytes]).unwrap();
                 region.copy_in(offset, &mut back[1..=bytes]).unwrap();
                 assert_eq!(back[1..=bytes], pattern[..bytes]);
-                assert_eq!(
-                    (back[0], back[bytes + 1]),
-                    (0xEE, 0xEE),
-                    "nothing beside the range"
-                );
+                assert_eq!((back[0], back[bytes + 1]), (0xEE, 0xEE), "nothing beside the range");
             }
         }
     }
@@ -213,11 +203,7 @@ mod tests {
         let region = Foreign::anonymous(100).unwrap();
         let mut own = [0x55; 10];
         for offset in [91, 100, 101, usize::MAX - 5, usize::MAX] {
-            let refused = OutOfRegion {
-                offset,
-                bytes: 10,
-                region_bytes: 100,
-            };
+            let refused = OutOfRegion { offset, bytes: 10, region_bytes: 100 };
             assert_eq!(region.copy_in(offset, &mut own), Err(refused));
             assert_eq!(region.copy_out(offset, &own), Err(refused));
         }

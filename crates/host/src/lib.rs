@@ -5,10 +5,7 @@
 //!
 //! # What this does not do
 //! It decides nothing: no policy, no protocol, no retry. Those live above.
-#![expect(
-    unsafe_code,
-    reason = "this is the room for unsafe; each block argues its own safety"
-)]
+#![expect(unsafe_code, reason = "this is the room for unsafe; each block argues its own safety")]
 
 pub mod calibration;
 pub mod clock;

@@ -56,20 +56,12 @@ impl Region {
     /// The kernel refuses the mapping, or the length does not fit.
     pub fn zeroed(bytes: usize) -> Result<Self, RegionError> {
         let huge = bytes >= HUGE_PAGE_BYTES;
-        let page_bytes = if huge {
-            HUGE_PAGE_BYTES
-        } else {
-            rustix::param::page_size()
-        };
-        let mapped_bytes = bytes
-            .max(1)
-            .checked_next_multiple_of(page_bytes)
-            .ok_or(RegionError::TooLong { bytes })?;
+        let page_bytes = if huge { HUGE_PAGE_BYTES } else { rustix::param::page_size() };
+        let mapped_bytes =
+            bytes.max(1).checked_next_multiple_of(page_bytes).ok_or(RegionError::TooLong { bytes })?;
         // A huge page more than needed, so that an aligned start lies within; what is over is given back at once.
         let slack = if huge { HUGE_PAGE_BYTES } else { 0 };
-        let asked = mapped_bytes
-            .checked_add(slack)
-            .ok_or(RegionError::TooLong { bytes })?;
+        let asked = mapped_bytes.checked_add(slack).ok_or(RegionError::TooLong { bytes })?;
         // SAFETY: a private anonymous mapping at an address of the kernel's choice touches no memory that exists.
         let found = unsafe {
             mmap_anonymous(
@@ -79,16 +71,9 @@ impl Region {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         };
-        let map_error = |errno: rustix::io::Errno| RegionError::Map {
-            bytes,
-            errno: errno.raw_os_error(),
-        };
+        let map_error = |errno: rustix::io::Errno| RegionError::Map { bytes, errno: errno.raw_os_error() };
         let found = found.map_err(map_error)?;
-        let lead = if huge {
-            found.align_offset(HUGE_PAGE_BYTES).min(slack)
-        } else {
-            0
-        };
+        let lead = if huge { found.align_offset(HUGE_PAGE_BYTES).min(slack) } else { 0 };
         let start = found.wrapping_byte_add(lead);
         give_back(found, lead);
         give_back(start.wrapping_byte_add(mapped_bytes), slack - lead);
@@ -98,11 +83,7 @@ impl Region {
             let _ = unsafe { madvise(start, mapped_bytes, Advice::LinuxHugepage) };
         }
         let start = NonNull::new(start.cast::<u8>()).ok_or(RegionError::Map { bytes, errno: 0 })?;
-        Ok(Self {
-            start,
-            bytes,
-            mapped_bytes,
-        })
+        Ok(Self { start, bytes, mapped_bytes })
     }
 }
 
@@ -152,15 +133,7 @@ mod tests {
 
     #[test]
     fn a_region_is_zeroed_and_as_long_as_asked() {
-        for bytes in [
-            0,
-            1,
-            4_095,
-            4_096,
-            HUGE_PAGE_BYTES - 1,
-            HUGE_PAGE_BYTES,
-            HUGE_PAGE_BYTES + 4_097,
-        ] {
+        for bytes in [0, 1, 4_095, 4_096, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 4_097] {
             let mut region = Region::zeroed(bytes).unwrap();
             assert_eq!(region.len(), bytes);
             assert!(region.iter().all(|&byte| byte == 0));
@@ -188,10 +161,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_mapped_is_an_error() {
-        assert_eq!(
-            Region::zeroed(usize::MAX).unwrap_err(),
-            RegionError::TooLong { bytes: usize::MAX }
-        );
+        assert_eq!(Region::zeroed(usize::MAX).unwrap_err(), RegionError::TooLong { bytes: usize::MAX });
         assert!(matches!(Region::zeroed(1 << 62), Err(RegionError::Map { .. })));
     }
 

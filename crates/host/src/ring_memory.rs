@@ -53,11 +53,7 @@ impl SharedWords {
     #[must_use]
     pub fn zeroed(words: usize) -> Self {
         let lines = words.div_ceil(LINE_WORDS);
-        Self {
-            lines: (0..lines)
-                .map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0))))
-                .collect(),
-        }
+        Self { lines: (0..lines).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect() }
     }
 
     #[inline]

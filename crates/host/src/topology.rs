@@ -116,10 +116,8 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
 }
 
 fn allowed() -> Vec<usize> {
-    sched_getaffinity(None).map_or_else(
-        |_| Vec::new(),
-        |set| (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),
-    )
+    sched_getaffinity(None)
+        .map_or_else(|_| Vec::new(), |set| (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -133,11 +131,7 @@ fn features() -> Vec<&'static str> {
         ("avx512vl", has!("avx512vl")),
         ("vpclmulqdq", has!("vpclmulqdq")),
     ];
-    found
-        .into_iter()
-        .filter(|(_, has)| *has)
-        .map(|(name, _)| name)
-        .collect()
+    found.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -210,9 +204,7 @@ fn node_memory(meminfo: &str) -> u64 {
 
 fn cpu_model(cpuinfo: &str) -> String {
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"));
-    let name = line
-        .and_then(|line| line.split_once(':'))
-        .map(|(_, name)| name.trim());
+    let name = line.and_then(|line| line.split_once(':')).map(|(_, name)| name.trim());
     name.unwrap_or_default().to_owned()
 }
 
@@ -228,16 +220,11 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        put(
-            "proc/cpuinfo",
-            "processor : 0\nmodel name\t: Some CPU 9000\nmodel name\t: other\n",
-        );
+        put("proc/cpuinfo", "processor : 0\nmodel name\t: Some CPU 9000\nmodel name\t: other\n");
         put("sys/devices/system/cpu/online", "0-2,5\n");
-        for (index, level, kind, size) in [
-            (0, 1, "Data", "32K"),
-            (1, 1, "Instruction", "32K"),
-            (3, 3, "Unified", "8M"),
-        ] {
+        for (index, level, kind, size) in
+            [(0, 1, "Data", "32K"), (1, 1, "Instruction", "32K"), (3, 3, "Unified", "8M")]
+        {
             let at = format!("sys/devices/system/cpu/cpu0/cache/index{index}");
             put(&format!("{at}/level"), &format!("{level}\n"));
             put(&format!("{at}/type"), kind);

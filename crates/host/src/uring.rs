@@ -168,11 +168,7 @@ impl FileRing {
             Some(uring) => Machine::Kernel(Box::new(kernel::KernelRing::new(uring, file, entries_max))),
             None => Machine::Blocking(blocking::BlockingRing::start(file)?, refused),
         };
-        Ok(Self {
-            machine,
-            entries_max,
-            in_flight: 0,
-        })
+        Ok(Self { machine, entries_max, in_flight: 0 })
     }
 
     /// Which machinery was found.
@@ -202,16 +198,10 @@ impl FileRing {
     /// [`Rejected`] gives the transfer back with the reason.
     pub fn submit(&mut self, id: u64, transfer: Transfer) -> Result<(), Rejected> {
         if transfer.buffer_count() > TRANSFER_BUFFERS_MAX {
-            return Err(Rejected {
-                transfer,
-                reason: RejectedReason::TooManyBuffers,
-            });
+            return Err(Rejected { transfer, reason: RejectedReason::TooManyBuffers });
         }
         if self.room() == 0 {
-            return Err(Rejected {
-                transfer,
-                reason: RejectedReason::Full,
-            });
+            return Err(Rejected { transfer, reason: RejectedReason::Full });
         }
         self.in_flight += 1;
         match &mut self.machine {

@@ -40,14 +40,9 @@ impl WakeDescriptor {
     /// # Errors
     /// [`WakeError`] when the process or the system has no descriptor left.
     pub fn new() -> Result<Self, WakeError> {
-        let descriptor =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| WakeError {
-                call: "eventfd",
-                errno,
-            })?;
-        Ok(Self {
-            descriptor: Arc::new(descriptor),
-        })
+        let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| WakeError { call: "eventfd", errno })?;
+        Ok(Self { descriptor: Arc::new(descriptor) })
     }
 
     /// Ends the sleeper's wait, the present one or the next.

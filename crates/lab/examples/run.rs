@@ -8,10 +8,8 @@ use headwater_lab::{LabError, Options, render_table, run};
 fn main() -> Result<(), LabError> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let name = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let options = Options {
-        quick: arguments.iter().any(|argument| argument == "--quick"),
-        ..Options::default()
-    };
+    let options =
+        Options { quick: arguments.iter().any(|argument| argument == "--quick"), ..Options::default() };
     let outcome = run(name.map_or("copy", String::as_str), options)?;
     println!("{}", render_table(&outcome));
     Ok(())

@@ -36,16 +36,10 @@ struct Shared {
 impl Canned {
     /// Starts it on a free port of the loopback.
     pub(crate) fn start() -> Result<Self, LabError> {
-        let cannot = |source| LabError::Io {
-            what: "start the canned-reply server",
-            source,
-        };
+        let cannot = |source| LabError::Io { what: "start the canned-reply server", source };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
-        let shared = Arc::new(Shared {
-            ends: AtomicBool::new(false),
-            value_bytes: AtomicUsize::new(0),
-        });
+        let shared = Arc::new(Shared { ends: AtomicBool::new(false), value_bytes: AtomicUsize::new(0) });
         let (tell, told) = std::sync::mpsc::channel();
         let inside = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -60,12 +54,7 @@ impl Canned {
             })
             .map_err(cannot)?;
         let id = told.recv().map_err(|error| cannot(io::Error::other(error)))?;
-        Ok(Self {
-            address,
-            thread_id: u32::try_from(id).unwrap_or_default(),
-            shared,
-            thread: Some(thread),
-        })
+        Ok(Self { address, thread_id: u32::try_from(id).unwrap_or_default(), shared, thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -102,17 +91,10 @@ fn serve(listener: &TcpListener, shared: &Shared) -> io::Result<()> {
     let mut next = LISTENER + 1;
     let mut events = Vec::with_capacity(256);
     let mut input = vec![0; READ_BYTES];
-    let patience = rustix::event::Timespec {
-        tv_sec: 0,
-        tv_nsec: LOOK_MS * 1_000_000,
-    };
+    let patience = rustix::event::Timespec { tv_sec: 0, tv_nsec: LOOK_MS * 1_000_000 };
     while !shared.ends.load(Ordering::Relaxed) {
         events.clear();
-        match epoll::wait(
-            &poll,
-            rustix::buffer::spare_capacity(&mut events),
-            Some(&patience),
-        ) {
+        match epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&patience)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -144,11 +126,7 @@ struct Connection {
 
 impl Connection {
     fn new(stream: TcpStream) -> Self {
-        Self {
-            stream,
-            counter: Counter::default(),
-            output: Vec::new(),
-        }
+        Self { stream, counter: Counter::default(), output: Vec::new() }
     }
 
     /// Reads once and answers every command that is complete. The socket blocks: redis-benchmark always reads.
@@ -230,10 +208,8 @@ impl Counter {
     fn end_header(&mut self) -> io::Result<()> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
         let (mark, digits) = self.header.split_first().ok_or_else(invalid)?;
-        let number: usize = str::from_utf8(digits)
-            .ok()
-            .and_then(|digits| digits.parse().ok())
-            .ok_or_else(invalid)?;
+        let number: usize =
+            str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or_else(invalid)?;
         match mark {
             b'*' if self.bulks == 0 && number > 0 => self.bulks = number,
             b'$' if self.bulks > 0 => self.skip = number.checked_add(2).ok_or_else(invalid)?,
@@ -264,13 +240,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_command_ends_the_connection() {
-        for bytes in [
-            &b"hello\r\n"[..],
-            b"*0\r\n",
-            b"$3\r\n",
-            b"*x\r\n",
-            b"*111111111111111111111",
-        ] {
+        for bytes in [&b"hello\r\n"[..], b"*0\r\n", b"$3\r\n", b"*x\r\n", b"*111111111111111111111"] {
             assert!(Counter::default().feed(bytes, |_| {}).is_err(), "{bytes:?}");
         }
     }

@@ -158,13 +158,7 @@ mod tests {
 
     #[test]
     fn a_claim_is_the_object_that_the_contract_names() {
-        let claim = Claim::found(
-            "p1.x",
-            Goal::AtMost(0.8),
-            (0.5, "ratio"),
-            Label::Measured,
-            "redis",
-        );
+        let claim = Claim::found("p1.x", Goal::AtMost(0.8), (0.5, "ratio"), Label::Measured, "redis");
         let json = serde_json::to_value(&claim).unwrap();
         assert_eq!(
             json,

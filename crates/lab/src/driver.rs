@@ -15,10 +15,7 @@ use std::net::{SocketAddr, TcpStream};
 const BATCHES: usize = 256;
 const READ_BYTES: usize = 256 << 10;
 /// Longest silence of a server that has commands to answer.
-const SILENCE_MAX: rustix::event::Timespec = rustix::event::Timespec {
-    tv_sec: 10,
-    tv_nsec: 0,
-};
+const SILENCE_MAX: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
 /// Which keys are drawn: the same for every server.
 const SEED: u64 = 7;
 
@@ -26,10 +23,7 @@ const SEED: u64 = 7;
 pub(crate) fn drive(load: Load, address: SocketAddr, span: Nanos) -> Result<Ran, LabError> {
     Run::open(load, address)
         .and_then(|mut run| run.until(span))
-        .map_err(|error| LabError::Measure {
-            program: address.to_string(),
-            reason: error.to_string(),
-        })
+        .map_err(|error| LabError::Measure { program: address.to_string(), reason: error.to_string() })
 }
 
 struct Run {
@@ -56,28 +50,12 @@ impl Run {
         for index in 0..load.clients {
             let stream = TcpStream::connect(address)?;
             stream.set_nodelay(true)?;
-            epoll::add(
-                &poll,
-                &stream,
-                epoll::EventData::new_u64(index),
-                epoll::EventFlags::IN,
-            )?;
-            connections.push(Connection {
-                stream,
-                waits_for: 0,
-                sent: Nanos::ZERO,
-            });
+            epoll::add(&poll, &stream, epoll::EventData::new_u64(index), epoll::EventFlags::IN)?;
+            connections.push(Connection { stream, waits_for: 0, sent: Nanos::ZERO });
         }
         let mut random = fastrand::Rng::with_seed(SEED);
         let batches = (0..BATCHES).map(|_| render(load, &mut random)).collect();
-        Ok(Self {
-            load,
-            poll,
-            connections,
-            batches,
-            answer_bytes: answer_bytes(load),
-            next_batch: 0,
-        })
+        Ok(Self { load, poll, connections, batches, answer_bytes: answer_bytes(load), next_batch: 0 })
     }
 
     fn until(&mut self, end: Nanos) -> io::Result<Ran> {
@@ -91,11 +69,8 @@ impl Run {
         let mut input = vec![0; READ_BYTES];
         while resting < self.connections.len() {
             events.clear();
-            let ready = epoll::wait(
-                &self.poll,
-                rustix::buffer::spare_capacity(&mut events),
-                Some(&SILENCE_MAX),
-            )?;
+            let ready =
+                epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), Some(&SILENCE_MAX))?;
             if ready == 0 {
                 return Err(io::Error::other("it left commands without an answer for 10 s"));
             }
@@ -150,10 +125,7 @@ fn render(load: Load, random: &mut fastrand::Rng) -> Vec<u8> {
     for _ in 0..load.pipeline {
         let key = format!("key:{:012}", random.u64(0..KEYS));
         let command = match load.verb {
-            Verb::Set => format!(
-                "*3\r\n$3\r\nSET\r\n$16\r\n{key}\r\n${}\r\n{value}\r\n",
-                load.value_bytes
-            ),
+            Verb::Set => format!("*3\r\n$3\r\nSET\r\n$16\r\n{key}\r\n${}\r\n{value}\r\n", load.value_bytes),
             Verb::Get => format!("*2\r\n$3\r\nGET\r\n$16\r\n{key}\r\n"),
         };
         batch.extend_from_slice(command.as_bytes());
@@ -169,24 +141,14 @@ fn answer_bytes(load: Load) -> usize {
     one * usize::try_from(load.pipeline).unwrap_or(1)
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a count of operations is far below 2^52"
-)]
+#[expect(clippy::cast_precision_loss, reason = "a count of operations is far below 2^52")]
 fn ran(ops: u64, elapsed: Nanos, latencies: &mut [Nanos]) -> Ran {
     latencies.sort_unstable();
     let at = |percent: usize| {
         let index = (latencies.len() * percent / 100).min(latencies.len().saturating_sub(1));
-        latencies
-            .get(index)
-            .map_or(f64::NAN, |latency| latency.to_duration().as_secs_f64() * 1e3)
+        latencies.get(index).map_or(f64::NAN, |latency| latency.to_duration().as_secs_f64() * 1e3)
     };
-    Ran {
-        ops,
-        ops_per_s: ops as f64 / elapsed.to_duration().as_secs_f64(),
-        p50_ms: at(50),
-        p99_ms: at(99),
-    }
+    Ran { ops, ops_per_s: ops as f64 / elapsed.to_duration().as_secs_f64(), p50_ms: at(50), p99_ms: at(99) }
 }
 
 #[cfg(test)]
@@ -196,13 +158,7 @@ mod tests {
     use crate::load::Client;
 
     fn load(verb: Verb) -> Load {
-        Load {
-            client: Client::Lab,
-            verb,
-            value_bytes: 100,
-            pipeline: 16,
-            clients: 3,
-        }
+        Load { client: Client::Lab, verb, value_bytes: 100, pipeline: 16, clients: 3 }
     }
 
     #[test]

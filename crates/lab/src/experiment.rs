@@ -45,12 +45,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            quick: false,
-            seed: 1,
-            binary: None,
-            scratch: None,
-        }
+        Self { quick: false, seed: 1, binary: None, scratch: None }
     }
 }
 
@@ -125,15 +120,8 @@ impl Context {
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
         let name = format!("headwater-lab-{}-{}-{run}", std::process::id(), clock.wall().0);
         let scratch = parent.join(name);
-        fs::create_dir_all(&scratch).map_err(|source| LabError::Scratch {
-            path: scratch.clone(),
-            source,
-        })?;
-        Ok(Self {
-            options,
-            clock,
-            scratch,
-        })
+        fs::create_dir_all(&scratch).map_err(|source| LabError::Scratch { path: scratch.clone(), source })?;
+        Ok(Self { options, clock, scratch })
     }
 
     /// Whether the run has to end within [`QUICK_MAX`].
@@ -157,11 +145,7 @@ impl Context {
     /// What is left of the time of a quick run, `reserve` kept back; the end of time for a full one.
     #[must_use]
     pub fn time_left(&self, reserve: Nanos) -> Nanos {
-        if self.options.quick {
-            QUICK_MAX.since(self.clock.now().after(reserve))
-        } else {
-            Nanos(u64::MAX)
-        }
+        if self.options.quick { QUICK_MAX.since(self.clock.now().after(reserve)) } else { Nanos(u64::MAX) }
     }
 
     /// A folder that goes with the run.
@@ -178,10 +162,7 @@ impl Context {
         if let Some(path) = &self.options.binary {
             return Ok(path.clone());
         }
-        std::env::current_exe().map_err(|source| LabError::Io {
-            what: "find the running program",
-            source,
-        })
+        std::env::current_exe().map_err(|source| LabError::Io { what: "find the running program", source })
     }
 }
 
@@ -208,10 +189,7 @@ mod tests {
 
     #[test]
     fn scratch_that_cannot_be_made_is_named() {
-        let options = Options {
-            scratch: Some(PathBuf::from("/proc/nowhere")),
-            ..Options::default()
-        };
+        let options = Options { scratch: Some(PathBuf::from("/proc/nowhere")), ..Options::default() };
         let error = Context::open(options).unwrap_err();
         assert!(error.to_string().contains("/proc/nowhere"));
         assert!(error.to_string().contains("TMPDIR"));
@@ -221,11 +199,7 @@ mod tests {
     fn a_full_run_has_all_the_time_there_is() {
         let full = Context::open(Options::default()).unwrap();
         assert_eq!(full.time_left(QUICK_MAX), Nanos(u64::MAX));
-        let quick = Context::open(Options {
-            quick: true,
-            ..Options::default()
-        })
-        .unwrap();
+        let quick = Context::open(Options { quick: true, ..Options::default() }).unwrap();
         assert!(quick.time_left(Nanos::ZERO) <= QUICK_MAX);
         assert_eq!(quick.time_left(QUICK_MAX), Nanos::ZERO);
     }

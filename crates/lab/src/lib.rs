@@ -61,16 +61,9 @@ pub fn run(name: &str, options: Options) -> Result<Outcome, LabError> {
     let experiment = list()
         .iter()
         .find(|experiment| experiment.name == name)
-        .ok_or_else(|| LabError::Unknown {
-            name: name.to_owned(),
-        })?;
+        .ok_or_else(|| LabError::Unknown { name: name.to_owned() })?;
     let context = Context::open(options)?;
     let machine = Machine::read(context.scratch());
     let findings = (experiment.run)(&context)?;
-    Ok(Outcome {
-        experiment: experiment.name,
-        machine,
-        rows: findings.rows,
-        claims: findings.claims,
-    })
+    Ok(Outcome { experiment: experiment.name, machine, rows: findings.rows, claims: findings.claims })
 }

@@ -113,12 +113,7 @@ impl Load {
         let text = output_of(command)?;
         let (ops_per_s, p50_ms, p99_ms) =
             parse_csv(&text, self.verb).ok_or_else(|| benchmark_failed(format!("it printed {text:?}")))?;
-        Ok(Ran {
-            ops,
-            ops_per_s,
-            p50_ms,
-            p99_ms,
-        })
+        Ok(Ran { ops, ops_per_s, p50_ms, p99_ms })
     }
 }
 
@@ -134,11 +129,8 @@ fn operations_in(span: Nanos, ops_per_s: f64) -> u64 {
 
 /// Whether redis-benchmark is there.
 pub(crate) fn benchmark_installed() -> bool {
-    let probe = Command::new("redis-benchmark")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
+    let probe =
+        Command::new("redis-benchmark").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     probe.is_ok()
 }
 
@@ -155,9 +147,7 @@ fn output_of(mut command: Command) -> Result<String, LabError> {
             Ok(Some(status)) => break status,
             Ok(None) if clock.now() > RUN_MAX => {
                 let _ = (child.kill(), child.wait());
-                return Err(benchmark_failed(format!(
-                    "it was not done after {RUN_MAX}: the server hangs"
-                )));
+                return Err(benchmark_failed(format!("it was not done after {RUN_MAX}: the server hangs")));
             }
             Ok(None) => Clock::sleep(Nanos::from_millis(1)),
             Err(error) => return Err(benchmark_failed(error.to_string())),
@@ -166,44 +156,30 @@ fn output_of(mut command: Command) -> Result<String, LabError> {
     // Two short lines: they fit the pipe, so nobody had to read while it ran.
     let mut text = String::new();
     if let Some(mut out) = child.stdout.take() {
-        out.read_to_string(&mut text)
-            .map_err(|error| benchmark_failed(error.to_string()))?;
+        out.read_to_string(&mut text).map_err(|error| benchmark_failed(error.to_string()))?;
     }
-    if status.success() {
-        Ok(text)
-    } else {
-        Err(benchmark_failed(format!("it ended with {status}")))
-    }
+    if status.success() { Ok(text) } else { Err(benchmark_failed(format!("it ended with {status}"))) }
 }
 
 fn benchmark_failed(reason: String) -> LabError {
-    LabError::Measure {
-        program: "redis-benchmark".to_owned(),
-        reason,
-    }
+    LabError::Measure { program: "redis-benchmark".to_owned(), reason }
 }
 
 /// Rate, p50 and p99 of the line of a verb. The header names the columns.
 fn parse_csv(text: &str, verb: Verb) -> Option<(f64, f64, f64)> {
     let cells = |line: &str| -> Vec<String> {
-        line.split(',')
-            .map(|cell| cell.trim_matches('"').to_owned())
-            .collect()
+        line.split(',').map(|cell| cell.trim_matches('"').to_owned()).collect()
     };
     let head = cells(text.lines().find(|line| line.contains("\"rps\""))?);
-    let row = text.lines().map(cells).find(|row| {
-        row.first()
-            .is_some_and(|name| name.eq_ignore_ascii_case(verb.name()))
-    })?;
+    let row = text
+        .lines()
+        .map(cells)
+        .find(|row| row.first().is_some_and(|name| name.eq_ignore_ascii_case(verb.name())))?;
     let number = |column: &str| -> Option<f64> {
         let index = head.iter().position(|name| name == column)?;
         row.get(index)?.parse().ok()
     };
-    Some((
-        number("rps")?,
-        number("p50_latency_ms")?,
-        number("p99_latency_ms")?,
-    ))
+    Some((number("rps")?, number("p50_latency_ms")?, number("p99_latency_ms")?))
 }
 
 /// Whether a server answers PING.
@@ -226,10 +202,7 @@ pub(crate) fn fill(address: SocketAddr, value_bytes: usize) -> Result<(), LabErr
         for first in (0..KEYS).step_by(100) {
             let mut batch = Vec::new();
             for key in first..first + FILL_BATCH {
-                write!(
-                    batch,
-                    "*3\r\n$3\r\nSET\r\n$16\r\nkey:{key:012}\r\n${value_bytes}\r\n{value}\r\n"
-                )?;
+                write!(batch, "*3\r\n$3\r\nSET\r\n$16\r\nkey:{key:012}\r\n${value_bytes}\r\n{value}\r\n")?;
             }
             client.get_mut().write_all(&batch)?;
             for _ in 0..FILL_BATCH {
@@ -255,10 +228,7 @@ pub(crate) fn info_number(address: SocketAddr, field: &str) -> Option<u64> {
         client.get_mut().write_all(b"*1\r\n$4\r\nINFO\r\n")?;
         let mut head = String::new();
         client.read_line(&mut head)?;
-        let length = head
-            .trim_end()
-            .strip_prefix('$')
-            .and_then(|text| text.parse().ok());
+        let length = head.trim_end().strip_prefix('$').and_then(|text| text.parse().ok());
         let mut body = vec![0; length.unwrap_or(0)];
         client.read_exact(&mut body)?;
         Ok(body)

@@ -39,11 +39,7 @@ impl Machine {
             ram_bytes: field(&meminfo, "MemTotal").map_or(0, kibibytes),
             caches: caches(Path::new("/sys/devices/system/cpu/cpu0/cache")),
             scratch: file_system(&text("/proc/mounts"), scratch),
-            build: if cfg!(debug_assertions) {
-                "debug"
-            } else {
-                "release"
-            },
+            build: if cfg!(debug_assertions) { "debug" } else { "release" },
             load_1m: load(&text("/proc/loadavg")),
         }
     }
@@ -54,10 +50,7 @@ fn text(path: impl AsRef<Path>) -> String {
 }
 
 fn or_unknown(value: Option<&str>) -> String {
-    value
-        .filter(|value| !value.is_empty())
-        .unwrap_or("unknown")
-        .to_owned()
+    value.filter(|value| !value.is_empty()).unwrap_or("unknown").to_owned()
 }
 
 /// The value of the first `key : value` line.
@@ -83,11 +76,8 @@ fn caches(folder: &Path) -> String {
     let mut found = Vec::new();
     for index in 0..8 {
         let cache = folder.join(format!("index{index}"));
-        let (level, kind, size) = (
-            text(cache.join("level")),
-            text(cache.join("type")),
-            text(cache.join("size")),
-        );
+        let (level, kind, size) =
+            (text(cache.join("level")), text(cache.join("type")), text(cache.join("size")));
         if level.is_empty() {
             break;
         }

@@ -35,11 +35,7 @@ impl Spread {
         } else {
             f64::midpoint(sorted[middle - 1], sorted[middle])
         };
-        Some(Self {
-            median,
-            min: sorted[0],
-            max: sorted[sorted.len() - 1],
-        })
+        Some(Self { median, min: sorted[0], max: sorted[sorted.len() - 1] })
     }
 
     /// The spread of sample by sample quotients: ratios of what ran side by side.
@@ -115,19 +111,13 @@ impl Pin {
         let mut one = CpuSet::new();
         one.set(rustix::thread::sched_getcpu());
         let pinned = rustix::thread::sched_setaffinity(None, &one).is_ok();
-        Self {
-            before: pinned.then_some(before),
-        }
+        Self { before: pinned.then_some(before) }
     }
 
     /// Whether it worked.
     #[must_use]
     pub fn is_pinned(&self) -> Pinned {
-        if self.before.is_some() {
-            Pinned::Yes
-        } else {
-            Pinned::No
-        }
+        if self.before.is_some() { Pinned::Yes } else { Pinned::No }
     }
 }
 

@@ -31,12 +31,9 @@ impl Cell {
             Self::Text(text) => text.clone(),
             Self::Count(count) => count.to_string(),
             Self::Number(number) => short(*number),
-            Self::Spread(spread) => format!(
-                "{} [{}..{}]",
-                short(spread.median),
-                short(spread.min),
-                short(spread.max)
-            ),
+            Self::Spread(spread) => {
+                format!("{} [{}..{}]", short(spread.median), short(spread.min), short(spread.max))
+            }
             Self::Missing => "-".to_owned(),
         }
     }
@@ -111,10 +108,7 @@ impl Row {
     /// The cell of a column.
     #[must_use]
     pub fn get(&self, column: &str) -> Option<&Cell> {
-        self.0
-            .iter()
-            .find(|(name, _)| *name == column)
-            .map(|(_, cell)| cell)
+        self.0.iter().find(|(name, _)| *name == column).map(|(_, cell)| cell)
     }
 
     fn columns(&self) -> Vec<&'static str> {
@@ -153,9 +147,7 @@ pub fn render_table(outcome: &Outcome) -> String {
     );
     for rows in outcome.rows.chunk_by(|a, b| a.columns() == b.columns()) {
         let head: Vec<String> = rows[0].columns().iter().map(|name| (*name).to_owned()).collect();
-        let body = rows
-            .iter()
-            .map(|row| row.0.iter().map(|(_, cell)| cell.show()).collect());
+        let body = rows.iter().map(|row| row.0.iter().map(|(_, cell)| cell.show()).collect());
         out.push_str(&align(&head, body.collect()));
         out.push('\n');
     }
@@ -175,14 +167,7 @@ pub fn render_list(experiments: &[Experiment]) -> String {
     let head = ["experiment", "measures", "against", "claims"].map(str::to_owned);
     let body = experiments
         .iter()
-        .map(|e| {
-            vec![
-                e.name.to_owned(),
-                e.summary.to_owned(),
-                e.baseline.to_owned(),
-                e.claims.join(" "),
-            ]
-        })
+        .map(|e| vec![e.name.to_owned(), e.summary.to_owned(), e.baseline.to_owned(), e.claims.join(" ")])
         .collect();
     align(&head, body)
 }
@@ -245,10 +230,7 @@ mod tests {
             .with("cpu_us", 1.5)
             .with("flushes_per_s", None::<f64>);
         let json = serde_json::to_string(&row).unwrap();
-        assert_eq!(
-            json,
-            r#"{"server":"ours","ops":3,"cpu_us":1.5,"flushes_per_s":null}"#
-        );
+        assert_eq!(json, r#"{"server":"ours","ops":3,"cpu_us":1.5,"flushes_per_s":null}"#);
         assert_eq!(row.get("ops"), Some(&Cell::Count(3)));
     }
 
@@ -259,19 +241,13 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let text = align(
-            &["a".to_owned(), "b".to_owned()],
-            vec![vec!["long".to_owned(), "x".to_owned()]],
-        );
+        let text = align(&["a".to_owned(), "b".to_owned()], vec![vec!["long".to_owned(), "x".to_owned()]]);
         assert_eq!(text, "a     b\n----  -\nlong  x\n");
     }
 
     #[test]
     fn numbers_are_short() {
-        let shown: Vec<String> = [0.0, 0.1234, 1.234, 123.45, 98765.4]
-            .into_iter()
-            .map(short)
-            .collect();
+        let shown: Vec<String> = [0.0, 0.1234, 1.234, 123.45, 98765.4].into_iter().map(short).collect();
         assert_eq!(shown, ["0", "0.123", "1.23", "123.5", "98765"]);
     }
 }

@@ -131,15 +131,9 @@ struct Starting {
 
 impl Starting {
     fn spawn(program: &'static str, mut command: Command, folder: &Path) -> Result<Self, LabError> {
-        let failed = |reason: String| LabError::Start {
-            program: program.to_owned(),
-            reason,
-        };
+        let failed = |reason: String| LabError::Start { program: program.to_owned(), reason };
         let log = folder.join("log");
-        let out = File::create(&log).map_err(|source| LabError::Scratch {
-            path: log.clone(),
-            source,
-        })?;
+        let out = File::create(&log).map_err(|source| LabError::Scratch { path: log.clone(), source })?;
         let err = out.try_clone().map_err(|error| failed(error.to_string()))?;
         let child = command
             .stdin(Stdio::null())
@@ -147,11 +141,7 @@ impl Starting {
             .stderr(err)
             .spawn()
             .map_err(|error| failed(format!("{error}: is it installed and on the PATH?")))?;
-        Ok(Self {
-            program,
-            child: Some(child),
-            log,
-        })
+        Ok(Self { program, child: Some(child), log })
     }
 
     /// Looks until there is an answer, the child has ended, or it took too long.
@@ -205,10 +195,7 @@ fn stop(child: &mut Child) {
 
 fn folder_for(context: &Context, name: &str) -> Result<PathBuf, LabError> {
     let folder = context.scratch().join(name);
-    fs::create_dir_all(&folder).map_err(|source| LabError::Scratch {
-        path: folder.clone(),
-        source,
-    })?;
+    fs::create_dir_all(&folder).map_err(|source| LabError::Scratch { path: folder.clone(), source })?;
     Ok(folder)
 }
 
@@ -216,10 +203,7 @@ fn folder_for(context: &Context, name: &str) -> Result<PathBuf, LabError> {
 fn free_port() -> Result<u16, LabError> {
     let port =
         || -> io::Result<u16> { Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port()) };
-    port().map_err(|source| LabError::Io {
-        what: "find a free port",
-        source,
-    })
+    port().map_err(|source| LabError::Io { what: "find a free port", source })
 }
 
 /// The `resp` address in a node's ready file, once it is whole.
@@ -241,24 +225,14 @@ mod tests {
         assert_eq!(resp_address(&path), None);
         fs::write(&path, r#"{"resp": "127.0.0."#).unwrap();
         assert_eq!(resp_address(&path), None);
-        fs::write(
-            &path,
-            r#"{"resp": "127.0.0.1:7379", "metrics": "127.0.0.1:7380"}"#,
-        )
-        .unwrap();
-        assert_eq!(
-            resp_address(&path),
-            Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7379)))
-        );
+        fs::write(&path, r#"{"resp": "127.0.0.1:7379", "metrics": "127.0.0.1:7380"}"#).unwrap();
+        assert_eq!(resp_address(&path), Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7379))));
     }
 
     #[test]
     fn a_program_that_ends_at_once_is_told_with_its_last_words() {
-        let context = Context::open(Options {
-            binary: Some(PathBuf::from("/bin/sh")),
-            ..Options::default()
-        })
-        .unwrap();
+        let context =
+            Context::open(Options { binary: Some(PathBuf::from("/bin/sh")), ..Options::default() }).unwrap();
         // A shell asked to run a script named `serve` says that it cannot find it, and ends.
         let error = Server::ours(&context, Mode::Always).unwrap_err().to_string();
         assert!(error.contains("it ended with"), "{error}");

@@ -28,28 +28,16 @@ pub(crate) struct Stores<M> {
 impl<M: Media> Stores<M> {
     /// Opens the device on a medium, used or not.
     pub(crate) fn open(media: M, config: DeviceConfig, clock: &Clock) -> Result<Self, LabError> {
-        let start = Start {
-            now: clock.now(),
-            wall: clock.wall(),
-        };
+        let start = Start { now: clock.now(), wall: clock.wall() };
         let device = Device::open(media, config, start, &mut |_| {})
             .map_err(|error| failed(format!("it cannot be opened: {error}")))?;
-        Ok(Self {
-            device,
-            clock: *clock,
-            token: 0,
-            in_flight: 0,
-        })
+        Ok(Self { device, clock: *clock, token: 0, in_flight: 0 })
     }
 
     /// Stores a value, and waits for room if there is none.
     pub(crate) fn store(&mut self, key: Bytes, value: Bytes) -> Result<(), LabError> {
-        let command = Command::Store {
-            key,
-            value: value.into(),
-            condition: Condition::Always,
-            expiry: Expiry::Never,
-        };
+        let command =
+            Command::Store { key, value: value.into(), condition: Condition::Always, expiry: Expiry::Never };
         self.submit(command)?;
         while self.in_flight >= DEPTH {
             self.turn()?;
@@ -128,8 +116,5 @@ impl<M: Media> Stores<M> {
 }
 
 fn failed(reason: String) -> LabError {
-    LabError::Measure {
-        program: "the device".to_owned(),
-        reason,
-    }
+    LabError::Measure { program: "the device".to_owned(), reason }
 }

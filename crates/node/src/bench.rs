@@ -97,10 +97,8 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(u64)) -> Result<Report, BenchEr
     let cpu = Clock::process_cpu();
     let begun = clock.now();
     let tally = std::thread::scope(|scope| {
-        let running: Vec<_> = workers
-            .into_iter()
-            .map(|worker| scope.spawn(|| worker.run(begun, &done)))
-            .collect();
+        let running: Vec<_> =
+            workers.into_iter().map(|worker| scope.spawn(|| worker.run(begun, &done))).collect();
         while running.iter().any(|thread| !thread.is_finished()) {
             Clock::sleep(Nanos::from_millis(20));
             progress(done.load(Ordering::Relaxed));

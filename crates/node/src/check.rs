@@ -71,10 +71,7 @@ pub fn check<D: CoreDevice>(
     let mut report = CheckReport::default();
     let mut done = (0, 0);
     for number in (1u8..).take(NAMESPACES) {
-        let mut found = NamespaceCheck {
-            namespace: number,
-            ..NamespaceCheck::default()
-        };
+        let mut found = NamespaceCheck { namespace: number, ..NamespaceCheck::default() };
         let counts = device.stats().keys;
         found.counted = counts.get(NamespaceId(number).index()).copied().unwrap_or(0);
         check_namespace(device, clock, &mut found, &mut |keys, bytes| {
@@ -103,10 +100,7 @@ fn check_namespace<D: CoreDevice>(
     let namespace = NamespaceId(found.namespace);
     let mut next = Some(ListPosition::START);
     while let Some(from) = next {
-        let list = Command::List {
-            from,
-            keys_max: KEYS_A_TURN,
-        };
+        let list = Command::List { from, keys_max: KEYS_A_TURN };
         let Some(listed) = carry_out(device, clock, namespace, std::iter::once(list))?.pop() else {
             break;
         };

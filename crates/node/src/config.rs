@@ -114,10 +114,8 @@ impl Config {
     pub fn assemble(path: Option<&Path>, over: Overrides) -> Result<Self, ConfigError> {
         let mut from_file = file::FileConfig::default();
         if let Some(path) = path {
-            let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
-                path: path.to_owned(),
-                source,
-            })?;
+            let text = std::fs::read_to_string(path)
+                .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
             from_file = file::parse(&text, path)?;
         }
         let everywhere = over.durability.or(from_file.durability);
@@ -134,18 +132,9 @@ impl Config {
             })? = namespace.durability.0;
         }
         let config = Self {
-            data: over
-                .data
-                .or(from_file.data)
-                .unwrap_or_else(|| PathBuf::from("data")),
-            resp: over
-                .resp
-                .or(from_file.resp)
-                .unwrap_or(loopback(RESP_PORT_DEFAULT)),
-            metrics: over
-                .metrics
-                .or(from_file.metrics)
-                .unwrap_or(loopback(METRICS_PORT_DEFAULT)),
+            data: over.data.or(from_file.data).unwrap_or_else(|| PathBuf::from("data")),
+            resp: over.resp.or(from_file.resp).unwrap_or(loopback(RESP_PORT_DEFAULT)),
+            metrics: over.metrics.or(from_file.metrics).unwrap_or(loopback(METRICS_PORT_DEFAULT)),
             unix: over.unix.or(from_file.unix),
             capacity: over.capacity.or(from_file.capacity),
             memory: over.memory.or(from_file.memory).unwrap_or(MEMORY_DEFAULT),
@@ -164,11 +153,7 @@ impl Config {
 
 fn at_least(setting: &'static str, found: Bytes, least: Bytes) -> Result<(), ConfigError> {
     if found < least {
-        return Err(ConfigError::TooSmall {
-            setting,
-            found,
-            least,
-        });
+        return Err(ConfigError::TooSmall { setting, found, least });
     }
     Ok(())
 }
@@ -221,28 +206,17 @@ mod tests {
     #[test]
     fn namespaces_that_do_not_exist_are_named() {
         for name in ["0", "17", "one", "01"] {
-            let file = file(&format!(
-                "version = 1\n[namespace.{name}]\ndurability = \"always\"\n"
-            ));
+            let file = file(&format!("version = 1\n[namespace.{name}]\ndurability = \"always\"\n"));
             let error = Config::assemble(Some(file.path()), Overrides::default()).unwrap_err();
-            assert!(
-                error.to_string().contains(&format!("[namespace.{name}]")),
-                "{error}"
-            );
+            assert!(error.to_string().contains(&format!("[namespace.{name}]")), "{error}");
         }
     }
 
     #[test]
     fn too_small_says_what_is_enough() {
-        let over = Overrides {
-            capacity: Some(Bytes(4096)),
-            ..Overrides::default()
-        };
+        let over = Overrides { capacity: Some(Bytes(4096)), ..Overrides::default() };
         let error = Config::assemble(None, over).unwrap_err().to_string();
-        assert!(
-            error.starts_with("capacity 4 KiB is too small: give at least"),
-            "{error}"
-        );
+        assert!(error.starts_with("capacity 4 KiB is too small: give at least"), "{error}");
     }
 
     #[test]

@@ -91,10 +91,7 @@ impl<D: CoreDevice> CoreLoop<'_, D> {
                 std::hint::spin_loop();
                 continue;
             }
-            let own = [
-                unpublished.then_some(publish_at),
-                draining_since.map(|since| since.after(DRAIN_MAX)),
-            ];
+            let own = [unpublished.then_some(publish_at), draining_since.map(|since| since.after(DRAIN_MAX))];
             self.sleep(&bed, now, own.into_iter().flatten().min(), stop.asked())?;
         }
     }
@@ -113,12 +110,7 @@ impl<D: CoreDevice> CoreLoop<'_, D> {
     fn make_bed(&self, stop: &Stop) -> std::io::Result<OwnedFd> {
         let bed = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let add = |descriptor: BorrowedFd<'_>| {
-            epoll::add(
-                &bed,
-                descriptor,
-                epoll::EventData::new_u64(0),
-                epoll::EventFlags::IN,
-            )
+            epoll::add(&bed, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
         };
         for face in &self.faces {
             add(face.wake_descriptor())?;
@@ -138,10 +130,8 @@ impl<D: CoreDevice> CoreLoop<'_, D> {
 
     fn sleep(&self, bed: &OwnedFd, now: Nanos, own: Option<Nanos>, stopping: bool) -> std::io::Result<()> {
         let faces = self.faces.iter().filter_map(|face| face.next_deadline()).min();
-        let until = [own, faces, self.device.next_deadline(now, self.clock.wall())]
-            .into_iter()
-            .flatten()
-            .min();
+        let until =
+            [own, faces, self.device.next_deadline(now, self.clock.wall())].into_iter().flatten().min();
         let span = match until {
             None => None,
             Some(until) if until <= now => return Ok(()),
@@ -149,10 +139,8 @@ impl<D: CoreDevice> CoreLoop<'_, D> {
             Some(until) => Some(timespec(until.since(now))),
         };
         tracing::trace!(?until, stopping, "core sleeps");
-        let mut events = [epoll::Event {
-            flags: epoll::EventFlags::empty(),
-            data: epoll::EventData::new_u64(0),
-        }; 8];
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
         match epoll::wait(bed.as_fd(), &mut events, span.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -269,10 +257,7 @@ mod tests {
             let running = scope.spawn(|| {
                 let mut core = CoreLoop {
                     device: &mut device,
-                    faces: vec![Box::new(Echo {
-                        stream: server,
-                        draining: false,
-                    })],
+                    faces: vec![Box::new(Echo { stream: server, draining: false })],
                     clock: Clock::start(),
                     spin: Nanos::ZERO,
                     board: &board,

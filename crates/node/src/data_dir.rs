@@ -63,21 +63,13 @@ impl DataDir {
     /// # Errors
     /// [`DataDirError::InUse`] names the process that has it.
     pub fn take(path: &Path, missing: IfMissing) -> Result<Self, DataDirError> {
-        let system = |what| {
-            move |source| DataDirError::System {
-                path: path.to_owned(),
-                what,
-                source,
-            }
-        };
+        let system = |what| move |source| DataDirError::System { path: path.to_owned(), what, source };
         match missing {
             IfMissing::Create => {
                 std::fs::create_dir_all(path).map_err(system("make the data directory"))?;
             }
             IfMissing::Refuse if !path.join(FLASH_FILE).exists() => {
-                return Err(DataDirError::Missing {
-                    path: path.to_owned(),
-                });
+                return Err(DataDirError::Missing { path: path.to_owned() });
             }
             IfMissing::Refuse => {}
         }
@@ -92,16 +84,10 @@ impl DataDir {
             if errno != rustix::io::Errno::WOULDBLOCK {
                 return Err(system("lock the data directory")(errno.into()));
             }
-            return Err(DataDirError::InUse {
-                path: path.to_owned(),
-                holder: holder(&mut lock),
-            });
+            return Err(DataDirError::InUse { path: path.to_owned(), holder: holder(&mut lock) });
         }
         write_holder(&mut lock).map_err(system("write the lock file"))?;
-        Ok(Self {
-            path: path.to_owned(),
-            _lock: lock,
-        })
+        Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
     /// The directory.
@@ -163,12 +149,7 @@ mod tests {
         let held = DataDir::take(dir.path(), IfMissing::Create).unwrap();
         // flock belongs to the open file, so a second open in this process is refused like another process's.
         let error = DataDir::take(dir.path(), IfMissing::Create).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .contains(&format!("process {}", std::process::id())),
-            "{error}"
-        );
+        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
         drop(held);
         DataDir::take(dir.path(), IfMissing::Create).unwrap();
     }
@@ -177,10 +158,7 @@ mod tests {
     fn missing_data_is_refused_without_making_anything() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("typo");
-        assert!(matches!(
-            DataDir::take(&path, IfMissing::Refuse),
-            Err(DataDirError::Missing { .. })
-        ));
+        assert!(matches!(DataDir::take(&path, IfMissing::Refuse), Err(DataDirError::Missing { .. })));
         assert!(!path.exists());
     }
 }

@@ -41,24 +41,11 @@ pub fn open_device(
         hash_seed: fastrand::u64(..),
         ..DeviceConfig::default()
     };
-    let start = Start {
-        now: clock.now(),
-        wall: clock.wall(),
-    };
+    let start = Start { now: clock.now(), wall: clock.wall() };
     Device::open(media, device, start, &mut |step| {
-        progress(Recovery {
-            stage: step.stage,
-            done: step.done,
-            total: step.total,
-        });
+        progress(Recovery { stage: step.stage, done: step.done, total: step.total });
     })
-    .map_err(|error| {
-        format!(
-            "{}: the device cannot be opened: {}",
-            directory.path().display(),
-            error.reason
-        )
-    })
+    .map_err(|error| format!("{}: the device cannot be opened: {}", directory.path().display(), error.reason))
 }
 
 /// Opens the device and its faces for `serve`. Faces listen first: a taken address is told before a long recovery.
@@ -85,13 +72,7 @@ pub fn open_node(
     let device = open_device(directory, config, clock, progress)?;
     tracing::info!(ring = ?device.media().ring_kind(), mode = ?device.media().mode(), "flash is open");
     let capacity = flash_bytes(device.media().geometry().blocks);
-    Ok(Opened {
-        device,
-        faces: vec![Box::new(face)],
-        resp,
-        capacity,
-        spin: spin(clock),
-    })
+    Ok(Opened { device, faces: vec![Box::new(face)], resp, capacity, spin: spin(clock) })
 }
 
 /// How long the core polls in vain before it sleeps: as calibrated on this machine, or as `HEADWATER_SPIN_US` says.
@@ -180,25 +161,16 @@ impl CoreDevice for FileDevice {
 
     fn trace(&self) -> Option<Trace> {
         let trace = Self::trace(self)?;
-        let stages = [
-            ("queued", trace.queued),
-            ("executed", trace.executed),
-            ("durable", trace.durable),
-        ];
+        let stages = [("queued", trace.queued), ("executed", trace.executed), ("durable", trace.durable)];
         Some(Trace {
             command: trace.command,
             total_ns: stages.iter().map(|(_, time)| time.0).sum(),
-            stages: stages
-                .into_iter()
-                .map(|(stage, time)| TraceStage { stage, ns: time.0 })
-                .collect(),
+            stages: stages.into_iter().map(|(stage, time)| TraceStage { stage, ns: time.0 }).collect(),
         })
     }
 
     fn shutdown(&mut self, clock: &Clock) -> Result<(), String> {
-        Self::shutdown(self, clock.now(), clock.wall())
-            .map(|_time| ())
-            .map_err(|error| error.to_string())
+        Self::shutdown(self, clock.now(), clock.wall()).map(|_time| ()).map_err(|error| error.to_string())
     }
 }
 

@@ -43,13 +43,7 @@ pub struct Finding {
 impl Finding {
     /// Something found.
     pub fn new(what: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
-        Self {
-            what,
-            verdict,
-            found: found.into(),
-            why: None,
-            change: None,
-        }
+        Self { what, verdict, found: found.into(), why: None, change: None }
     }
 
     /// With a reason.

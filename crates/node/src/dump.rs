@@ -64,8 +64,7 @@ impl DumpReport {
 
     fn complain(&mut self, key: &[u8], what: &str) {
         if self.complaints.len() < COMPLAINTS_MAX {
-            self.complaints
-                .push(format!("{}: {what}", String::from_utf8_lossy(key)));
+            self.complaints.push(format!("{}: {what}", String::from_utf8_lossy(key)));
         }
     }
 
@@ -146,11 +145,7 @@ fn write_batch(
             Sink::Folder(folder) => write_file(folder, key, &value),
             Sink::Records(out) => {
                 let expiry_ms = expiries.get(index).copied().flatten();
-                let record = Record {
-                    key: key.clone(),
-                    value,
-                    expiry_ms,
-                };
+                let record = Record { key: key.clone(), value, expiry_ms };
                 serde_json::to_writer(&mut *out, &RecordLine::of(&record)).map_err(std::io::Error::from)?;
                 out.write_all(b"\n")?;
                 Ok(())
@@ -179,11 +174,7 @@ fn write_file(folder: &Path, key: &[u8], value: &[u8]) -> Result<(), String> {
     let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
     made.and_then(|()| {
         // The folder was empty, so a file that is there already belongs to another key.
-        std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&path)?
-            .write_all(value)
+        std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?.write_all(value)
     })
     .map_err(|error| format!("cannot write its file: {error}"))
 }
@@ -209,17 +200,8 @@ mod tests {
 
     #[test]
     fn no_key_leads_out_of_the_folder() {
-        for key in [
-            &b""[..],
-            b"/etc/passwd",
-            b"..",
-            b"a/../b",
-            b"a//b",
-            b"a/",
-            b"./a",
-            b"a\0b",
-            &[b'x'; 256],
-        ] {
+        for key in [&b""[..], b"/etc/passwd", b"..", b"a/../b", b"a//b", b"a/", b"./a", b"a\0b", &[b'x'; 256]]
+        {
             assert_eq!(safe_path(key), None, "{}", String::from_utf8_lossy(key));
         }
         assert_eq!(safe_path(b"a/..b/c"), Some("a/..b/c".into()));

@@ -129,10 +129,7 @@ pub struct Board {
 
 impl Default for Board {
     fn default() -> Self {
-        Self {
-            health: AtomicU8::new(Health::Recovering as u8),
-            snapshot: Mutex::default(),
-        }
+        Self { health: AtomicU8::new(Health::Recovering as u8), snapshot: Mutex::default() }
     }
 }
 
@@ -144,10 +141,7 @@ impl Board {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        let fresh = faces
-            .trace
-            .clone()
-            .filter(|trace| snapshot.faces.trace.as_ref() != Some(trace));
+        let fresh = faces.trace.clone().filter(|trace| snapshot.faces.trace.as_ref() != Some(trace));
         for stage in fresh.into_iter().flat_map(|trace| trace.stages) {
             let time = snapshot.stages.entry(stage.stage).or_default();
             time.samples += 1;
@@ -162,10 +156,7 @@ impl Board {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         // A snapshot is replaced whole, so a reader that panicked left it whole.
-        self.snapshot
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Says how the node is.
@@ -202,13 +193,7 @@ mod tests {
         for ns in [7, 7, 5] {
             assert!(board.publish(&DeviceStats::default(), sampled(ns)));
         }
-        assert_eq!(
-            board.snapshot().stages["queued"],
-            StageTime {
-                samples: 2,
-                nanos: 12
-            }
-        );
+        assert_eq!(board.snapshot().stages["queued"], StageTime { samples: 2, nanos: 12 });
     }
 
     #[test]

@@ -70,9 +70,7 @@ fn collect<D: CoreDevice>(
     let moved = device.poll(now, wall);
     let mut count = 0;
     while let Some(completion) = device.next_completion(FACE) {
-        let place = usize::try_from(completion.token)
-            .ok()
-            .and_then(|index| done.get_mut(index));
+        let place = usize::try_from(completion.token).ok().and_then(|index| done.get_mut(index));
         if let Some(place) = place {
             *place = Some(completion);
             count += 1;

@@ -33,10 +33,7 @@ impl Ready {
     /// # Errors
     /// [`ReadyFileError`] names the path.
     pub fn write(&self, path: &Path) -> Result<(), ReadyFileError> {
-        let failed = |source| ReadyFileError {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| ReadyFileError { path: path.to_owned(), source };
         let mut beside = path.as_os_str().to_owned();
         beside.push(".new");
         let mut text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;

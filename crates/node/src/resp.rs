@@ -169,9 +169,7 @@ impl RespFace {
     /// # Errors
     /// [`RespError`] names the address that cannot be had.
     pub fn bind(config: RespConfig) -> Result<Self, RespError> {
-        let watch = |source: rustix::io::Errno| RespError::Watch {
-            source: source.into(),
-        };
+        let watch = |source: rustix::io::Errno| RespError::Watch { source: source.into() };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(watch)?;
         let listeners = listener::bind_all(&config)?;
         for (place, listener) in listeners.iter().enumerate() {
@@ -297,15 +295,11 @@ impl RespFace {
             return;
         }
         self.watched = self.shared.now;
-        let nothing = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); TURN_EVENTS_MAX];
         // An interrupted wait has found nothing; the next turn asks again.
         if let Ok((events, _)) = epoll::wait(&self.epoll, &mut buffer, Some(&nothing)) {
-            self.events
-                .extend(events.iter().map(|event| (event.data.u64(), event.flags)));
+            self.events.extend(events.iter().map(|event| (event.data.u64(), event.flags)));
         }
     }
 }

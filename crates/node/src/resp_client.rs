@@ -185,10 +185,7 @@ impl RespClient {
     /// # Errors
     /// [`ClientError::Connect`] when nobody answers.
     pub fn connect(endpoint: &Endpoint, limit: Duration) -> Result<Self, ClientError> {
-        let refused = |source| ClientError::Connect {
-            endpoint: endpoint.clone(),
-            source,
-        };
+        let refused = |source| ClientError::Connect { endpoint: endpoint.clone(), source };
         let stream = match endpoint {
             Endpoint::Unix(path) => {
                 let stream = UnixStream::connect(path).map_err(refused)?;
@@ -204,13 +201,7 @@ impl RespClient {
                 Stream::Tcp(stream)
             }
         };
-        Ok(Self {
-            endpoint: endpoint.clone(),
-            stream,
-            limit,
-            out: Vec::new(),
-            input: Input::default(),
-        })
+        Ok(Self { endpoint: endpoint.clone(), stream, limit, out: Vec::new(), input: Input::default() })
     }
 
     /// The node at the other end.
@@ -248,10 +239,7 @@ impl RespClient {
     pub fn receive(&mut self) -> Result<Reply, ClientError> {
         loop {
             let next = self.input.next_reply();
-            match next.map_err(|source| ClientError::NotResp {
-                endpoint: self.endpoint.clone(),
-                source,
-            })? {
+            match next.map_err(|source| ClientError::NotResp { endpoint: self.endpoint.clone(), source })? {
                 Some(reply) => return Ok(reply),
                 None => self.fill()?,
             }
@@ -276,11 +264,7 @@ impl RespClient {
     pub fn unexpected(&self, command: &'static str, reply: Reply) -> ClientError {
         match reply {
             Reply::Error(text) => ClientError::Refused(text),
-            reply => ClientError::Unexpected {
-                endpoint: self.endpoint.clone(),
-                command,
-                reply,
-            },
+            reply => ClientError::Unexpected { endpoint: self.endpoint.clone(), command, reply },
         }
     }
 
@@ -295,10 +279,9 @@ impl RespClient {
     fn broken(&self, source: std::io::Error) -> ClientError {
         let endpoint = self.endpoint.clone();
         match source.kind() {
-            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => ClientError::Timeout {
-                endpoint,
-                limit: self.limit,
-            },
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+                ClientError::Timeout { endpoint, limit: self.limit }
+            }
             _ => ClientError::Broken { endpoint, source },
         }
     }
@@ -353,10 +336,7 @@ pub fn encode(parts: &[&[u8]], out: &mut Vec<u8>) {
 fn connect_tcp(endpoint: &Endpoint, address: &str, limit: Duration) -> Result<TcpStream, ClientError> {
     let addresses: Vec<SocketAddr> = address
         .to_socket_addrs()
-        .map_err(|source| ClientError::Address {
-            endpoint: endpoint.clone(),
-            source,
-        })?
+        .map_err(|source| ClientError::Address { endpoint: endpoint.clone(), source })?
         .collect();
     let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
     for address in addresses {
@@ -365,10 +345,7 @@ fn connect_tcp(endpoint: &Endpoint, address: &str, limit: Duration) -> Result<Tc
             Err(source) => last = source,
         }
     }
-    Err(ClientError::Connect {
-        endpoint: endpoint.clone(),
-        source: last,
-    })
+    Err(ClientError::Connect { endpoint: endpoint.clone(), source: last })
 }
 
 #[cfg(test)]
@@ -402,14 +379,8 @@ mod tests {
         client.send().unwrap();
         assert_eq!(client.receive().unwrap(), Reply::Simple("PONG".into()));
         assert_eq!(client.receive().unwrap(), Reply::Bulk(b"hello".to_vec()));
-        assert_eq!(
-            server.join().unwrap(),
-            b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nPING\r\n"
-        );
-        assert!(
-            matches!(client.receive(), Err(ClientError::Broken { .. })),
-            "the server is gone"
-        );
+        assert_eq!(server.join().unwrap(), b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nPING\r\n");
+        assert!(matches!(client.receive(), Err(ClientError::Broken { .. })), "the server is gone");
     }
 
     #[test]
@@ -425,9 +396,6 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = Endpoint::Tcp(listener.local_addr().unwrap().to_string());
         let mut client = RespClient::connect(&endpoint, Duration::from_millis(20)).unwrap();
-        assert!(matches!(
-            client.call(&[b"PING"]),
-            Err(ClientError::Timeout { .. })
-        ));
+        assert!(matches!(client.call(&[b"PING"]), Err(ClientError::Timeout { .. })));
     }
 }

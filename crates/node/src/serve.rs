@@ -123,13 +123,7 @@ where
     let metrics = MetricsServer::start(config.metrics, Arc::clone(&board))?;
     let opened =
         open(&directory, clock, &mut |recovery| console.recovering(recovery)).map_err(ServeError::Open)?;
-    let Opened {
-        mut device,
-        faces,
-        resp,
-        capacity,
-        spin,
-    } = opened;
+    let Opened { mut device, faces, resp, capacity, spin } = opened;
     let ready = Ready {
         resp: resp.to_string(),
         metrics: metrics.address().to_string(),
@@ -148,14 +142,7 @@ where
         took: clock.now(),
     });
     tracing::info!(resp = %ready.resp, metrics = %ready.metrics, durability = %modes(config), "serving");
-    let ran = CoreLoop {
-        device: &mut device,
-        faces,
-        clock,
-        spin,
-        board: &board,
-    }
-    .run(stop);
+    let ran = CoreLoop { device: &mut device, faces, clock, spin, board: &board }.run(stop);
     if let Some(path) = &config.ready_file {
         let _absent_is_fine = std::fs::remove_file(path);
     }

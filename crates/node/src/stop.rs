@@ -54,13 +54,7 @@ impl Stop {
     pub fn by_hand() -> std::io::Result<(Self, StopHandle)> {
         let (wake, sender) = UnixStream::pair()?;
         let asked = Arc::new(AtomicBool::new(false));
-        Ok((
-            Self {
-                asked: Arc::clone(&asked),
-                wake,
-            },
-            StopHandle { asked, wake: sender },
-        ))
+        Ok((Self { asked: Arc::clone(&asked), wake }, StopHandle { asked, wake: sender }))
     }
 
     /// Whether the process was asked to stop.

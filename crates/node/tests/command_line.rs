@@ -1,8 +1,5 @@
 //! What the command line does with what it is asked wrongly: a clear sentence and the right exit code.
-#![expect(
-    clippy::unwrap_used,
-    reason = "whatever fails while a test is set up fails the test"
-)]
+#![expect(clippy::unwrap_used, reason = "whatever fails while a test is set up fails the test")]
 
 use std::io::Write as _;
 use std::path::Path;
@@ -31,10 +28,7 @@ fn refused(args: &[&str], code: i32, what: &str) {
 
 fn config(folder: &Path, text: &str) -> String {
     let path = folder.join("node.toml");
-    std::fs::File::create(&path)
-        .unwrap()
-        .write_all(text.as_bytes())
-        .unwrap();
+    std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
@@ -47,22 +41,10 @@ fn no_command_teaches_and_exits_with_usage() {
 
 #[test]
 fn every_command_has_help_with_exit_code_0() {
-    for command in [
-        "serve",
-        "kv",
-        "bench",
-        "device",
-        "doctor",
-        "sim",
-        "lab",
-        "completions",
-    ] {
+    for command in ["serve", "kv", "bench", "device", "doctor", "sim", "lab", "completions"] {
         let output = headwater(&[command, "--help"]);
         assert_eq!(output.status.code(), Some(0), "{command}");
-        assert!(
-            String::from_utf8_lossy(&output.stdout).contains("Usage:"),
-            "{command}"
-        );
+        assert!(String::from_utf8_lossy(&output.stdout).contains("Usage:"), "{command}");
     }
 }
 
@@ -71,11 +53,7 @@ fn bad_arguments_are_named() {
     refused(&["serve", "--capacity", "8 GiB"], 2, "`8 GiB` is no size");
     refused(&["serve", "--capacity", "1K"], 2, "capacity 1 KiB is too small");
     refused(&["serve", "--memory", "-1"], 2, "-1");
-    refused(
-        &["serve", "--durability", "sometimes"],
-        2,
-        "`sometimes` is no durability mode",
-    );
+    refused(&["serve", "--durability", "sometimes"], 2, "`sometimes` is no durability mode");
     refused(&["serve", "--resp", "localhost"], 2, "--resp");
     refused(&["kv", "--namespace", "17", "get", "a"], 2, "17");
     refused(&["kv", "put", "", "value"], 2, "1 to 65535 bytes");
@@ -83,11 +61,7 @@ fn bad_arguments_are_named() {
     refused(&["bench", "--read-share", "1.5"], 2, "between 0 and 1");
     refused(&["bench", "--sizes", "17M"], 2, "at most 16 MiB");
     refused(&["bench", "--verify", "--sizes", "4"], 2, "cannot be told apart");
-    refused(
-        &["bench", "--threads", "4", "--connections", "2"],
-        2,
-        "each thread needs one",
-    );
+    refused(&["bench", "--threads", "4", "--connections", "2"], 2, "each thread needs one");
     refused(&["bench", "--rate", "0"], 2, "at least 1 command a second");
 }
 
@@ -97,39 +71,22 @@ fn a_configuration_that_is_not_understood_is_refused_with_its_line() {
     let data = dir.path().join("data");
     let data = data.to_str().unwrap();
     for (text, what) in [
-        (
-            "version = 1\ncapcity = \"1G\"\n",
-            "node.toml:2: capcity: unknown field",
-        ),
+        ("version = 1\ncapcity = \"1G\"\n", "node.toml:2: capcity: unknown field"),
         ("version = 9\n", "node.toml:1: version 9 is unknown"),
         ("data = \"x\"\n", "says no format version"),
-        (
-            "version = 1\nmemory = \"lots\"\n",
-            "node.toml:2: memory: `lots` is no size",
-        ),
-        (
-            "version = 1\n[namespace.17]\ndurability = \"always\"\n",
-            "[namespace.17]",
-        ),
+        ("version = 1\nmemory = \"lots\"\n", "node.toml:2: memory: `lots` is no size"),
+        ("version = 1\n[namespace.17]\ndurability = \"always\"\n", "[namespace.17]"),
     ] {
         let path = config(dir.path(), text);
         refused(&["serve", "--data", data, "--config", &path], 2, what);
     }
-    refused(
-        &["serve", "--data", data, "--config", "/nonexistent.toml"],
-        2,
-        "/nonexistent.toml",
-    );
+    refused(&["serve", "--data", data, "--config", "/nonexistent.toml"], 2, "/nonexistent.toml");
     assert!(!Path::new(data).exists(), "a refused configuration makes nothing");
 }
 
 #[test]
 fn nobody_to_talk_to_says_what_to_do() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     for args in [
         &["kv", "--resp", &free, "get", "a"][..],
         &["kv", "--resp", &free, "load", "/nonexistent"],
@@ -139,11 +96,7 @@ fn nobody_to_talk_to_says_what_to_do() {
     }
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("nothing");
-    refused(
-        &["kv", "--data", missing.to_str().unwrap(), "get", "a"],
-        1,
-        "no data directory here",
-    );
+    refused(&["kv", "--data", missing.to_str().unwrap(), "get", "a"], 1, "no data directory here");
     assert!(!missing.exists());
 }
 
@@ -166,21 +119,11 @@ fn doctor_and_completions_answer_in_json_and_shell() {
     let dir = tempfile::tempdir().unwrap();
     let output = headwater(&["doctor", "--json", "--data", dir.path().to_str().unwrap()]);
     let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let what: Vec<_> = findings
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|finding| finding["what"].as_str().unwrap())
-        .collect();
-    for expected in [
-        "copy and CRC",
-        "idle spin",
-        "io_uring",
-        "direct I/O",
-        "locked memory",
-        "NUMA nodes",
-        "free disk",
-    ] {
+    let what: Vec<_> =
+        findings.as_array().unwrap().iter().map(|finding| finding["what"].as_str().unwrap()).collect();
+    for expected in
+        ["copy and CRC", "idle spin", "io_uring", "direct I/O", "locked memory", "NUMA nodes", "free disk"]
+    {
         assert!(what.contains(&expected), "{expected} is not among {what:?}");
     }
     let script = headwater(&["completions", "bash"]);

@@ -3,11 +3,7 @@
 use headwater_node::resp::parser::{Batch, Parser, Rules, Standing};
 use proptest::prelude::*;
 
-const RULES: Rules = Rules {
-    bulk_bytes_max: 1 << 20,
-    commands_max: 4,
-    standing: Standing::Authenticated,
-};
+const RULES: Rules = Rules { bulk_bytes_max: 1 << 20, commands_max: 4, standing: Standing::Authenticated };
 
 type Commands = Vec<Vec<Vec<u8>>>;
 
@@ -25,13 +21,7 @@ fn feed(stream: &[u8], cuts: &[usize]) -> (Commands, Option<String>) {
         loop {
             let parsed = parser.parse(&mut input, &RULES, &mut batch);
             for index in 0..batch.len() {
-                commands.push(
-                    batch
-                        .command(index)
-                        .iter()
-                        .map(|span| input[span.range()].to_vec())
-                        .collect(),
-                );
+                commands.push(batch.command(index).iter().map(|span| input[span.range()].to_vec()).collect());
             }
             input.drain(..parsed.consumed);
             batch.clear();
@@ -89,10 +79,7 @@ proptest! {
 
 #[test]
 fn a_stream_fed_byte_by_byte_is_understood() {
-    let commands = vec![
-        vec![b"SET".to_vec(), vec![0; 300], Vec::new()],
-        vec![b"PING".to_vec()],
-    ];
+    let commands = vec![vec![b"SET".to_vec(), vec![0; 300], Vec::new()], vec![b"PING".to_vec()]];
     let stream = encode(&commands);
     let cuts: Vec<usize> = (0..stream.len()).collect();
     assert_eq!(feed(&stream, &cuts), (commands, None));

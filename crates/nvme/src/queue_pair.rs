@@ -140,10 +140,7 @@ impl<M: RingMemory + Clone> QueuePair<M> {
     pub fn over(memory: M, depth: u32) -> Result<(Self, DeviceEnd<M>), QueuePairError> {
         let layout = layout_for(depth)?;
         if memory.words() < layout.words() {
-            return Err(QueuePairError::Memory {
-                words: layout.words(),
-                given: memory.words(),
-            });
+            return Err(QueuePairError::Memory { words: layout.words(), given: memory.words() });
         }
         let device = DeviceEnd {
             submissions: SubmissionConsumer::new(memory.clone(), layout),
@@ -259,8 +256,5 @@ fn layout_for(depth: u32) -> Result<RingLayout, QueuePairError> {
         .filter(|_| depth <= QUEUE_DEPTH_MAX)
         .and_then(|slots| QueueSlots::new(slots).ok())
         .ok_or(QueuePairError::Depth { depth })?;
-    Ok(RingLayout {
-        submission_slots: slots,
-        completion_slots: slots,
-    })
+    Ok(RingLayout { submission_slots: slots, completion_slots: slots })
 }

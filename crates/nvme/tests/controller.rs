@@ -92,17 +92,10 @@ fn a_command_id_in_use_is_a_conflict_and_its_first_command_lives_on() {
     arbiter.complete(second.token, 0, Status::KEY_DOES_NOT_EXIST);
     let entry = host.reap().unwrap();
     assert_eq!((entry.command_id.get(), entry.result.get()), (5, 77));
-    assert_eq!(
-        (entry.submission_queue.get(), entry.submission_head.get()),
-        (1, 3)
-    );
+    assert_eq!((entry.submission_queue.get(), entry.submission_head.get()), (1, 3));
     assert_eq!(host.reap_all(), [(6, Status::KEY_DOES_NOT_EXIST)]);
     host.push(5);
-    assert_eq!(
-        arbiter.fetch().map(|again| again.token.abandon()),
-        Some(()),
-        "free again"
-    );
+    assert_eq!(arbiter.fetch().map(|again| again.token.abandon()), Some(()), "free again");
 }
 
 #[test]
@@ -120,10 +113,7 @@ fn a_full_completion_queue_holds_answers_back_and_loses_none() {
     }
     assert_eq!(arbiter.queue(QueueId(1)).unwrap().unposted(), 3);
     (6..9).for_each(|id| host.push(id));
-    assert!(
-        arbiter.fetch().is_none(),
-        "nothing is fetched while an answer waits"
-    );
+    assert!(arbiter.fetch().is_none(), "nothing is fetched while an answer waits");
     assert_eq!(arbiter.prepare_sleep(), Sleep::Until, "only the host can help");
     let ids = |answers: Vec<(u16, Status)>| answers.into_iter().map(|(id, _)| id).collect::<Vec<_>>();
     assert_eq!(ids(host.reap_all()), [0, 1, 2]);
@@ -249,22 +239,13 @@ fn deleting_a_queue_answers_everything_that_was_rung_for() {
     arbiter.begin_delete(QueueId(7)).unwrap();
     host.push(14);
     assert!(arbiter.fetch().is_none());
-    assert!(
-        arbiter.remove_drained(QueueId(7)).unwrap().is_none(),
-        "one is live"
-    );
+    assert!(arbiter.remove_drained(QueueId(7)).unwrap().is_none(), "one is live");
     arbiter.complete(live.token, 0, Status::SUCCESS);
     // One answer more than the completion queue holds would fit; it holds four, and four were accepted.
     assert!(arbiter.remove_drained(QueueId(7)).unwrap().is_some());
     let aborted = Status::ABORTED_SQ_DELETION;
-    assert_eq!(
-        host.reap_all(),
-        [(11, aborted), (12, aborted), (13, aborted), (10, Status::SUCCESS)]
-    );
-    assert_eq!(
-        arbiter.queue(QueueId(7)).err(),
-        Some(ArbiterError::Missing(QueueId(7)))
-    );
+    assert_eq!(host.reap_all(), [(11, aborted), (12, aborted), (13, aborted), (10, Status::SUCCESS)]);
+    assert_eq!(arbiter.queue(QueueId(7)).err(), Some(ArbiterError::Missing(QueueId(7))));
 }
 
 #[test]
@@ -358,8 +339,5 @@ fn queue_numbers_are_checked() {
     let taken = arbiter.add(raw_queue(1_024, 1).1).unwrap_err();
     assert_eq!(taken, ArbiterError::Taken(QueueId(1_024)));
     assert_eq!(taken.status(), Status::INVALID_QUEUE_ID);
-    assert_eq!(
-        arbiter.begin_delete(QueueId(3)),
-        Err(ArbiterError::Missing(QueueId(3)))
-    );
+    assert_eq!(arbiter.begin_delete(QueueId(3)), Err(ArbiterError::Missing(QueueId(3))));
 }

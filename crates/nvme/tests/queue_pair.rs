@@ -14,10 +14,7 @@ use zerocopy::little_endian::{U16, U32};
 
 fn layout(depth: u32) -> RingLayout {
     let slots = QueueSlots::new(depth + 1).expect("a possible depth");
-    RingLayout {
-        submission_slots: slots,
-        completion_slots: slots,
-    }
+    RingLayout { submission_slots: slots, completion_slots: slots }
 }
 
 /// Writes a completion where a controller would, true or not.
@@ -83,9 +80,7 @@ fn doubled_stale_and_foreign_completions_are_not_passed_on() {
     assert_eq!(host.reap(), unknown(first.number()), "doubled");
     assert_eq!(host.reap(), unknown(0xFFFF), "never given out");
     // Until the slot is used again, with another generation: the old answer is stale.
-    let later: Vec<_> = (0..3)
-        .map(|_| host.submit(SubmissionEntry::default()).unwrap())
-        .collect();
+    let later: Vec<_> = (0..3).map(|_| host.submit(SubmissionEntry::default()).unwrap()).collect();
     assert!(later.iter().any(|&id| host.slot(id) == host.slot(first)));
     let _ = host.ring();
     forge(&memory, 4, 3, first.number(), 2);
@@ -167,10 +162,7 @@ fn two_threads_that_sleep_whenever_they_can_lose_no_command_and_no_wake_up() {
         let (mut submitted, mut reaped) = (0_u32, 0);
         while reaped < COMMANDS {
             while submitted < COMMANDS {
-                let entry = SubmissionEntry {
-                    cdw10: U32::new(submitted),
-                    ..SubmissionEntry::default()
-                };
+                let entry = SubmissionEntry { cdw10: U32::new(submitted), ..SubmissionEntry::default() };
                 let Ok(id) = host.submit(entry) else { break };
                 expected[host.slot(id)] = submitted ^ 0x5A5A_5A5A;
                 submitted += 1;

@@ -102,10 +102,7 @@ impl Checker {
     /// A checker for an empty device with these durability modes.
     #[must_use]
     pub fn new(durability: &[Durability; NAMESPACES]) -> Self {
-        let space = |&durability: &Durability| Space {
-            durability,
-            keys: BTreeMap::new(),
-        };
+        let space = |&durability: &Durability| Space { durability, keys: BTreeMap::new() };
         let mut checker = Self {
             spaces: durability.iter().map(space).collect(),
             groups: Groups::new(),
@@ -123,76 +120,40 @@ impl Checker {
     /// Looks at a command before it is submitted. Nothing is remembered until [`Self::accepted`].
     #[must_use]
     pub fn prepare(&self, namespace: NamespaceId, command: &Command, wall: UnixMillis) -> Asked {
-        let write = |keys: Vec<KeyAsked>, alone| Kind::Write {
-            group: 0,
-            keys,
-            alone,
-        };
+        let write = |keys: Vec<KeyAsked>, alone| Kind::Write { group: 0, keys, alone };
         let store = |key: &Bytes, value: &[u8], condition, expiry| {
             let lifetime = self.lifetime(namespace, key, expiry);
-            KeyAsked {
-                key: key.clone(),
-                condition,
-                effect: Effect::Store(Fingerprint::of(value), lifetime),
-            }
+            KeyAsked { key: key.clone(), condition, effect: Effect::Store(Fingerprint::of(value), lifetime) }
         };
-        let delete = |key: &Bytes, condition| KeyAsked {
-            key: key.clone(),
-            condition,
-            effect: Effect::Delete,
-        };
+        let delete =
+            |key: &Bytes, condition| KeyAsked { key: key.clone(), condition, effect: Effect::Delete };
         let kind = match command {
-            Command::Store {
-                key,
-                value,
-                condition,
-                expiry,
-            } => write(vec![store(key, payload_bytes(value), *condition, *expiry)], true),
+            Command::Store { key, value, condition, expiry } => {
+                write(vec![store(key, payload_bytes(value), *condition, *expiry)], true)
+            }
             Command::Delete { key, condition } => write(vec![delete(key, *condition)], true),
             Command::Batch { writes } => {
                 let keys = writes.iter().map(|one| match one {
-                    BatchWrite::Store {
-                        key,
-                        value,
-                        condition,
-                        expiry,
-                    } => store(key, value, *condition, *expiry),
+                    BatchWrite::Store { key, value, condition, expiry } => {
+                        store(key, value, *condition, *expiry)
+                    }
                     BatchWrite::Delete { key, condition } => delete(key, *condition),
                 });
                 write(keys.collect(), false)
             }
             Command::Clear => {
-                let keys = self
-                    .space(namespace)
-                    .into_iter()
-                    .flat_map(|space| space.keys.keys());
+                let keys = self.space(namespace).into_iter().flat_map(|space| space.keys.keys());
                 write(keys.map(|key| delete(key, Condition::Always)).collect(), false)
             }
-            Command::Retrieve {
-                key,
-                bytes_max,
-                release,
-                ..
-            } => Kind::Read {
-                key: key.clone(),
-                whole_below: *bytes_max,
-                release: *release,
-            },
-            Command::Exist { key, release } => Kind::Exist {
-                key: key.clone(),
-                release: *release,
-            },
+            Command::Retrieve { key, bytes_max, release, .. } => {
+                Kind::Read { key: key.clone(), whole_below: *bytes_max, release: *release }
+            }
+            Command::Exist { key, release } => Kind::Exist { key: key.clone(), release: *release },
             Command::List { .. } => Kind::List,
             Command::Flush => Kind::Flush,
             Command::Fence { up_to } => Kind::Fence(*up_to),
         };
-        Asked {
-            namespace,
-            kind,
-            tick: 0,
-            wall,
-            highest_acked: 0,
-        }
+        Asked { namespace, kind, tick: 0, wall, highest_acked: 0 }
     }
 
     /// The device accepted the command under this token; tokens grow.
@@ -255,11 +216,7 @@ impl Checker {
             return Err(Violation::UnaskedCompletion { token });
         };
         self.tick += 1;
-        let when = Interval {
-            asked: asked.tick,
-            wall_asked: asked.wall,
-            wall_answered: wall,
-        };
+        let when = Interval { asked: asked.tick, wall_asked: asked.wall, wall_answered: wall };
         match &asked.kind {
             Kind::Write { group, keys, alone } => {
                 self.write_completed((&asked, *group, keys), completion, now, when)?;
@@ -268,11 +225,7 @@ impl Checker {
                     self.check_replaced(asked.namespace, &keys[0].key)?;
                 }
             }
-            Kind::Read {
-                key,
-                whole_below,
-                release,
-            } => {
+            Kind::Read { key, whole_below, release } => {
                 let whole = completion.value_bytes <= *whole_below;
                 let hash = whole.then(|| Fingerprint::of(&completion.sink).hash);
                 self.read_completed((asked.namespace, key, *release), completion, hash, when)?;
@@ -315,10 +268,7 @@ impl Checker {
     pub fn quiet(&self) -> Result<(), Violation> {
         match self.open.first_key_value() {
             None => Ok(()),
-            Some((&first, _)) => Err(Violation::NeverCompleted {
-                count: self.open.len(),
-                first,
-            }),
+            Some((&first, _)) => Err(Violation::NeverCompleted { count: self.open.len(), first }),
         }
     }
 
@@ -336,10 +286,7 @@ impl Checker {
         self.tick += 1;
         self.open.clear();
         for group in self.groups.values_mut() {
-            let durability = self
-                .spaces
-                .get(group.namespace.index())
-                .map(|space| space.durability);
+            let durability = self.spaces.get(group.namespace.index()).map(|space| space.durability);
             if let (Some(Durability::Interval(interval)), Some(acked)) = (durability, group.acked_at) {
                 group.kept |= acked.after(interval).after(slack) <= now;
             }
@@ -352,12 +299,7 @@ impl Checker {
     #[must_use]
     pub fn known_sequence(&self, namespace: NamespaceId, key: &[u8]) -> Option<Sequence> {
         let history = self.space(namespace)?.keys.get(key)?;
-        history
-            .writes
-            .iter()
-            .filter_map(|write| write.sequence)
-            .max()
-            .map(Sequence)
+        history.writes.iter().filter_map(|write| write.sequence).max().map(Sequence)
     }
 
     /// Every key that was ever used, for the look after a recovery.
@@ -365,12 +307,7 @@ impl Checker {
     pub fn keys(&self) -> Vec<(NamespaceId, Bytes)> {
         let spaces = (1..).zip(&self.spaces);
         spaces
-            .flat_map(|(number, space)| {
-                space
-                    .keys
-                    .keys()
-                    .map(move |key| (NamespaceId(number), key.clone()))
-            })
+            .flat_map(|(number, space)| space.keys.keys().map(move |key| (NamespaceId(number), key.clone())))
             .collect()
     }
 
@@ -383,22 +320,13 @@ impl Checker {
         let number = space.keys.len();
         space.keys.entry(key.clone()).or_insert_with(|| KeyHistory {
             number,
-            writes: vec![Write {
-                group: GENESIS,
-                effect: Effect::Delete,
-                sequence: Some(0),
-                replaces: None,
-            }],
+            writes: vec![Write { group: GENESIS, effect: Effect::Delete, sequence: Some(0), replaces: None }],
             past: Vec::new(),
         })
     }
 
     fn certain_group(&mut self, namespace: NamespaceId) -> u64 {
-        let id = if self.groups.is_empty() {
-            GENESIS
-        } else {
-            self.next_group + 1
-        };
+        let id = if self.groups.is_empty() { GENESIS } else { self.next_group + 1 };
         self.next_group = id;
         let group = Group {
             namespace,
@@ -473,8 +401,5 @@ fn payload_bytes(value: &Payload) -> &[u8] {
 }
 
 fn unexpected(completion: &Completion) -> Violation {
-    Violation::UnexpectedStatus {
-        token: completion.token,
-        status: completion.status,
-    }
+    Violation::UnexpectedStatus { token: completion.token, status: completion.status }
 }

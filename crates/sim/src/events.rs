@@ -43,10 +43,7 @@ pub struct EventQueue<T> {
 
 impl<T> Default for EventQueue<T> {
     fn default() -> Self {
-        Self {
-            heap: BinaryHeap::new(),
-            next_number: 0,
-        }
+        Self { heap: BinaryHeap::new(), next_number: 0 }
     }
 }
 

@@ -46,12 +46,8 @@ pub struct DamagePlan {
 
 impl DamagePlan {
     /// Everything not durable is lost and nothing is torn: the kindest cut.
-    pub const CLEAN: Self = Self {
-        whole_percent: 0,
-        torn_percent: 0,
-        neighbour_percent: 0,
-        unreadable_percent: 0,
-    };
+    pub const CLEAN: Self =
+        Self { whole_percent: 0, torn_percent: 0, neighbour_percent: 0, unreadable_percent: 0 };
 
     /// A plan drawn from a random stream: mild ones, harsh ones and the corners.
     #[must_use]
@@ -98,11 +94,7 @@ pub struct FaultPlan {
 
 impl FaultPlan {
     /// Nothing goes wrong.
-    pub const NONE: Self = Self {
-        cut: Cut::Never,
-        slow_die: None,
-        damage: DamagePlan::CLEAN,
-    };
+    pub const NONE: Self = Self { cut: Cut::Never, slow_die: None, damage: DamagePlan::CLEAN };
 
     /// A plan drawn from a random stream. The cut falls within `points_max` points, early ones as likely as late ones
     /// by order of magnitude, so that recovery is cut as often as service.
@@ -113,10 +105,7 @@ impl FaultPlan {
         let slow_die = rng.u8(0..8) == 0;
         Self {
             cut: Cut::Point(rng.u64(1..=reach)),
-            slow_die: slow_die.then(|| SlowDie {
-                die: rng.u32(0..geometry.dies()),
-                factor: rng.u32(2..=50),
-            }),
+            slow_die: slow_die.then(|| SlowDie { die: rng.u32(0..geometry.dies()), factor: rng.u32(2..=50) }),
             damage: DamagePlan::draw(rng),
         }
     }

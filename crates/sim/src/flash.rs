@@ -30,10 +30,7 @@ impl PageImage {
         let mut bytes = Box::new([0; SLOT_BYTES]);
         let length = frame.len().min(SLOT_BYTES);
         bytes[..length].copy_from_slice(&frame[..length]);
-        Self {
-            bytes,
-            readable: true,
-        }
+        Self { bytes, readable: true }
     }
 
     /// Data, then spare.
@@ -53,13 +50,8 @@ type Slot = Option<Arc<PageImage>>;
 
 #[derive(Debug)]
 enum Change {
-    Program {
-        page: PageAddress,
-        image: Arc<PageImage>,
-    },
-    Erase {
-        block: BlockId,
-    },
+    Program { page: PageAddress, image: Arc<PageImage> },
+    Erase { block: BlockId },
 }
 
 #[derive(Debug)]
@@ -295,9 +287,7 @@ pub enum CacheKind {
 }
 
 fn pages_of(block: BlockId) -> impl Iterator<Item = PageAddress> {
-    (0..u8::MAX)
-        .take(PAGES_PER_BLOCK)
-        .map(move |page| PageAddress::new(block, page))
+    (0..u8::MAX).take(PAGES_PER_BLOCK).map(move |page| PageAddress::new(block, page))
 }
 
 fn apply(slots: &mut [Slot], change: &Change) {

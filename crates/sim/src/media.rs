@@ -127,10 +127,7 @@ impl SimMedia {
             cut_time: None,
             last_event: Nanos::ZERO,
             dead: false,
-            wreck: Wreck {
-                config,
-                remains: Arc::default(),
-            },
+            wreck: Wreck { config, remains: Arc::default() },
         }
     }
 
@@ -167,9 +164,7 @@ impl SimMedia {
 
     /// Flips bits of a programmed page; returns whether there was a page to damage.
     pub fn flip_bits(&mut self, rng: &mut fastrand::Rng, page: PageAddress, flips: usize) -> bool {
-        self.flash
-            .as_mut()
-            .is_some_and(|flash| flash.flip_bits(rng, page, flips))
+        self.flash.as_mut().is_some_and(|flash| flash.flip_bits(rng, page, flips))
     }
 
     /// What the flash holds.
@@ -210,10 +205,7 @@ impl SimMedia {
     fn advance(&mut self, now: Nanos) {
         while !self.dead {
             let due = self.timeline.next_at().filter(|&at| at <= now);
-            if let Some(cut) = self
-                .cut_time
-                .filter(|&cut| cut <= now && due.is_none_or(|at| at > cut))
-            {
+            if let Some(cut) = self.cut_time.filter(|&cut| cut <= now && due.is_none_or(|at| at > cut)) {
                 self.last_event = cut;
                 self.die();
                 return;
@@ -266,10 +258,7 @@ impl SimMedia {
             MediaOp::Read { page, .. } => (self.rules.read(*page), *page),
             MediaOp::Program { page, .. } => (self.rules.program(*page), *page),
             MediaOp::Erase { block } => {
-                let races = self
-                    .flash
-                    .as_ref()
-                    .is_some_and(|flash| flash.has_unanswered(*block));
+                let races = self.flash.as_ref().is_some_and(|flash| flash.has_unanswered(*block));
                 if races {
                     self.accuse(Misuse::EraseRacesProgram { block: *block });
                 }
@@ -357,8 +346,7 @@ impl Media for SimMedia {
                 MediaOp::Erase { block } => (None, Asked::Erase(block)),
                 MediaOp::Flush => (None, Asked::Flush(Vec::new())),
             };
-            self.ready
-                .push_back((id, without_power(InFlight { token, frame, asked })));
+            self.ready.push_back((id, without_power(InFlight { token, frame, asked })));
             return Ok(());
         }
         let (frame, asked) = self.begin(id, op, now);
@@ -415,10 +403,7 @@ impl Media for SimMedia {
 fn without_power(op: InFlight) -> MediaDone {
     MediaDone {
         token: op.token,
-        result: Err(MediaError::Io {
-            errno: EIO,
-            page: op.asked.page(),
-        }),
+        result: Err(MediaError::Io { errno: EIO, page: op.asked.page() }),
         frame: op.frame,
     }
 }

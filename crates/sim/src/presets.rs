@@ -171,11 +171,7 @@ impl TimingPreset {
     /// A medium of `blocks` blocks on this preset's channels and dies.
     #[must_use]
     pub const fn geometry(&self, blocks: u32) -> Geometry {
-        Geometry {
-            channels: self.channels,
-            dies_per_channel: self.dies_per_channel,
-            blocks,
-        }
+        Geometry { channels: self.channels, dies_per_channel: self.dies_per_channel, blocks }
     }
 
     /// How long the channel is taken by a transfer of `bytes`.
@@ -202,10 +198,7 @@ impl TimingPreset {
 }
 
 fn by_page(times: &[Nanos], page: u8) -> Nanos {
-    times
-        .get(usize::from(page) % times.len().max(1))
-        .copied()
-        .unwrap_or(Nanos::ZERO)
+    times.get(usize::from(page) % times.len().max(1)).copied().unwrap_or(Nanos::ZERO)
 }
 
 #[cfg(test)]

@@ -87,11 +87,7 @@ impl Workload {
     /// A stream from a seed.
     #[must_use]
     pub fn new(seed: u64, config: WorkloadConfig) -> Self {
-        Self {
-            rng: fastrand::Rng::with_seed(seed),
-            config,
-            values: 0,
-        }
+        Self { rng: fastrand::Rng::with_seed(seed), config, values: 0 }
     }
 
     /// The next request.
@@ -112,10 +108,7 @@ impl Workload {
         let command = match self.pick(&kinds) {
             0 => self.store(namespace, wall, known),
             1 => self.retrieve(),
-            2 => Command::Exist {
-                key: self.any_key().1,
-                release: self.release(),
-            },
+            2 => Command::Exist { key: self.any_key().1, release: self.release() },
             3 => {
                 let key = self.any_key().1;
                 let condition = self.delete_condition(namespace, &key, known);
@@ -123,11 +116,7 @@ impl Workload {
             }
             4 => self.batch(namespace, wall, known),
             5 => Command::List {
-                from: if self.rng.bool() {
-                    ListPosition::START
-                } else {
-                    ListPosition(self.rng.u64(..))
-                },
+                from: if self.rng.bool() { ListPosition::START } else { ListPosition(self.rng.u64(..)) },
                 keys_max: self.rng.u32(1..=64),
             },
             6 => Command::Flush,
@@ -155,11 +144,8 @@ impl Workload {
     fn any_key(&mut self) -> (u32, Bytes) {
         // A few keys are asked for often, so that commands in flight meet.
         let keys = self.config.keys.max(1);
-        let number = if self.rng.u8(0..4) == 0 {
-            self.rng.u32(0..keys.div_ceil(8))
-        } else {
-            self.rng.u32(0..keys)
-        };
+        let number =
+            if self.rng.u8(0..4) == 0 { self.rng.u32(0..keys.div_ceil(8)) } else { self.rng.u32(0..keys) };
         (number, key_bytes(number))
     }
 
@@ -172,12 +158,7 @@ impl Workload {
             4 => Condition::IfSequence(Sequence(self.rng.u64(1..1_000))),
             _ => Condition::Always,
         };
-        Command::Store {
-            value: self.value(number).into(),
-            expiry: self.expiry(wall),
-            key,
-            condition,
-        }
+        Command::Store { value: self.value(number).into(), expiry: self.expiry(wall), key, condition }
     }
 
     fn delete_condition(&mut self, namespace: NamespaceId, key: &[u8], known: Known<'_>) -> Condition {
@@ -199,11 +180,7 @@ impl Workload {
     }
 
     fn release(&mut self) -> Release {
-        if self.rng.u8(0..12) == 0 {
-            Release::Speculative
-        } else {
-            Release::WhenDurable
-        }
+        if self.rng.u8(0..12) == 0 { Release::Speculative } else { Release::WhenDurable }
     }
 
     fn batch(&mut self, namespace: NamespaceId, wall: UnixMillis, known: Known<'_>) -> Command {
@@ -227,20 +204,11 @@ impl Workload {
                 _ => Condition::Always,
             };
             writes.push(if self.rng.u8(0..5) == 0 {
-                let condition = if condition == Condition::IfAbsent {
-                    Condition::Always
-                } else {
-                    condition
-                };
+                let condition = if condition == Condition::IfAbsent { Condition::Always } else { condition };
                 BatchWrite::Delete { key, condition }
             } else {
                 let (value, expiry) = (self.value(number), self.expiry(wall));
-                BatchWrite::Store {
-                    key,
-                    value,
-                    condition,
-                    expiry,
-                }
+                BatchWrite::Store { key, value, condition, expiry }
             });
         }
         Command::Batch { writes }
@@ -308,12 +276,7 @@ mod tests {
     fn stream(seed: u64, length: usize) -> Vec<String> {
         let mut workload = Workload::new(seed, config());
         (0..length)
-            .map(|_| {
-                format!(
-                    "{:?}",
-                    workload.next(UnixMillis(1_000), &|_, _| Some(Sequence(7)))
-                )
-            })
+            .map(|_| format!("{:?}", workload.next(UnixMillis(1_000), &|_, _| Some(Sequence(7)))))
             .collect()
     }
 
@@ -326,9 +289,7 @@ mod tests {
     #[test]
     fn every_kind_of_command_is_asked() {
         let asked = stream(9, 5_000).join("\n");
-        for kind in [
-            "Store", "Retrieve", "Exist", "Delete", "Batch", "List", "Flush", "Fence", "Clear",
-        ] {
+        for kind in ["Store", "Retrieve", "Exist", "Delete", "Batch", "List", "Flush", "Fence", "Clear"] {
             assert!(asked.contains(&format!("command: {kind}")), "{kind}");
         }
         for detail in ["IfExists", "IfAbsent", "IfSequence", "Speculative", "Keep", "At("] {

@@ -29,11 +29,7 @@ const WALL_START: u64 = 1_700_000_000_000;
 const IDLE_POLLS_MAX: u32 = 100_000;
 
 /// What a device may answer when its medium has lost power; with the power on nothing explains them.
-const FAILURES: &[Status] = &[
-    Status::INTERNAL_ERROR,
-    Status::UNRECOVERED_ERROR,
-    Status::DATA_TRANSFER_ERROR,
-];
+const FAILURES: &[Status] = &[Status::INTERNAL_ERROR, Status::UNRECOVERED_ERROR, Status::DATA_TRANSFER_ERROR];
 
 /// Takes the lines of a verbose run.
 pub type Sink<'a> = &'a mut dyn FnMut(&str);
@@ -196,9 +192,7 @@ impl<'a, E: Engine> World<'a, E> {
         self.checker.power_cut(self.now, self.media_slack(plan.slow_die));
         self.tell(|| format!("power cut at {}, point {}", wreck.now(), wreck.points()));
         self.wall_offset += self.rng.u64(0..2_000);
-        wreck
-            .next_boot(&mut self.rng, &plan.damage)
-            .ok_or(Cause::MediumLost)
+        wreck.next_boot(&mut self.rng, &plan.damage).ok_or(Cause::MediumLost)
     }
 
     /// From the end of recovery to the loss of power.
@@ -280,10 +274,7 @@ impl<'a, E: Engine> World<'a, E> {
         let mut listed = Vec::new();
         let mut from = Some(ListPosition::START);
         while let Some(position) = from {
-            let list = Command::List {
-                from: position,
-                keys_max: self.rng.u32(1..=LIST_KEYS_MAX),
-            };
+            let list = Command::List { from: position, keys_max: self.rng.u32(1..=LIST_KEYS_MAX) };
             let Some((completion, _)) = self.ask_alone(engine, wreck, namespace, list)? else {
                 return Ok(None);
             };
@@ -359,9 +350,7 @@ impl<'a, E: Engine> World<'a, E> {
         }
         self.idle_polls += 1;
         if self.idle_polls > IDLE_POLLS_MAX {
-            return Err(Cause::Stuck {
-                in_flight: self.checker.in_flight(),
-            });
+            return Err(Cause::Stuck { in_flight: self.checker.in_flight() });
         }
         match engine.next_deadline() {
             None => Ok(Step::Idle),
@@ -414,10 +403,7 @@ impl<'a, E: Engine> World<'a, E> {
     }
 
     fn boot_time(&self) -> BootTime {
-        BootTime {
-            now: self.now,
-            wall: self.wall(),
-        }
+        BootTime { now: self.now, wall: self.wall() }
     }
 
     fn wall(&self) -> UnixMillis {

@@ -12,10 +12,7 @@ use headwater_sim::faults::DamagePlan;
 use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::FEMU;
 
-const START: BootTime = BootTime {
-    now: Nanos::ZERO,
-    wall: UnixMillis(1_000),
-};
+const START: BootTime = BootTime { now: Nanos::ZERO, wall: UnixMillis(1_000) };
 const KEYS: u64 = 60;
 
 fn ask(device: &mut Device<SimMedia>, command: Command) -> Completion {
@@ -27,9 +24,7 @@ fn ask(device: &mut Device<SimMedia>, command: Command) -> Completion {
             return completion;
         }
         if !moved {
-            now = Engine::next_deadline(device)
-                .expect("a command is in flight")
-                .max(now);
+            now = Engine::next_deadline(device).expect("a command is in flight").max(now);
         }
     }
 }
@@ -69,11 +64,7 @@ fn a_flipped_bit_never_reaches_a_client() {
         let config = DeviceConfig::default();
         let mut device = <Device<SimMedia> as Engine>::open(media, &config, START).unwrap();
         for key in 0..KEYS {
-            assert_eq!(
-                ask(&mut device, store(key)).status,
-                Status::SUCCESS,
-                "seed {seed}"
-            );
+            assert_eq!(ask(&mut device, store(key)).status, Status::SUCCESS, "seed {seed}");
         }
         drop(device);
         let mut media = wreck.next_boot(&mut rng, &DamagePlan::CLEAN).unwrap();

@@ -28,11 +28,7 @@ fn history() -> History {
     let mut config = DeviceConfig::default();
     config.durability[INTERVAL.index()] = Durability::Interval(Nanos::from_millis(10));
     config.durability[ON_FLUSH.index()] = Durability::OnFlush;
-    History {
-        checker: Checker::new(&config.durability),
-        now: Nanos::ZERO,
-        wall: UnixMillis(1_000),
-    }
+    History { checker: Checker::new(&config.durability), now: Nanos::ZERO, wall: UnixMillis(1_000) }
 }
 
 fn key(name: &'static str) -> Bytes {
@@ -50,10 +46,7 @@ fn store(name: &'static str, value: &'static str) -> Command {
 
 fn delete(name: &'static str) -> Command {
     let condition = Condition::Always;
-    Command::Delete {
-        key: key(name),
-        condition,
-    }
+    Command::Delete { key: key(name), condition }
 }
 
 fn batch(values: &[(&'static str, &'static str)]) -> Command {
@@ -63,9 +56,7 @@ fn batch(values: &[(&'static str, &'static str)]) -> Command {
         condition: Condition::Always,
         expiry: Expiry::Never,
     });
-    Command::Batch {
-        writes: writes.collect(),
-    }
+    Command::Batch { writes: writes.collect() }
 }
 
 fn get(name: &'static str) -> Command {
@@ -123,10 +114,7 @@ impl History {
     }
 
     fn settle(&mut self, namespace: NamespaceId, name: &'static str, seen: &Completion) -> Judged {
-        let wall = WallSpan {
-            asked: self.wall,
-            answered: self.wall,
-        };
+        let wall = WallSpan { asked: self.wall, answered: self.wall };
         self.checker.settle(namespace, &key(name), seen, wall)
     }
 }
@@ -136,10 +124,7 @@ fn a_lost_acknowledgement_is_seen() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.cut();
-    assert!(matches!(
-        run.settle(ALWAYS, "a", &nothing(0)),
-        Err(Violation::Lost { .. })
-    ));
+    assert!(matches!(run.settle(ALWAYS, "a", &nothing(0)), Err(Violation::Lost { .. })));
 }
 
 #[test]
@@ -186,10 +171,7 @@ fn a_value_that_was_never_written_is_seen() {
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.cut();
     let foreign = run.settle(ALWAYS, "a", &found(0, "eno", 1));
-    assert!(
-        matches!(foreign, Err(Violation::NeverWritten { .. })),
-        "{foreign:?}"
-    );
+    assert!(matches!(foreign, Err(Violation::NeverWritten { .. })), "{foreign:?}");
 }
 
 #[test]
@@ -215,10 +197,7 @@ fn what_a_read_was_told_must_stay() {
     run.ask(ALWAYS, 2, &get("a"));
     run.answer(&found(2, "one", 1)).unwrap();
     run.cut();
-    assert!(matches!(
-        run.settle(ALWAYS, "a", &nothing(0)),
-        Err(Violation::Lost { .. })
-    ));
+    assert!(matches!(run.settle(ALWAYS, "a", &nothing(0)), Err(Violation::Lost { .. })));
 }
 
 #[test]
@@ -247,18 +226,11 @@ fn a_speculative_read_promises_nothing_until_a_fence() {
 fn half_a_batch_is_seen_whichever_half_comes_first() {
     for swapped in [false, true] {
         let mut run = history();
-        run.ask(
-            ALWAYS,
-            1,
-            &batch(&[("a", "from the batch"), ("b", "from the batch too")]),
-        );
+        run.ask(ALWAYS, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]));
         run.cut();
         let looks = [("a", found(0, "from the batch", 1)), ("b", nothing(0))];
         let order = if swapped { [1, 0] } else { [0, 1] };
-        let judged: Vec<_> = order
-            .iter()
-            .map(|&at| run.settle(ALWAYS, looks[at].0, &looks[at].1))
-            .collect();
+        let judged: Vec<_> = order.iter().map(|&at| run.settle(ALWAYS, looks[at].0, &looks[at].1)).collect();
         assert!(judged.iter().any(Result::is_err), "{judged:?}");
     }
 }
@@ -267,11 +239,7 @@ fn half_a_batch_is_seen_whichever_half_comes_first() {
 fn a_whole_batch_or_none_of_it_is_fine() {
     for there in [false, true] {
         let mut run = history();
-        run.ask(
-            ALWAYS,
-            1,
-            &batch(&[("a", "from the batch"), ("b", "from the batch too")]),
-        );
+        run.ask(ALWAYS, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]));
         run.cut();
         let none = nothing(0);
         let (a, b) = (found(0, "from the batch", 1), found(0, "from the batch too", 2));
@@ -316,10 +284,7 @@ fn an_expired_key_must_be_gone_and_a_living_one_there() {
         condition: Condition::Always,
         expiry: Expiry::At(2_000),
     };
-    let there = Completion {
-        expiry_ms: 2_000,
-        ..found(2, "one", 1)
-    };
+    let there = Completion { expiry_ms: 2_000, ..found(2, "one", 1) };
     for (wall, living) in [(1_999, true), (2_000, false)] {
         for (seen, fits) in [(&there, living), (&nothing(2), !living)] {
             let mut run = history();
@@ -364,17 +329,11 @@ fn a_misjudged_condition_is_seen() {
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.ask(ALWAYS, 2, &absent);
     let judged = run.answer(&answer(2, Status::SUCCESS, 2));
-    assert!(
-        matches!(judged, Err(Violation::ConditionMisjudged { .. })),
-        "{judged:?}"
-    );
+    assert!(matches!(judged, Err(Violation::ConditionMisjudged { .. })), "{judged:?}");
     let mut run = history();
     run.ask(ALWAYS, 1, &absent);
     let judged = run.answer(&answer(1, Status::KEY_EXISTS, 0));
-    assert!(
-        matches!(judged, Err(Violation::ConditionMisjudged { .. })),
-        "{judged:?}"
-    );
+    assert!(matches!(judged, Err(Violation::ConditionMisjudged { .. })), "{judged:?}");
 }
 
 #[test]
@@ -383,19 +342,8 @@ fn a_listing_leaves_nothing_out_and_names_nothing_that_is_gone() {
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.write(ALWAYS, 2, &store("b", "two"), 2);
     run.write(ALWAYS, 3, &delete("b"), 3);
-    run.ask(
-        ALWAYS,
-        4,
-        &Command::List {
-            from: ListPosition::START,
-            keys_max: 9,
-        },
-    );
-    let listed = |name| ListedKey {
-        key: key(name),
-        value_bytes: 3,
-        expiry_ms: 0,
-    };
+    run.ask(ALWAYS, 4, &Command::List { from: ListPosition::START, keys_max: 9 });
+    let listed = |name| ListedKey { key: key(name), value_bytes: 3, expiry_ms: 0 };
     let mut gone = answer(4, Status::SUCCESS, 0);
     gone.keys = vec![listed("a"), listed("b")];
     assert!(matches!(run.answer(&gone), Err(Violation::Listing { .. })));
@@ -403,16 +351,8 @@ fn a_listing_leaves_nothing_out_and_names_nothing_that_is_gone() {
     run.settle(ALWAYS, "a", &found(0, "one", 1)).unwrap();
     run.settle(ALWAYS, "b", &nothing(0)).unwrap();
     run.checker.check_listing(ALWAYS, &[key("a")], run.wall).unwrap();
-    for wrong in [
-        vec![],
-        vec![key("a"), key("b")],
-        vec![key("a"), key("a")],
-        vec![key("a"), key("c")],
-    ] {
-        assert!(
-            run.checker.check_listing(ALWAYS, &wrong, run.wall).is_err(),
-            "{wrong:?}"
-        );
+    for wrong in [vec![], vec![key("a"), key("b")], vec![key("a"), key("a")], vec![key("a"), key("c")]] {
+        assert!(run.checker.check_listing(ALWAYS, &wrong, run.wall).is_err(), "{wrong:?}");
     }
 }
 

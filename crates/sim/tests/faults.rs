@@ -11,24 +11,13 @@ use headwater_sim::flash::{SECTOR_BYTES, SLOT_BYTES};
 use headwater_sim::media::{Misuse, SimMedia, SimMediaConfig};
 use headwater_sim::presets::{FEMU, FILE, INSTANT, TimingPreset};
 
-const ALL_TORN: DamagePlan = DamagePlan {
-    whole_percent: 0,
-    torn_percent: 100,
-    neighbour_percent: 100,
-    unreadable_percent: 0,
-};
-const HARSH: DamagePlan = DamagePlan {
-    whole_percent: 33,
-    torn_percent: 34,
-    neighbour_percent: 100,
-    unreadable_percent: 10,
-};
+const ALL_TORN: DamagePlan =
+    DamagePlan { whole_percent: 0, torn_percent: 100, neighbour_percent: 100, unreadable_percent: 0 };
+const HARSH: DamagePlan =
+    DamagePlan { whole_percent: 33, torn_percent: 34, neighbour_percent: 100, unreadable_percent: 10 };
 
 fn media(preset: TimingPreset, guard_pages: u8) -> SimMedia {
-    SimMedia::new(SimMediaConfig {
-        guard_pages,
-        ..SimMediaConfig::new(preset, 16)
-    })
+    SimMedia::new(SimMediaConfig { guard_pages, ..SimMediaConfig::new(preset, 16) })
 }
 
 fn page(block: u32, page: u8) -> PageAddress {
@@ -100,10 +89,7 @@ fn a_flush_cut_before_its_end_promises_nothing() {
     settle(&mut media);
     media.arm(Cut::Point(1));
     submit(&mut media, MediaOp::Flush);
-    assert!(matches!(
-        settle(&mut media)[..],
-        [Err(MediaError::Io { errno: 5, .. })]
-    ));
+    assert!(matches!(settle(&mut media)[..], [Err(MediaError::Io { errno: 5, .. })]));
     let media = media.power_cut(&mut rng, &DamagePlan::CLEAN);
     assert_eq!(bytes(&media, page(0, 0)), None);
 }
@@ -114,10 +100,7 @@ fn a_cut_at_the_end_of_an_operation_keeps_it_and_loses_its_answer() {
     let mut media = media(FEMU, 0);
     media.arm(Cut::Point(2));
     submit(&mut media, program(page(0, 0), 1));
-    assert!(matches!(
-        settle(&mut media)[..],
-        [Err(MediaError::Io { errno: 5, .. })]
-    ));
+    assert!(matches!(settle(&mut media)[..], [Err(MediaError::Io { errno: 5, .. })]));
     let media = media.power_cut(&mut rng, &DamagePlan::CLEAN);
     assert_eq!(bytes(&media, page(0, 0)), Some(vec![1; SLOT_BYTES]));
 }
@@ -143,14 +126,9 @@ fn a_torn_page_has_some_new_sectors_and_lacks_some() {
         submit(&mut media, program(page(0, 0), 0xA5));
         let media = media.power_cut(&mut rng, &ALL_TORN);
         let torn = bytes(&media, page(0, 0)).unwrap();
-        let kept = torn
-            .chunks(SECTOR_BYTES)
-            .filter(|sector| sector.iter().all(|&b| b == 0xA5));
+        let kept = torn.chunks(SECTOR_BYTES).filter(|sector| sector.iter().all(|&b| b == 0xA5));
         let kept = kept.count();
-        assert!(
-            kept < SLOT_BYTES.div_ceil(SECTOR_BYTES),
-            "seed {seed} tore nothing"
-        );
+        assert!(kept < SLOT_BYTES.div_ceil(SECTOR_BYTES), "seed {seed} tore nothing");
         some_kept += usize::from(kept > 0);
     }
     assert!(some_kept > 90, "{some_kept}");
@@ -193,24 +171,15 @@ fn an_interrupted_erase_leaves_a_mixture() {
     let media = media.power_cut(&mut rng, &ALL_TORN);
     let pages: Vec<_> = (0..64).map(|at| bytes(&media, page(2, at))).collect();
     let blank = pages.iter().filter(|page| page.is_none()).count();
-    let intact = pages
-        .iter()
-        .flatten()
-        .filter(|page| page.iter().all(|&b| b == 7))
-        .count();
-    assert!(
-        blank > 5 && intact > 5 && blank + intact < 60,
-        "{blank} blank, {intact} intact"
-    );
+    let intact = pages.iter().flatten().filter(|page| page.iter().all(|&b| b == 7)).count();
+    assert!(blank > 5 && intact > 5 && blank + intact < 60, "{blank} blank, {intact} intact");
 }
 
 #[test]
 fn the_next_boot_must_erase_before_it_programs() {
     let mut rng = fastrand::Rng::with_seed(3);
     let mut media = media(INSTANT, 0).power_cut(&mut rng, &DamagePlan::CLEAN);
-    let refused = media
-        .submit(MediaToken(0), program(page(0, 0), 1), Nanos::ZERO)
-        .unwrap_err();
+    let refused = media.submit(MediaToken(0), program(page(0, 0), 1), Nanos::ZERO).unwrap_err();
     assert_eq!(refused.reason, RefusedReason::Rule(NandRule::NotErased));
     assert!(matches!(media.wreck().misuse(), Some(Misuse::Rule { .. })));
     submit(&mut media, MediaOp::Erase { block: BlockId(0) });
@@ -240,11 +209,7 @@ fn flipped_bits_stay_flipped() {
     assert!(media.flip_bits(&mut rng, page(0, 0), 3));
     assert!(!media.flip_bits(&mut rng, page(0, 1), 3));
     let media = media.power_cut(&mut rng, &DamagePlan::CLEAN);
-    let ones: u32 = bytes(&media, page(0, 0))
-        .unwrap()
-        .iter()
-        .map(|b| b.count_ones())
-        .sum();
+    let ones: u32 = bytes(&media, page(0, 0)).unwrap().iter().map(|b| b.count_ones()).sum();
     assert_eq!(ones, 3);
 }
 

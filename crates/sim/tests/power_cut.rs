@@ -2,10 +2,7 @@
 //!
 //! `HEADWATER_SIM_SEEDS=N` sets how many; `HEADWATER_SIM_FIRST=S` where they start.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-#![expect(
-    clippy::print_stdout,
-    reason = "how much was tried is worth a line in the log"
-)]
+#![expect(clippy::print_stdout, reason = "how much was tried is worth a line in the log")]
 
 use headwater_converged::device::Device;
 use headwater_host::clock::Clock;
@@ -21,9 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 fn number(variable: &str, default: u64) -> u64 {
     match std::env::var(variable) {
-        Ok(text) => text
-            .parse()
-            .unwrap_or_else(|_| panic!("{variable}={text} is not a number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")),
         Err(_) => default,
     }
 }
@@ -52,11 +47,7 @@ fn on_all_cores(numbers: std::ops::Range<u64>, check: impl Fn(u64) -> Result<(),
         }
     });
     let (failing, failures): (Vec<u64>, Vec<String>) = failures.into_inner().unwrap().into_iter().unzip();
-    assert!(
-        failing.is_empty(),
-        "failing: {failing:?}\n\n{}",
-        failures.join("\n\n")
-    );
+    assert!(failing.is_empty(), "failing: {failing:?}\n\n{}", failures.join("\n\n"));
 }
 
 #[test]
@@ -80,21 +71,12 @@ fn acked_writes_survive_power_cuts_in_every_world() {
 
 /// Worlds that once broke a promise, and how.
 const ONCE_BROKEN: &[(u64, &str)] = &[
-    (
-        297,
-        "a batch survived without its delete of a key whose removal was lost",
-    ),
+    (297, "a batch survived without its delete of a key whose removal was lost"),
     (1076, "the same: an older state came back"),
     (1451, "an opening whose clean-up could not read waited for ever"),
-    (
-        1845,
-        "the checkpointer asked for room for ever and time stood still",
-    ),
+    (1845, "the checkpointer asked for room for ever and time stood still"),
     (2022, "like 1451, with a slow die"),
-    (
-        2224,
-        "a checkpoint counted though the removals it knew of were lost",
-    ),
+    (2224, "a checkpoint counted though the removals it knew of were lost"),
     (7996, "a read that found an expired record did not wait for it to be durable"),
     (3304, "a refusal that stayed true was taken for a promise"),
     (3888, "like 1845"),
@@ -118,16 +100,12 @@ fn the_same_seed_gives_the_same_completions() {
 
 fn cut_everywhere(config: &WorldConfig, seed: u64) {
     let world = || World::<Device<SimMedia>>::new(seed, config.clone());
-    let whole = world()
-        .cut_at(Cut::Never)
-        .run()
-        .unwrap_or_else(|failure| panic!("{failure}"));
+    let whole = world().cut_at(Cut::Never).run().unwrap_or_else(|failure| panic!("{failure}"));
     let points = whole.first_boot_points;
     assert!(points > 30, "{points}");
     on_all_cores(1..points + 1, |point| {
         let run = world().cut_at(Cut::Point(point)).run();
-        run.map(drop)
-            .map_err(|failure| format!("cut at point {point} of {points}: {failure}"))
+        run.map(drop).map_err(|failure| format!("cut at point {point} of {points}: {failure}"))
     });
 }
 

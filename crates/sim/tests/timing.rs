@@ -58,10 +58,7 @@ fn a_lone_read_takes_sensing_and_transfer() {
 
 #[test]
 fn command_cycles_are_paid_on_the_channel() {
-    let preset = TimingPreset {
-        command: Nanos(300),
-        ..FEMU
-    };
+    let preset = TimingPreset { command: Nanos(300), ..FEMU };
     let end = run(&mut media(preset, 32), Nanos::ZERO, [read(page(0, 0))]);
     assert_eq!(end, Nanos(40_000 + 5_120 + 300));
 }
@@ -74,18 +71,12 @@ fn saturated_reads_keep_every_die_busy() {
     let end = run(&mut media, Nanos::ZERO, reads);
     // 32 dies / 40 us; the last round adds the transfers of the four dies of one channel.
     let dies_bound = Nanos::from_micros(40 * u64::from(rounds));
-    assert!(
-        end >= dies_bound && end.since(dies_bound) <= Nanos(4 * 5_120),
-        "{end}"
-    );
+    assert!(end >= dies_bound && end.since(dies_bound) <= Nanos(4 * 5_120), "{end}");
 }
 
 #[test]
 fn bus_bound_reads_keep_every_channel_busy() {
-    let slow_bus = TimingPreset {
-        channel_megabytes_per_second: 100,
-        ..FEMU
-    };
+    let slow_bus = TimingPreset { channel_megabytes_per_second: 100, ..FEMU };
     let mut media = media(slow_bus, 32);
     let reads = (0..50).flat_map(|round| (0..32).map(move |die| read(page(die, round % 64))));
     let end = run(&mut media, Nanos::ZERO, reads);
@@ -100,10 +91,7 @@ fn program_bound_writes_take_a_program_time_a_page_and_die() {
     let programs = (0..pages).flat_map(|at| (0..32).map(move |die| program(page(die, at))));
     let end = run(&mut media, Nanos::ZERO, programs);
     let dies_bound = Nanos::from_micros(200 * u64::from(pages));
-    assert!(
-        end > dies_bound && end.since(dies_bound) <= Nanos(4 * 5_120),
-        "{end}"
-    );
+    assert!(end > dies_bound && end.since(dies_bound) <= Nanos(4 * 5_120), "{end}");
     let megabytes = (32 * PAGES_PER_BLOCK * PAGE_DATA_BYTES) as u64 * 1_000 / end.0;
     assert!((650..=656).contains(&megabytes), "{megabytes} MB/s");
 }
@@ -115,36 +103,23 @@ fn a_stripe_takes_as_many_rounds_as_it_has_pages_a_die() {
         let reads = (0..pages).map(|block| read(page(block, 0)));
         let end = run(&mut media, Nanos::ZERO, reads);
         let rounds = Nanos::from_micros(40 * u64::from(pages.div_ceil(32)));
-        assert!(
-            end > rounds && end.since(rounds) <= Nanos(4 * 5_120),
-            "{pages} pages: {end}"
-        );
+        assert!(end > rounds && end.since(rounds) <= Nanos(4 * 5_120), "{pages} pages: {end}");
     }
 }
 
 #[test]
 fn an_erase_in_front_of_a_read_adds_its_whole_time() {
     let mut media = media(FEMU, 32);
-    let end = run(
-        &mut media,
-        Nanos::ZERO,
-        [MediaOp::Erase { block: BlockId(5) }, read(page(5, 0))],
-    );
+    let end = run(&mut media, Nanos::ZERO, [MediaOp::Erase { block: BlockId(5) }, read(page(5, 0))]);
     assert_eq!(end, Nanos(2_000_000 + 40_000 + 5_120));
 }
 
 #[test]
 fn an_erase_does_not_hold_up_the_other_dies_of_its_channel() {
     let mut media = media(FEMU, 32);
-    media
-        .submit(MediaToken(1), MediaOp::Erase { block: BlockId(0) }, Nanos::ZERO)
-        .unwrap();
-    media
-        .submit(MediaToken(2), read(page(0, 0)), Nanos::ZERO)
-        .unwrap();
-    media
-        .submit(MediaToken(3), read(page(8, 0)), Nanos::ZERO)
-        .unwrap();
+    media.submit(MediaToken(1), MediaOp::Erase { block: BlockId(0) }, Nanos::ZERO).unwrap();
+    media.submit(MediaToken(2), read(page(0, 0)), Nanos::ZERO).unwrap();
+    media.submit(MediaToken(3), read(page(8, 0)), Nanos::ZERO).unwrap();
     let first = media.wait(Nanos::ZERO);
     let mut done = Vec::new();
     media.poll(first, &mut done);
@@ -157,18 +132,12 @@ fn a_slow_die_is_slow_alone() {
     media.slow_down(Some(SlowDie { die: 2, factor: 10 }));
     assert_eq!(run(&mut media, Nanos::ZERO, [read(page(2, 0))]), Nanos(405_120));
     let later = Nanos(1_000_000);
-    assert_eq!(
-        run(&mut media, later, [read(page(3, 0))]).since(later),
-        Nanos(45_120)
-    );
+    assert_eq!(run(&mut media, later, [read(page(3, 0))]).since(later), Nanos(45_120));
 }
 
 #[test]
 fn a_cached_write_is_answered_before_the_die_is_done_and_a_flush_waits_for_it() {
-    let preset = TimingPreset {
-        cached: Some(Nanos::from_micros(4)),
-        ..FEMU
-    };
+    let preset = TimingPreset { cached: Some(Nanos::from_micros(4)), ..FEMU };
     let mut media = media(preset, 32);
     let written = run(&mut media, Nanos::ZERO, [program(page(0, 0))]);
     assert_eq!(written, Nanos(5_120 + 4_000));
@@ -180,10 +149,7 @@ fn a_file_flush_costs_its_own_time() {
     let mut media = media(FILE, 16);
     let written = run(&mut media, Nanos::ZERO, [program(page(0, 0))]);
     assert_eq!(written, Nanos(2_048 + 40_000));
-    assert_eq!(
-        run(&mut media, written, [MediaOp::Flush]).since(written),
-        Nanos(100_000)
-    );
+    assert_eq!(run(&mut media, written, [MediaOp::Flush]).since(written), Nanos(100_000));
 }
 
 #[test]
@@ -193,9 +159,7 @@ fn programs_of_a_block_are_answered_in_order() {
             geometry: Geometry::with_blocks(32),
             ..SimMediaConfig::new(*preset, 32)
         });
-        media
-            .submit(MediaToken(0), MediaOp::Erase { block: BlockId(9) }, Nanos::ZERO)
-            .unwrap();
+        media.submit(MediaToken(0), MediaOp::Erase { block: BlockId(9) }, Nanos::ZERO).unwrap();
         for at in 0..64 {
             let token = MediaToken(u64::from(at) + 1);
             media.submit(token, program(page(9, at)), Nanos::ZERO).unwrap();

@@ -32,10 +32,7 @@ fn an_honest_device_passes() {
         cuts += report.cuts;
         in_recovery += report.cuts_in_recovery;
     }
-    assert!(
-        cuts > 360 && in_recovery > 12,
-        "{cuts} cuts, {in_recovery} in recovery"
-    );
+    assert!(cuts > 360 && in_recovery > 12, "{cuts} cuts, {in_recovery} in recovery");
 }
 
 #[test]
@@ -94,16 +91,11 @@ fn an_honest_device_passes_with_the_power_cut_at_every_point() {
     config.workload.chained_every = 0;
     config.commands_max = 40;
     config.rounds = 1;
-    let whole = World::<Toy<0>>::new(3, config.clone())
-        .cut_at(Cut::Never)
-        .run()
-        .unwrap();
+    let whole = World::<Toy<0>>::new(3, config.clone()).cut_at(Cut::Never).run().unwrap();
     let points = whole.first_boot_points;
     assert!(points > 800, "{points}");
     for point in 1..=points {
         let world = World::<Toy<0>>::new(3, config.clone()).cut_at(Cut::Point(point));
-        world
-            .run()
-            .unwrap_or_else(|failure| panic!("cut at point {point}: {failure}"));
+        world.run().unwrap_or_else(|failure| panic!("cut at point {point}: {failure}"));
     }
 }

@@ -23,9 +23,7 @@ const SIM_USERS: &[&str] = &["lab", "node"];
 pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.files() {
-        let Some(room) = path
-            .strip_prefix("crates/")
-            .and_then(|rest| rest.strip_suffix("/Cargo.toml"))
+        let Some(room) = path.strip_prefix("crates/").and_then(|rest| rest.strip_suffix("/Cargo.toml"))
         else {
             continue;
         };
@@ -94,18 +92,9 @@ mod tests {
     #[test]
     fn edges_go_down_and_only_down() {
         let tree = Tree::of(&[
-            (
-                "crates/nvme/Cargo.toml",
-                "[dependencies]\nheadwater-dma.workspace = true\n",
-            ),
-            (
-                "crates/dma/Cargo.toml",
-                "[dependencies]\nheadwater-nvme = { path = \"../nvme\" }\n",
-            ),
-            (
-                "crates/volume/Cargo.toml",
-                "[dependencies.headwater-converged]\npath = \"x\"\n",
-            ),
+            ("crates/nvme/Cargo.toml", "[dependencies]\nheadwater-dma.workspace = true\n"),
+            ("crates/dma/Cargo.toml", "[dependencies]\nheadwater-nvme = { path = \"../nvme\" }\n"),
+            ("crates/volume/Cargo.toml", "[dependencies.headwater-converged]\npath = \"x\"\n"),
         ]);
         let found = check(&tree);
         let whats: Vec<&str> = found.iter().map(|violation| violation.what.as_str()).collect();

@@ -57,21 +57,11 @@ mod tests {
             ("crates/dma/src/lib.rs", "//! x\n#![forbid(unsafe_code)]\n"),
             ("crates/dma/src/frame.rs", "//! x\n"),
             ("crates/io/src/lib.rs", "//! x\n"),
-            (
-                "crates/node/src/bin/other.rs",
-                "//! x\n// #![forbid(unsafe_code)]\n",
-            ),
+            ("crates/node/src/bin/other.rs", "//! x\n// #![forbid(unsafe_code)]\n"),
             ("xtask/src/main.rs", "//! x\n"),
         ]);
         let paths: Vec<String> = check(&tree).into_iter().map(|violation| violation.path).collect();
-        assert_eq!(
-            paths,
-            [
-                "crates/io/src/lib.rs",
-                "crates/node/src/bin/other.rs",
-                "xtask/src/main.rs"
-            ]
-        );
+        assert_eq!(paths, ["crates/io/src/lib.rs", "crates/node/src/bin/other.rs", "xtask/src/main.rs"]);
     }
 
     #[test]

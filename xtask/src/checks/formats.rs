@@ -16,9 +16,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
     let mut named: Vec<(String, String)> = Vec::new();
     for (path, text) in tree.markdown().filter(|(path, _)| path.starts_with(PAGES)) {
         for (line, name, file) in names_of(text) {
-            let defined = tree
-                .text(&file)
-                .is_some_and(|source| defines_struct(source, &name));
+            let defined = tree.text(&file).is_some_and(|source| defines_struct(source, &name));
             if !defined {
                 found.push(Violation {
                     path: path.to_owned(),
@@ -83,9 +81,7 @@ fn struct_name(line: &str) -> Option<&str> {
         return None;
     }
     let rest = &line[at + "struct ".len()..];
-    let end = rest
-        .find(|c: char| !(c.is_alphanumeric() || c == '_'))
-        .unwrap_or(rest.len());
+    let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
     Some(&rest[..end])
 }
 
@@ -120,10 +116,7 @@ mod tests {
     #[test]
     fn a_page_and_its_struct_find_each_other_over_a_line_break() {
         let tree = Tree::of(&[
-            (
-                "docs/formats/header.md",
-                "Struct: `Header` in\n`crates/converged/src/header.rs`.\n",
-            ),
+            ("docs/formats/header.md", "Struct: `Header` in\n`crates/converged/src/header.rs`.\n"),
             ("crates/converged/src/header.rs", CODE),
         ]);
         assert_eq!(check(&tree), vec![]);

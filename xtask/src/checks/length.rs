@@ -28,16 +28,13 @@ fn check_against(tree: &Tree, tables: &[&str]) -> Vec<Violation> {
                 remedy: "move one noun with its tests into a file named for it (a pure table: list it in xtask/src/checks/length.rs)",
             })
         });
-    let stale = tables
-        .iter()
-        .filter(|path| tree.text(path).is_none())
-        .map(|path| Violation {
-            path: "xtask/src/checks/length.rs".to_owned(),
-            line: 1,
-            what: format!("TABLES names {path}, which is not there"),
-            why: "an exception outlived its file",
-            remedy: "take it off the list",
-        });
+    let stale = tables.iter().filter(|path| tree.text(path).is_none()).map(|path| Violation {
+        path: "xtask/src/checks/length.rs".to_owned(),
+        line: 1,
+        what: format!("TABLES names {path}, which is not there"),
+        why: "an exception outlived its file",
+        remedy: "take it off the list",
+    });
     too_long.chain(stale).collect()
 }
 

@@ -78,10 +78,7 @@ mod tests {
                 "[style](STYLE.md#rooms), [formats](docs/formats/), [web](https://example.org/x)\n",
             ),
             ("STYLE.md", ""),
-            (
-                "docs/formats/record.md",
-                "[up](../../README.md) and [here](#the-page)\n",
-            ),
+            ("docs/formats/record.md", "[up](../../README.md) and [here](#the-page)\n"),
         ]);
         assert_eq!(check(&tree), vec![]);
     }

@@ -3,9 +3,8 @@
 use crate::tree::Tree;
 use crate::violation::Violation;
 
-const FORBIDDEN: &[&str] = &[
-    "util", "utils", "common", "helper", "helpers", "misc", "base", "core", "types", "manager", "mod",
-];
+const FORBIDDEN: &[&str] =
+    &["util", "utils", "common", "helper", "helpers", "misc", "base", "core", "types", "manager", "mod"];
 
 /// Finds files, folders, crates and modules whose name says nothing.
 pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
@@ -60,10 +59,7 @@ mod tests {
             ("crates/dma/src/utils.rs", "//! x\n"),
             ("crates/common/src/lib.rs", "//! x\n"),
             ("crates/dma/src/queue/mod.rs", "//! x\n"),
-            (
-                "crates/dma/src/lib.rs",
-                "//! x\npub(crate) mod helpers;\nmod types {\n",
-            ),
+            ("crates/dma/src/lib.rs", "//! x\npub(crate) mod helpers;\nmod types {\n"),
         ]);
         let found = check(&tree);
         let places: Vec<(&str, usize)> = found.iter().map(|v| (v.path.as_str(), v.line)).collect();

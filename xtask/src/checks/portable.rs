@@ -4,11 +4,7 @@ use crate::tree::{Tree, is_test_path, lines_before_tests};
 use crate::violation::Violation;
 
 /// Folders of somebody's machine, in any file. Put together so that this file does not name them.
-const MACHINES: &[&str] = &[
-    concat!("/", "work/"),
-    concat!("/", "root/"),
-    concat!("/", "home/"),
-];
+const MACHINES: &[&str] = &[concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/")];
 /// The folder for scratch files, which only tests may take for granted.
 const SCRATCH: &str = concat!("/", "tmp/");
 
@@ -40,10 +36,7 @@ fn beyond_ascii(path: &str, text: &str) -> Option<Violation> {
     Some(Violation {
         path: path.to_owned(),
         line: first + 1,
-        what: format!(
-            "characters beyond ASCII, here and in {} lines more",
-            lines.count()
-        ),
+        what: format!("characters beyond ASCII, here and in {} lines more", lines.count()),
         why: "source reads the same in every terminal and diff",
         remedy: "write it in ASCII (-- > | + for drawings), or as \\u{...} in a string",
     })

@@ -22,17 +22,11 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
             expected = 1;
         }
         if number != expected {
-            found.push(violation(
-                line,
-                format!("step {number} follows step {}", expected - 1),
-            ));
+            found.push(violation(line, format!("step {number} follows step {}", expected - 1)));
         }
         expected = number + 1;
         if number > STEPS_MAX {
-            found.push(violation(
-                line,
-                format!("step {number}: {STEPS_MAX} are the most"),
-            ));
+            found.push(violation(line, format!("step {number}: {STEPS_MAX} are the most")));
         }
         match tree.text(path) {
             None => found.push(violation(line, format!("`{path}` is not there"))),
@@ -70,17 +64,13 @@ fn step_of(line: &str) -> Option<(usize, &str, &str)> {
 /// `Device::<M>::submit()` is looked up as `submit`.
 fn identifier(name: &str) -> &str {
     let last = name.rsplit("::").next().unwrap_or(name);
-    let end = last
-        .find(|c: char| !(c.is_alphanumeric() || c == '_'))
-        .unwrap_or(last.len());
+    let end = last.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(last.len());
     &last[..end]
 }
 
 fn contains_word(source: &str, word: &str) -> bool {
     !word.is_empty()
-        && source
-            .split(|c: char| !(c.is_alphanumeric() || c == '_'))
-            .any(|candidate| candidate == word)
+        && source.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|candidate| candidate == word)
 }
 
 fn violation(line: usize, what: String) -> Violation {
@@ -117,10 +107,7 @@ mod tests {
         let page = "1. `crates/a/src/gone.rs` - `x`\n2. `crates/a/src/device.rs` - `submitted`\n";
         assert_eq!(
             whats(page),
-            [
-                "`crates/a/src/gone.rs` is not there",
-                "`crates/a/src/device.rs` does not contain `submitted`"
-            ]
+            ["`crates/a/src/gone.rs` is not there", "`crates/a/src/device.rs` does not contain `submitted`"]
         );
     }
 

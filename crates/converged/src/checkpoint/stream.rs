@@ -86,10 +86,7 @@ impl Encoder {
 
     /// A stream with its head, its namespaces and its block table.
     pub(crate) fn begin<M: Media>(utl: &Utl<M>, id: u64, start_order: u64) -> Self {
-        let mut encoder = Self {
-            buffer: VecDeque::new(),
-            crc: 0,
-        };
+        let mut encoder = Self { buffer: VecDeque::new(), crc: 0 };
         let closed = |block: &Block| !block.checkpoint && block.order != 0 && block.order < start_order;
         let blocks = utl.blocks.iter().filter(|(_, block)| closed(block)).count();
         let (hash_seed, hash_mask) = utl.hasher.parts();
@@ -219,16 +216,10 @@ pub(crate) fn decode(stream: &[u8]) -> Option<Decoded> {
     for sequence in &mut cleared {
         *sequence = Sequence(reader.take::<U64>()?.get());
     }
-    let blocks = (0..head.blocks.get())
-        .map(|_| decode_block(&mut reader))
-        .collect::<Option<Vec<_>>>()?;
-    let segments = (0..SEGMENTS)
-        .map(|_| decode_segment(&mut reader))
-        .collect::<Option<Vec<_>>>()?;
+    let blocks = (0..head.blocks.get()).map(|_| decode_block(&mut reader)).collect::<Option<Vec<_>>>()?;
+    let segments = (0..SEGMENTS).map(|_| decode_segment(&mut reader)).collect::<Option<Vec<_>>>()?;
     let count = reader.take::<U64>()?.get();
-    let expiries = (0..count)
-        .map(|_| decode_expiry(&mut reader))
-        .collect::<Option<Vec<_>>>()?;
+    let expiries = (0..count).map(|_| decode_expiry(&mut reader)).collect::<Option<Vec<_>>>()?;
     reader.0.is_empty().then_some(Decoded {
         start_order: head.start_order.get(),
         sequence: Sequence(head.sequence.get()),

@@ -77,9 +77,7 @@ pub struct OpenError<M> {
 
 impl<M> fmt::Debug for OpenError<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenError")
-            .field("reason", &self.reason)
-            .finish_non_exhaustive()
+        f.debug_struct("OpenError").field("reason", &self.reason).finish_non_exhaustive()
     }
 }
 
@@ -106,18 +104,11 @@ impl<M: Media> Device<M> {
         if !(BLOCKS_MIN..=BLOCKS_MAX).contains(&blocks) {
             return Err(OpenError {
                 media,
-                reason: OpenReason::Size {
-                    blocks,
-                    min: BLOCKS_MIN,
-                    max: BLOCKS_MAX,
-                },
+                reason: OpenReason::Size { blocks, min: BLOCKS_MIN, max: BLOCKS_MAX },
             });
         }
         if config.frames_max < FRAMES_MIN {
-            let reason = OpenReason::Memory {
-                frames: config.frames_max,
-                min: FRAMES_MIN,
-            };
+            let reason = OpenReason::Memory { frames: config.frames_max, min: FRAMES_MIN };
             return Err(OpenError { media, reason });
         }
         let mut utl = Utl::new(media, &config);
@@ -125,10 +116,7 @@ impl<M: Media> Device<M> {
         let recovered = match recover(&mut utl, &config, &mut now, progress) {
             Ok(recovered) => recovered,
             Err(error) => {
-                return Err(OpenError {
-                    media: utl.media,
-                    reason: error.into(),
-                });
+                return Err(OpenError { media: utl.media, reason: error.into() });
             }
         };
         let mut device = Self::over(utl, &config);
@@ -142,10 +130,7 @@ impl<M: Media> Device<M> {
         device.utl.collector.clean_up(debris, recovered.discarded);
         match device.settle(now, start.wall, progress) {
             Ok(()) => Ok(device),
-            Err(error) => Err(OpenError {
-                media: device.utl.media,
-                reason: error.into(),
-            }),
+            Err(error) => Err(OpenError { media: device.utl.media, reason: error.into() }),
         }
     }
 
@@ -182,11 +167,7 @@ impl<M: Media> Device<M> {
                 _ => {}
             }
             done += 1;
-            progress(Progress {
-                stage: "clean up",
-                done,
-                total: done,
-            });
+            progress(Progress { stage: "clean up", done, total: done });
             if !moved {
                 now = self.utl.media.wait(now);
             }

@@ -176,11 +176,7 @@ impl<M: Media> Device<M> {
         if operation.holds {
             return false;
         }
-        let held = operation
-            .keys()
-            .iter()
-            .find(|hash| self.schedule.held.contains_key(hash))
-            .copied();
+        let held = operation.keys().iter().find(|hash| self.schedule.held.contains_key(hash)).copied();
         match held.and_then(|hash| self.schedule.held.get_mut(&hash)) {
             Some(behind) => {
                 behind.push_back(at);
@@ -227,9 +223,7 @@ impl<M: Media> Device<M> {
                 self.utl.stats.cache_misses += pages.len() as u64;
                 operation.missing = pages.len();
                 for page in &pages {
-                    self.utl
-                        .reads
-                        .request(*page, Waiter::Operation(at), &self.utl.blocks);
+                    self.utl.reads.request(*page, Waiter::Operation(at), &self.utl.blocks);
                 }
                 operation.pinned = pages;
             }
@@ -255,18 +249,9 @@ impl<M: Media> Device<M> {
             return false;
         };
         self.utl.stats.no_room += 1;
-        let status = if self.utl.failed.is_some() {
-            Status::INTERNAL_ERROR
-        } else {
-            Status::CAPACITY_EXCEEDED
-        };
-        self.complete(
-            at,
-            Outcome {
-                completion: Completion::new(0, status),
-                gate: Gate::Open,
-            },
-        );
+        let status =
+            if self.utl.failed.is_some() { Status::INTERNAL_ERROR } else { Status::CAPACITY_EXCEEDED };
+        self.complete(at, Outcome { completion: Completion::new(0, status), gate: Gate::Open });
         true
     }
 }

@@ -27,10 +27,7 @@ impl Default for HashedIndex {
 
 #[inline]
 const fn split(hash: KeyHash) -> (usize, u64) {
-    (
-        (hash.0 >> SLOT_HASH_BITS) as usize,
-        hash.0 & ((1 << SLOT_HASH_BITS) - 1),
-    )
+    ((hash.0 >> SLOT_HASH_BITS) as usize, hash.0 & ((1 << SLOT_HASH_BITS) - 1))
 }
 
 #[inline]
@@ -42,17 +39,12 @@ impl HashedIndex {
     /// An index of nothing.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            segments: (0..SEGMENTS).map(|_| Segment::default()).collect(),
-            len: 0,
-        }
+        Self { segments: (0..SEGMENTS).map(|_| Segment::default()).collect(), len: 0 }
     }
 
     /// All entries of one segment in hash order.
     pub fn segment(&self, number: usize) -> impl Iterator<Item = (KeyHash, Entry)> + '_ {
-        self.segments[number]
-            .iter()
-            .map(move |(low, entry)| (join(number, low), entry))
+        self.segments[number].iter().map(move |(low, entry)| (join(number, low), entry))
     }
 
     /// Puts a segment's entries in place, as a checkpoint holds them: sorted by hash. Entries of other segments and
@@ -103,16 +95,10 @@ impl Index for HashedIndex {
 
     fn next(&self, from: KeyHash) -> Option<(KeyHash, Entry)> {
         let (segment, low) = split(from);
-        let first = self
-            .segments
-            .get(segment)?
-            .next(low)
-            .map(|(low, entry)| (join(segment, low), entry));
+        let first = self.segments.get(segment)?.next(low).map(|(low, entry)| (join(segment, low), entry));
         first.or_else(|| {
             (segment + 1..SEGMENTS).find_map(|number| {
-                self.segments[number]
-                    .next(0)
-                    .map(|(low, entry)| (join(number, low), entry))
+                self.segments[number].next(0).map(|(low, entry)| (join(number, low), entry))
             })
         })
     }
@@ -143,11 +129,7 @@ const UNITS_MASK: u64 = LIMITED_BIT - 1;
 /// high 40 bits, lifetime in bit 23, units below.
 #[must_use]
 pub fn encode_entry(hash: KeyHash, entry: Entry) -> [u8; ENTRY_BYTES] {
-    let lifetime = if entry.lifetime == Lifetime::Limited {
-        LIMITED_BIT
-    } else {
-        0
-    };
+    let lifetime = if entry.lifetime == Lifetime::Limited { LIMITED_BIT } else { 0 };
     let who = hash.0 | u64::from(entry.namespace.0 - 1) << HASH_BITS;
     let place = entry.address.0 << 24 | lifetime | u64::from(entry.units);
     let mut bytes = [0; ENTRY_BYTES];
@@ -165,11 +147,7 @@ pub fn decode_entry(bytes: [u8; ENTRY_BYTES]) -> (KeyHash, Entry) {
         address: RecordAddress(place >> 24),
         units: (place & UNITS_MASK) as u32,
         namespace: NamespaceId((who >> HASH_BITS) as u8 + 1),
-        lifetime: if place & LIMITED_BIT == 0 {
-            Lifetime::Unlimited
-        } else {
-            Lifetime::Limited
-        },
+        lifetime: if place & LIMITED_BIT == 0 { Lifetime::Unlimited } else { Lifetime::Limited },
     };
     (KeyHash(who & ((1 << HASH_BITS) - 1)), entry)
 }
@@ -198,11 +176,7 @@ mod tests {
             assert!(hash.0 >= last, "seed {seed}: entries out of hash order");
             last = hash.0;
             let here = model.range((hash.0, 0)..=(hash.0, u64::MAX)).count();
-            assert_eq!(
-                (0..).map_while(|nth| index.find(hash, nth)).count(),
-                here,
-                "seed {seed}"
-            );
+            assert_eq!((0..).map_while(|nth| index.find(hash, nth)).count(), here, "seed {seed}");
             seen += here;
             from = Some(KeyHash(hash.0 + 1));
         }
@@ -219,10 +193,7 @@ mod tests {
                 // Few distinct hashes in few segments provoke runs, equal hashes and growth.
                 let hash =
                     KeyHash(random.u64(0..3) << SLOT_HASH_BITS | random.u64(0..400) << (random.u32(0..40)));
-                let known = model
-                    .range((hash.0, 0)..=(hash.0, u64::MAX))
-                    .next()
-                    .map(|(key, ())| key.1);
+                let known = model.range((hash.0, 0)..=(hash.0, u64::MAX)).next().map(|(key, ())| key.1);
                 match (random.u8(0..4), known) {
                     (0, Some(address)) => {
                         assert!(index.remove(hash, RecordAddress(address)), "seed {seed}");
@@ -230,14 +201,8 @@ mod tests {
                         assert!(!index.remove(hash, RecordAddress(address)), "seed {seed}");
                     }
                     (1, Some(address)) => {
-                        assert!(
-                            index.replace(hash, RecordAddress(address), entry(step)),
-                            "seed {seed}"
-                        );
-                        assert!(
-                            !index.replace(hash, RecordAddress(address), entry(step)),
-                            "seed {seed}"
-                        );
+                        assert!(index.replace(hash, RecordAddress(address), entry(step)), "seed {seed}");
+                        assert!(!index.replace(hash, RecordAddress(address), entry(step)), "seed {seed}");
                         model.remove(&(hash.0, address));
                         model.insert((hash.0, step), ());
                     }
@@ -261,10 +226,8 @@ mod tests {
         }
         let mut loaded = HashedIndex::new();
         for number in 0..SEGMENTS {
-            let saved: Vec<_> = index
-                .segment(number)
-                .map(|(hash, entry)| encode_entry(hash, entry))
-                .collect();
+            let saved: Vec<_> =
+                index.segment(number).map(|(hash, entry)| encode_entry(hash, entry)).collect();
             let entries: Vec<_> = saved.into_iter().map(decode_entry).collect();
             loaded.load_segment(number, &entries).unwrap();
         }
@@ -272,10 +235,7 @@ mod tests {
         for number in 0..SEGMENTS {
             assert!(loaded.segment(number).eq(index.segment(number)));
         }
-        assert!(
-            loaded.load_segment(1, &[(KeyHash(0), entry(1))]).is_err(),
-            "a foreign entry is refused"
-        );
+        assert!(loaded.load_segment(1, &[(KeyHash(0), entry(1))]).is_err(), "a foreign entry is refused");
     }
 
     #[test]
@@ -285,10 +245,6 @@ mod tests {
         for address in 1..=1_000_000u64 {
             index.insert(KeyHash(random.u64(..) >> 4), entry(address));
         }
-        assert!(
-            index.bytes() / index.len() < 32,
-            "{} bytes a key",
-            index.bytes() / index.len()
-        );
+        assert!(index.bytes() / index.len() < 32, "{} bytes a key", index.bytes() / index.len());
     }
 }

@@ -28,11 +28,7 @@ const _: () = assert!(size_of::<Slot>() == 16);
 impl Slot {
     fn pack(hash: u64, entry: Entry) -> Self {
         debug_assert!(entry.units > 0 && u64::from(entry.units) < 1 << UNITS_BITS);
-        let lifetime = if entry.lifetime == Lifetime::Limited {
-            LIMITED
-        } else {
-            0
-        };
+        let lifetime = if entry.lifetime == Lifetime::Limited { LIMITED } else { 0 };
         Self {
             key: hash << (64 - SLOT_HASH_BITS) | lifetime | u64::from(entry.namespace.0),
             place: entry.address.0 << UNITS_BITS | u64::from(entry.units),
@@ -55,20 +51,13 @@ impl Slot {
     }
 
     #[inline]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the fields are as wide as what was packed"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the fields are as wide as what was packed")]
     const fn entry(self) -> Entry {
         Entry {
             address: self.address(),
             units: (self.place & ((1 << UNITS_BITS) - 1)) as u32,
             namespace: NamespaceId(self.key as u8),
-            lifetime: if self.key & LIMITED == 0 {
-                Lifetime::Unlimited
-            } else {
-                Lifetime::Limited
-            },
+            lifetime: if self.key & LIMITED == 0 { Lifetime::Unlimited } else { Lifetime::Limited },
         }
     }
 }
@@ -124,10 +113,7 @@ impl Segment {
 
     fn try_insert(&mut self, new: Slot) -> bool {
         let at = self.seek(new.hash());
-        let Some(empty) = self
-            .slots
-            .get(at..)
-            .and_then(|rest| rest.iter().position(|slot| slot.is_empty()))
+        let Some(empty) = self.slots.get(at..).and_then(|rest| rest.iter().position(|slot| slot.is_empty()))
         else {
             return false;
         };
@@ -145,11 +131,7 @@ impl Segment {
     fn from_sorted(homes: usize, sorted: impl Iterator<Item = Slot>) -> Self {
         let mut slots = vec![Slot::default(); homes];
         slots.reserve_exact(HOMES_MIN + homes / 64);
-        let mut table = Self {
-            slots: Box::default(),
-            homes,
-            len: 0,
-        };
+        let mut table = Self { slots: Box::default(), homes, len: 0 };
         let mut end = 0;
         for slot in sorted {
             end = end.max(table.home(slot.hash()));
@@ -160,10 +142,7 @@ impl Segment {
             end += 1;
             table.len += 1;
         }
-        slots.resize(
-            (homes + HOMES_MIN + homes / 64).max(slots.len() + 1),
-            Slot::default(),
-        );
+        slots.resize((homes + HOMES_MIN + homes / 64).max(slots.len() + 1), Slot::default());
         table.slots = slots.into_boxed_slice();
         table
     }
@@ -171,22 +150,13 @@ impl Segment {
     /// Builds a table from entries in hash order, as a checkpoint holds them.
     pub(super) fn load(entries: &[(u64, Entry)]) -> Self {
         let homes = (entries.len() * 5 / 4).max(HOMES_MIN);
-        Self::from_sorted(
-            homes,
-            entries.iter().map(|&(hash, entry)| Slot::pack(hash, entry)),
-        )
+        Self::from_sorted(homes, entries.iter().map(|&(hash, entry)| Slot::pack(hash, entry)))
     }
 
     fn position(&self, hash: u64, address: RecordAddress) -> Option<usize> {
         let start = self.seek(hash);
-        let run = self
-            .slots
-            .get(start..)?
-            .iter()
-            .take_while(|slot| !slot.is_empty() && slot.hash() == hash);
-        run.zip(start..)
-            .find(|(slot, _)| slot.address() == address)
-            .map(|(_, at)| at)
+        let run = self.slots.get(start..)?.iter().take_while(|slot| !slot.is_empty() && slot.hash() == hash);
+        run.zip(start..).find(|(slot, _)| slot.address() == address).map(|(_, at)| at)
     }
 
     pub(super) fn replace(&mut self, hash: u64, old: RecordAddress, new: Entry) -> bool {
@@ -222,10 +192,7 @@ impl Segment {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Entry)> + '_ {
-        self.slots
-            .iter()
-            .filter(|slot| !slot.is_empty())
-            .map(|slot| (slot.hash(), slot.entry()))
+        self.slots.iter().filter(|slot| !slot.is_empty()).map(|slot| (slot.hash(), slot.entry()))
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -5,14 +5,8 @@ use headwater_nvme::spec::kv::{self, DataPointer};
 use proptest::prelude::*;
 use zerocopy::little_endian::{U32, U64};
 
-const DATA: DataPointer = DataPointer {
-    address: 0x12_3456,
-    bytes: 700,
-};
-const RANGE: IovaRange = IovaRange {
-    start: Iova(0x12_3456),
-    bytes: 700,
-};
+const DATA: DataPointer = DataPointer { address: 0x12_3456, bytes: 700 };
+const RANGE: IovaRange = IovaRange { start: Iova(0x12_3456), bytes: 700 };
 
 fn key() -> InlineKey {
     InlineKey::new(b"ten bytes!").unwrap()
@@ -45,40 +39,21 @@ fn valid() -> Vec<SubmissionEntry> {
 #[test]
 fn every_command_decodes_to_what_was_meant() {
     let expected = [
-        IoOperation::Store {
-            key: key(),
-            value: RANGE,
-            condition: Condition::Always,
-        },
-        IoOperation::Retrieve {
-            key: key(),
-            buffer: RANGE,
-        },
-        IoOperation::List {
-            from: Some(key()),
-            buffer: RANGE,
-        },
+        IoOperation::Store { key: key(), value: RANGE, condition: Condition::Always },
+        IoOperation::Retrieve { key: key(), buffer: RANGE },
+        IoOperation::List { from: Some(key()), buffer: RANGE },
         IoOperation::Delete { key: key() },
         IoOperation::Exist { key: key() },
         IoOperation::Flush,
-        IoOperation::Put {
-            key: RANGE,
-            value: RANGE,
-        },
-        IoOperation::Get {
-            key: RANGE,
-            buffer: RANGE,
-        },
+        IoOperation::Put { key: RANGE, value: RANGE },
+        IoOperation::Get { key: RANGE, buffer: RANGE },
     ];
     for (entry, expected) in valid().iter().zip(expected) {
         assert_eq!(operation(entry, QueueKind::Uio), Ok(expected));
     }
     assert_eq!(
         operation(&kv::list(3, None, DATA), QueueKind::Kv),
-        Ok(IoOperation::List {
-            from: None,
-            buffer: RANGE
-        })
+        Ok(IoOperation::List { from: None, buffer: RANGE })
     );
 }
 
@@ -114,10 +89,7 @@ fn store_options_become_conditions() {
     let exists = StoreOptions::ONLY_IF_EXISTS;
     let absent = StoreOptions::ONLY_IF_ABSENT;
     assert_eq!(condition(exists), Condition::IfExists);
-    assert_eq!(
-        condition(absent.and(StoreOptions::NO_COMPRESSION)),
-        Condition::IfAbsent
-    );
+    assert_eq!(condition(absent.and(StoreOptions::NO_COMPRESSION)), Condition::IfAbsent);
     assert_eq!(condition(StoreOptions::NO_COMPRESSION), Condition::Always);
     assert_eq!(with(exists.and(absent)), Err(Status::INVALID_FIELD));
     for bit in 3..8 {
@@ -144,13 +116,7 @@ fn key_lengths_get_the_status_of_the_specification() {
     for entry in &valid()[6..] {
         let with = |bytes: u64| {
             let metadata_pointer = U64::new(bytes);
-            decode(
-                &SubmissionEntry {
-                    metadata_pointer,
-                    ..*entry
-                },
-                QueueKind::Uio,
-            )
+            decode(&SubmissionEntry { metadata_pointer, ..*entry }, QueueKind::Uio)
         };
         assert!(with(1).is_ok());
         assert!(with(65_535).is_ok());
@@ -163,10 +129,7 @@ fn key_lengths_get_the_status_of_the_specification() {
 #[test]
 fn value_lengths_get_the_status_of_the_specification() {
     let store = |bytes| {
-        decode(
-            &kv::store(3, key(), DataPointer { bytes, ..DATA }, StoreOptions::NONE),
-            QueueKind::Kv,
-        )
+        decode(&kv::store(3, key(), DataPointer { bytes, ..DATA }, StoreOptions::NONE), QueueKind::Kv)
     };
     assert!(store(0).is_ok());
     assert!(store(16 << 20).is_ok());
@@ -217,10 +180,7 @@ fn fused_commands_sgls_and_reserved_bits_are_refused() {
         for bad in [
             SubmissionEntry { cdw12: one, ..entry },
             SubmissionEntry { cdw13: one, ..entry },
-            SubmissionEntry {
-                cdw11: U32::new(entry.cdw11.get() | 1 << 16),
-                ..entry
-            },
+            SubmissionEntry { cdw11: U32::new(entry.cdw11.get() | 1 << 16), ..entry },
         ] {
             assert_eq!(decode(&bad, QueueKind::Uio), Err(Status::INVALID_FIELD));
         }
@@ -229,10 +189,7 @@ fn fused_commands_sgls_and_reserved_bits_are_refused() {
             assert_eq!(decode(&bad, QueueKind::Uio), Err(Status::INVALID_FIELD));
         }
         if matches!(entry.opcode, 0x01 | 0x02 | 0x06) {
-            let bad = SubmissionEntry {
-                prp2: U64::new(4_096),
-                ..entry
-            };
+            let bad = SubmissionEntry { prp2: U64::new(4_096), ..entry };
             assert_eq!(decode(&bad, QueueKind::Uio), Err(Status::INVALID_FIELD));
         }
     }

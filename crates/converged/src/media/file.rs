@@ -121,13 +121,8 @@ impl FileMedia {
     /// The file is not there, in use, damaged, cut off or of another version.
     pub fn open(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
         let opened = startup::open(directory)?;
-        let (file, mode) = headwater_host::file::open(&opened.path, options.direct).map_err(|source| {
-            FileMediaError::System {
-                path: opened.path.clone(),
-                doing: "open",
-                source,
-            }
-        })?;
+        let (file, mode) = headwater_host::file::open(&opened.path, options.direct)
+            .map_err(|source| FileMediaError::System { path: opened.path.clone(), doing: "open", source })?;
         let ring = FileRing::open(file, RING_ENTRIES, options.uring)?;
         let geometry = opened.layout.geometry;
         Ok(Self {
@@ -191,10 +186,7 @@ impl FileMedia {
 
     fn accept_read(&mut self, token: MediaToken, page: PageAddress, frame: Frame) -> Result<(), Refused> {
         if let Err(rule) = self.rules.read(page) {
-            return Err(Refused {
-                op: MediaOp::Read { page, frame },
-                reason: RefusedReason::Rule(rule),
-            });
+            return Err(Refused { op: MediaOp::Read { page, frame }, reason: RefusedReason::Rule(rule) });
         }
         self.in_flight += 1;
         if self.is_known_blank(page) {
@@ -207,10 +199,7 @@ impl FileMedia {
 
     fn accept_program(&mut self, token: MediaToken, page: PageAddress, frame: Frame) -> Result<(), Refused> {
         if let Err(rule) = self.rules.program(page) {
-            return Err(Refused {
-                op: MediaOp::Program { page, frame },
-                reason: RefusedReason::Rule(rule),
-            });
+            return Err(Refused { op: MediaOp::Program { page, frame }, reason: RefusedReason::Rule(rule) });
         }
         if self.table.generation(page.block) == 0 {
             self.table.advance(page.block);
@@ -221,28 +210,18 @@ impl FileMedia {
         self.in_flight += 1;
         self.programming[page.block.index()] += 1;
         let mut slot = frame.into_sectors();
-        self.layout
-            .stamp(page, self.table.generation(page.block), &mut slot);
+        self.layout.stamp(page, self.table.generation(page.block), &mut slot);
         self.programs.push(token, page, slot);
         Ok(())
     }
 
     fn accept_erase(&mut self, token: MediaToken, block: BlockId) -> Result<(), Refused> {
-        let refused = |reason| Refused {
-            op: MediaOp::Erase { block },
-            reason,
-        };
+        let refused = |reason| Refused { op: MediaOp::Erase { block }, reason };
         // A program still on its way could land in the block's next life: the caller asks again after its answer.
-        if self
-            .programming
-            .get(block.index())
-            .is_some_and(|&programs| programs > 0)
-        {
+        if self.programming.get(block.index()).is_some_and(|&programs| programs > 0) {
             return Err(refused(RefusedReason::QueueFull));
         }
-        self.rules
-            .erase(block)
-            .map_err(|rule| refused(RefusedReason::Rule(rule)))?;
+        self.rules.erase(block).map_err(|rule| refused(RefusedReason::Rule(rule)))?;
         if let Some(known) = self.known.get_mut(block.index()) {
             *known = true;
         }
@@ -277,10 +256,7 @@ impl Media for FileMedia {
 
     fn submit(&mut self, token: MediaToken, op: MediaOp, _now: Nanos) -> Result<(), Refused> {
         if self.in_flight >= QUEUE_MAX {
-            return Err(Refused {
-                op,
-                reason: RefusedReason::QueueFull,
-            });
+            return Err(Refused { op, reason: RefusedReason::QueueFull });
         }
         match op {
             MediaOp::Read { page, frame } => self.accept_read(token, page, frame),

@@ -82,11 +82,7 @@ impl Geometry {
     /// A medium of `blocks` blocks on 8 channels of 4 dies.
     #[must_use]
     pub const fn with_blocks(blocks: u32) -> Self {
-        Self {
-            channels: 8,
-            dies_per_channel: 4,
-            blocks,
-        }
+        Self { channels: 8, dies_per_channel: 4, blocks }
     }
 
     /// Dies of the whole medium.

@@ -51,10 +51,7 @@ impl MemoryMedia {
     /// The medium as a power cut leaves it: pages and write pointers as they are, answers not yet polled gone.
     #[must_use]
     pub fn reopened(self) -> Self {
-        Self {
-            answers: VecDeque::new(),
-            ..self
-        }
+        Self { answers: VecDeque::new(), ..self }
     }
 
     /// Runs an operation whose queue place is certain. Gives its frame and the state of its page back.
@@ -93,34 +90,19 @@ impl Media for MemoryMedia {
     }
 
     fn traits(&self) -> MediaTraits {
-        MediaTraits {
-            volatile_cache: false,
-            guard_pages: 0,
-            queue_max: QUEUE_MAX,
-            addressable: true,
-        }
+        MediaTraits { volatile_cache: false, guard_pages: 0, queue_max: QUEUE_MAX, addressable: true }
     }
 
     fn submit(&mut self, token: MediaToken, op: MediaOp, _now: Nanos) -> Result<(), Refused> {
         if self.answers.len() >= QUEUE_MAX {
-            return Err(Refused {
-                op,
-                reason: RefusedReason::QueueFull,
-            });
+            return Err(Refused { op, reason: RefusedReason::QueueFull });
         }
         match self.run(op) {
             Ok((frame, state)) => {
-                self.answers.push_back(MediaDone {
-                    token,
-                    frame,
-                    result: Ok(state),
-                });
+                self.answers.push_back(MediaDone { token, frame, result: Ok(state) });
                 Ok(())
             }
-            Err((op, rule)) => Err(Refused {
-                op,
-                reason: RefusedReason::Rule(rule),
-            }),
+            Err((op, rule)) => Err(Refused { op, reason: RefusedReason::Rule(rule) }),
         }
     }
 
@@ -181,20 +163,11 @@ mod tests {
     }
 
     fn program(page: PageAddress, fill: u8) -> MediaOp {
-        MediaOp::Program {
-            page,
-            frame: frame(fill),
-        }
+        MediaOp::Program { page, frame: frame(fill) }
     }
 
     fn read(media: &mut MemoryMedia, page: PageAddress) -> Option<u8> {
-        let done = answer(
-            media,
-            MediaOp::Read {
-                page,
-                frame: frame(0xEE),
-            },
-        );
+        let done = answer(media, MediaOp::Read { page, frame: frame(0xEE) });
         match done.result.unwrap() {
             PageState::Blank => None,
             PageState::Programmed => {
@@ -234,32 +207,14 @@ mod tests {
     fn what_flash_cannot_do_is_refused_and_changes_nothing() {
         let mut media = media(1);
         let rule = |rule| RefusedReason::Rule(rule);
-        assert_eq!(
-            refusal(&mut media, program(page(0, 1), 1)),
-            rule(NandRule::OutOfOrder)
-        );
+        assert_eq!(refusal(&mut media, program(page(0, 1), 1)), rule(NandRule::OutOfOrder));
         answer(&mut media, program(page(0, 0), 1));
-        assert_eq!(
-            refusal(&mut media, program(page(0, 0), 2)),
-            rule(NandRule::ProgrammedTwice)
-        );
-        assert_eq!(
-            refusal(&mut media, program(page(1, 0), 2)),
-            rule(NandRule::OutsideGeometry)
-        );
-        assert_eq!(
-            refusal(&mut media, program(page(0, 64), 2)),
-            rule(NandRule::OutsideGeometry)
-        );
+        assert_eq!(refusal(&mut media, program(page(0, 0), 2)), rule(NandRule::ProgrammedTwice));
+        assert_eq!(refusal(&mut media, program(page(1, 0), 2)), rule(NandRule::OutsideGeometry));
+        assert_eq!(refusal(&mut media, program(page(0, 64), 2)), rule(NandRule::OutsideGeometry));
         let block = BlockId(u32::MAX);
-        assert_eq!(
-            refusal(&mut media, MediaOp::Erase { block }),
-            rule(NandRule::OutsideGeometry)
-        );
-        let outside = MediaOp::Read {
-            page: page(9, 0),
-            frame: frame(0),
-        };
+        assert_eq!(refusal(&mut media, MediaOp::Erase { block }), rule(NandRule::OutsideGeometry));
+        let outside = MediaOp::Read { page: page(9, 0), frame: frame(0) };
         assert_eq!(refusal(&mut media, outside), rule(NandRule::OutsideGeometry));
         assert_eq!(read(&mut media, page(0, 0)), Some(1));
     }
@@ -268,13 +223,9 @@ mod tests {
     fn a_full_queue_is_a_value_and_gives_the_frame_back() {
         let mut media = media(1);
         for number in 0..QUEUE_MAX as u64 {
-            media
-                .submit(MediaToken(number), MediaOp::Flush, Nanos::ZERO)
-                .unwrap();
+            media.submit(MediaToken(number), MediaOp::Flush, Nanos::ZERO).unwrap();
         }
-        let refused = media
-            .submit(MediaToken(0), program(page(0, 0), 1), Nanos::ZERO)
-            .unwrap_err();
+        let refused = media.submit(MediaToken(0), program(page(0, 0), 1), Nanos::ZERO).unwrap_err();
         assert_eq!(refused.reason, RefusedReason::QueueFull);
         assert!(matches!(refused.op, MediaOp::Program { .. }));
         let mut done = Vec::new();

@@ -44,19 +44,13 @@ impl NandRules {
     /// All blocks erased.
     #[must_use]
     pub fn erased(geometry: Geometry) -> Self {
-        Self {
-            geometry,
-            next_page: vec![0; geometry.blocks as usize],
-        }
+        Self { geometry, next_page: vec![0; geometry.blocks as usize] }
     }
 
     /// No block may be programmed before it is erased: the state after opening a medium that was used before.
     #[must_use]
     pub fn unknown(geometry: Geometry) -> Self {
-        Self {
-            geometry,
-            next_page: vec![UNKNOWN; geometry.blocks as usize],
-        }
+        Self { geometry, next_page: vec![UNKNOWN; geometry.blocks as usize] }
     }
 
     /// Checks a read.
@@ -64,11 +58,7 @@ impl NandRules {
     /// # Errors
     /// The page lies outside the medium.
     pub fn read(&self, page: PageAddress) -> Result<(), NandRule> {
-        if self.geometry.contains(page) {
-            Ok(())
-        } else {
-            Err(NandRule::OutsideGeometry)
-        }
+        if self.geometry.contains(page) { Ok(()) } else { Err(NandRule::OutsideGeometry) }
     }
 
     /// Checks a program and moves the write pointer.

@@ -27,10 +27,7 @@ pub(super) fn newest<M: Media>(
 ) -> Result<Option<Loaded>, MediaError> {
     let mut checkpoints: BTreeMap<u64, Vec<(u64, BlockId)>> = BTreeMap::new();
     for block in (0..utl.geometry.blocks).map(BlockId) {
-        if let Some(spare) = survey
-            .spare(block)
-            .filter(|spare| spare.kind == PageKind::Checkpoint)
-        {
+        if let Some(spare) = survey.spare(block).filter(|spare| spare.kind == PageKind::Checkpoint) {
             let (id, part) = split_part(spare.context);
             checkpoints.entry(id).or_default().push((part, block));
         }
@@ -55,19 +52,14 @@ fn read_stream<M: Media>(
     now: &mut Nanos,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Option<Vec<u8>>, MediaError> {
-    let pages = blocks
-        .iter()
-        .flat_map(|block| (0..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
+    let pages =
+        blocks.iter().flat_map(|block| (0..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
     let total = (blocks.len() * PAGES_PER_BLOCK) as u64;
     let mut stream = Vec::with_capacity(blocks.len() * PAGES_PER_BLOCK * PAGE_DATA_BYTES);
     let (mut next_part, mut ended, mut broken, mut done) = (0, false, false, 0);
     read_pages(&mut utl.media, now, pages, |page, bytes| {
         done += 1;
-        progress(Progress {
-            stage: "checkpoint",
-            done,
-            total,
-        });
+        progress(Progress { stage: "checkpoint", done, total });
         if ended || broken {
             return;
         }
@@ -112,10 +104,7 @@ pub(super) fn adopt<M: Media>(
     for (number, block) in scanned.blocks.iter().filter(|(_, block)| block.order <= end) {
         found.insert(block.order, (*number, *block));
     }
-    let order: Vec<(u64, BlockId)> = found
-        .iter()
-        .map(|(order, (number, _))| (*order, *number))
-        .collect();
+    let order: Vec<(u64, BlockId)> = found.iter().map(|(order, (number, _))| (*order, *number)).collect();
     for pair in order.windows(2) {
         let goes_on = survey.spare(pair[1].1).is_some_and(|spare| spare.continues != 0);
         if let Some((_, block)) = found.get_mut(&pair[0].0).filter(|_| goes_on) {
@@ -129,8 +118,7 @@ pub(super) fn adopt<M: Media>(
         let order = survey.spare(*number).map_or(0, |spare| spare.order);
         utl.blocks.adopt(*number, checkpoint_block(order));
     }
-    utl.blocks
-        .adopted_all(survey.highest_order.max(scanned.highest_order))
+    utl.blocks.adopted_all(survey.highest_order.max(scanned.highest_order))
 }
 
 /// The highest order up to which no block of the last epoch is missing that was not known to be durable. A block behind a
@@ -176,11 +164,8 @@ pub(super) fn index<M: Media>(utl: &mut Utl<M>, decoded: &Decoded, cleared: &[bo
             && !utl.blocks.get(block).checkpoint
     };
     for (number, entries) in decoded.segments.iter().enumerate() {
-        let kept: Vec<(KeyHash, Entry)> = entries
-            .iter()
-            .filter(|(_, entry)| counts(entry))
-            .copied()
-            .collect();
+        let kept: Vec<(KeyHash, Entry)> =
+            entries.iter().filter(|(_, entry)| counts(entry)).copied().collect();
         // Segments are written in order; one that is not was damaged in a way the checksum missed, and is left out.
         let _ = utl.index.load_segment(number, &kept);
     }

@@ -28,18 +28,9 @@ pub(super) fn replay<M: Media>(
     now: &mut Nanos,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), MediaError> {
-    let durable = scanned
-        .durable
-        .max(decoded.map_or(Sequence(0), |decoded| decoded.durable));
-    let last = scanned
-        .lines
-        .iter()
-        .map(|line| line.sequence)
-        .max()
-        .unwrap_or_default();
-    let last = last
-        .max(decoded.map_or(Sequence(0), |decoded| decoded.sequence))
-        .max(durable);
+    let durable = scanned.durable.max(decoded.map_or(Sequence(0), |decoded| decoded.durable));
+    let last = scanned.lines.iter().map(|line| line.sequence).max().unwrap_or_default();
+    let last = last.max(decoded.map_or(Sequence(0), |decoded| decoded.sequence)).max(durable);
     let mut lines = scanned.lines;
     lines.retain(|line| utl.blocks.get(line.address.block()).order == line.order);
     discard_incomplete(&mut lines, durable, recovered);
@@ -67,11 +58,7 @@ pub(super) fn replay<M: Media>(
     utl.log.resume(next, recovered.accepted_order);
     utl.last_removal = last;
     utl.commit = Commit::new(last, durable, recovered.accepted_order);
-    let stamp = if recovered.debris.is_empty() {
-        last
-    } else {
-        durable
-    };
+    let stamp = if recovered.debris.is_empty() { last } else { durable };
     utl.log.stamp_durable(stamp, recovered.accepted_order);
     Ok(())
 }
@@ -82,10 +69,7 @@ fn discard_incomplete(lines: &mut Vec<Line>, durable: Sequence, recovered: &mut 
     for line in lines.iter().filter(|line| line.sequence > durable) {
         // A moved copy stands alone, and then so does what it is a copy of.
         let flags = line.flags & FLAGS_BATCH;
-        batch
-            .entry(line.sequence)
-            .and_modify(|all| *all &= flags)
-            .or_insert(flags);
+        batch.entry(line.sequence).and_modify(|all| *all &= flags).or_insert(flags);
     }
     let mut discarded = BTreeSet::new();
     let mut lacks = |(sequence, flags): (&Sequence, &u8), flag: u8, neighbour: u64| {
@@ -96,17 +80,10 @@ fn discard_incomplete(lines: &mut Vec<Line>, durable: Sequence, recovered: &mut 
             discarded.insert(*sequence);
         }
     };
-    batch
-        .iter()
-        .for_each(|entry| lacks(entry, FLAG_BATCH_REST, entry.0.0 - 1));
-    batch
-        .iter()
-        .rev()
-        .for_each(|entry| lacks(entry, FLAG_BATCH_MORE, entry.0.0 + 1));
+    batch.iter().for_each(|entry| lacks(entry, FLAG_BATCH_REST, entry.0.0 - 1));
+    batch.iter().rev().for_each(|entry| lacks(entry, FLAG_BATCH_MORE, entry.0.0 + 1));
     // The end may have been found missing after the front was looked at: once more from the front.
-    batch
-        .iter()
-        .for_each(|entry| lacks(entry, FLAG_BATCH_REST, entry.0.0 - 1));
+    batch.iter().for_each(|entry| lacks(entry, FLAG_BATCH_REST, entry.0.0 - 1));
     lines.retain(|line| {
         let keep = !discarded.contains(&line.sequence);
         if !keep {
@@ -136,10 +113,7 @@ fn clears<M: Media>(utl: &mut Utl<M>, lines: &[Line], decoded: Option<&Decoded>)
 }
 
 fn keep_tombstones<M: Media>(utl: &mut Utl<M>, lines: &[Line]) {
-    for line in lines
-        .iter()
-        .filter(|line| line.flags & (FLAG_TOMBSTONE | FLAG_CLEAR) != 0)
-    {
+    for line in lines.iter().filter(|line| line.flags & (FLAG_TOMBSTONE | FLAG_CLEAR) != 0) {
         utl.blocks.add_tombstone(line.address, line.units, line.sequence);
     }
 }
@@ -173,17 +147,8 @@ fn apply<M: Media>(utl: &mut Utl<M>, line: &Line, has_base: bool, now: &mut Nano
         utl.index.remove(line.hash, found.entry.address);
     }
     if line.flags & FLAG_TOMBSTONE == 0 {
-        let lifetime = if line.expiry_ms == 0 {
-            Lifetime::Unlimited
-        } else {
-            Lifetime::Limited
-        };
-        let entry = Entry {
-            address: line.address,
-            units: line.units,
-            namespace: line.namespace,
-            lifetime,
-        };
+        let lifetime = if line.expiry_ms == 0 { Lifetime::Unlimited } else { Lifetime::Limited };
+        let entry = Entry { address: line.address, units: line.units, namespace: line.namespace, lifetime };
         utl.index.insert(line.hash, entry);
         utl.expiry.insert(line.expiry_ms, line.hash, line.address);
     }

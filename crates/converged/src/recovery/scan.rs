@@ -96,11 +96,7 @@ impl BlockPages {
 
     /// The life of the block that its pages belong to: a page of an older life is not part of it.
     fn life(&self) -> Option<PageSpare> {
-        self.spares
-            .iter()
-            .flatten()
-            .copied()
-            .max_by_key(|spare| spare.order)
+        self.spares.iter().flatten().copied().max_by_key(|spare| spare.order)
     }
 }
 
@@ -123,16 +119,10 @@ pub(super) fn scan<M: Media>(
 ) -> Result<Scanned, MediaError> {
     let blocks = survey.log_blocks(start_order);
     let total = blocks.len() as u64;
-    let pages = blocks
-        .iter()
-        .flat_map(|block| (0..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
+    let pages =
+        blocks.iter().flat_map(|block| (0..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
     let hasher = utl.hasher;
-    let mut scanner = Scanner {
-        survey,
-        found: Scanned::default(),
-        hasher,
-        chain: None,
-    };
+    let mut scanner = Scanner { survey, found: Scanned::default(), hasher, chain: None };
     let mut current: Option<BlockPages> = None;
     let mut done = 0;
     read_pages(&mut utl.media, now, pages, |page, bytes| {
@@ -143,11 +133,7 @@ pub(super) fn scan<M: Media>(
                 scanner.block(&whole);
             }
             done += 1;
-            progress(Progress {
-                stage: "scan",
-                done,
-                total,
-            });
+            progress(Progress { stage: "scan", done, total });
         }
     })?;
     utl.stats.damaged += scanner.found.damaged;
@@ -165,17 +151,10 @@ impl Scanner<'_> {
     fn block(&mut self, pages: &BlockPages) {
         let Some(life) = pages.life() else { return };
         self.found.highest_order = self.found.highest_order.max(life.order);
-        let taken = self
-            .found
-            .blocks
-            .last()
-            .is_some_and(|(_, block)| block.order >= life.order);
+        let taken = self.found.blocks.last().is_some_and(|(_, block)| block.order >= life.order);
         // Where the first page still shows an older life, the first page of the younger one was never programmed whole:
         // nothing of it was durable, and what the older one held had moved away before the erase.
-        let outlived = self
-            .survey
-            .spare(pages.block)
-            .is_some_and(|first| first.order != life.order);
+        let outlived = self.survey.spare(pages.block).is_some_and(|first| first.order != life.order);
         if life.kind == PageKind::Checkpoint || !self.survey.is_accepted(life.order) || taken || outlived {
             return;
         }
@@ -221,13 +200,7 @@ impl Scanner<'_> {
     fn damage(&mut self, block: BlockId) {
         self.found.damaged += 1;
         self.found.suspect.insert(block);
-        if let Some((_, found)) = self
-            .found
-            .blocks
-            .iter_mut()
-            .rev()
-            .find(|(number, _)| *number == block)
-        {
+        if let Some((_, found)) = self.found.blocks.iter_mut().rev().find(|(number, _)| *number == block) {
             found.suspect = true;
         }
     }
@@ -237,9 +210,8 @@ impl Scanner<'_> {
         let Some(mut chain) = self.chain.take() else {
             return;
         };
-        let continues = pages.spares[0]
-            .filter(|spare| spare.order == life.order)
-            .map_or(0, |spare| spare.continues);
+        let continues =
+            pages.spares[0].filter(|spare| spare.order == life.order).map_or(0, |spare| spare.continues);
         if continues != chain.address.0 + 1 {
             self.damage(chain.address.block());
             return;
@@ -270,12 +242,7 @@ impl Scanner<'_> {
             if at + bytes > pages.data.len() {
                 let mut chained = Vec::with_capacity(bytes);
                 chained.extend_from_slice(&pages.data[at..]);
-                self.chain = Some(Chain {
-                    address,
-                    order: spare.order,
-                    bytes: chained,
-                    wanted: bytes,
-                });
+                self.chain = Some(Chain { address, order: spare.order, bytes: chained, wanted: bytes });
                 return;
             }
             if !self.record(&pages.data[at..at + bytes], address, spare.order) {

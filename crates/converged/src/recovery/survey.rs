@@ -40,9 +40,7 @@ impl Survey {
     /// cut had left it incomplete, must stay away for ever.
     pub(super) fn is_accepted(&self, order: u64) -> bool {
         let later = self.accepted.range((order >> EPOCH_SHIFT) + 1..);
-        later
-            .map(|(_, accepted)| *accepted)
-            .all(|accepted| order <= accepted)
+        later.map(|(_, accepted)| *accepted).all(|accepted| order <= accepted)
     }
 
     /// The blocks of the log from `start_order` on, in order, and those whose first page says nothing.
@@ -105,17 +103,7 @@ pub(super) fn survey<M: Media>(
             }
         }
         first_pages.push(first);
-        progress(Progress {
-            stage: "survey",
-            done: first_pages.len() as u64,
-            total,
-        });
+        progress(Progress { stage: "survey", done: first_pages.len() as u64, total });
     })?;
-    Ok(Survey {
-        first_pages,
-        checkpoint_next,
-        highest_order,
-        durable_order,
-        accepted,
-    })
+    Ok(Survey { first_pages, checkpoint_next, highest_order, durable_order, accepted })
 }

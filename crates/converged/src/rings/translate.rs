@@ -32,17 +32,9 @@ impl Request {
         device: &Device<M>,
     ) -> Result<Self, Status> {
         let namespace = io.namespace;
-        let request = |command, answer| Self {
-            namespace,
-            command,
-            answer,
-        };
+        let request = |command, answer| Self { namespace, command, answer };
         Ok(match io.operation {
-            IoOperation::Store {
-                key,
-                value,
-                condition,
-            } => {
+            IoOperation::Store { key, value, condition } => {
                 let value = segments(memory, value)?;
                 request(store(keys.keep(key.as_bytes()), value, condition), Answer::Status)
             }
@@ -61,24 +53,19 @@ impl Request {
                 request(retrieve(key, sink, buffer), Answer::Length)
             }
             IoOperation::Delete { key } => {
-                let command = Command::Delete {
-                    key: keys.keep(key.as_bytes()),
-                    condition: Condition::Always,
-                };
+                let command =
+                    Command::Delete { key: keys.keep(key.as_bytes()), condition: Condition::Always };
                 request(command, Answer::Removal)
             }
             IoOperation::Exist { key } => {
-                let command = Command::Exist {
-                    key: keys.keep(key.as_bytes()),
-                    release: Release::WhenDurable,
-                };
+                let command =
+                    Command::Exist { key: keys.keep(key.as_bytes()), release: Release::WhenDurable };
                 request(command, Answer::Status)
             }
             IoOperation::Flush => request(Command::Flush, Answer::Status),
             IoOperation::List { from, buffer } => {
-                let from = from.map_or(ListPosition::START, |key| {
-                    device.position_of(namespace, key.as_bytes())
-                });
+                let from =
+                    from.map_or(ListPosition::START, |key| device.position_of(namespace, key.as_bytes()));
                 let list = ListAnswer::new(namespace, from, segments(memory, buffer)?);
                 let list = list.ok_or(Status::INVALID_FIELD)?;
                 request(list.next_command().1, Answer::List(Box::new(list)))
@@ -106,12 +93,7 @@ impl Keys {
 }
 
 fn store(key: Bytes, value: Segments, condition: Condition) -> Command {
-    Command::Store {
-        key,
-        value: Payload::Client(value),
-        condition,
-        expiry: Expiry::Never,
-    }
+    Command::Store { key, value: Payload::Client(value), condition, expiry: Expiry::Never }
 }
 
 fn retrieve(key: Bytes, sink: Segments, buffer: IovaRange) -> Command {
@@ -125,9 +107,7 @@ fn retrieve(key: Bytes, sink: Segments, buffer: IovaRange) -> Command {
 
 #[inline]
 fn segments(memory: &ClientMemory, range: IovaRange) -> Result<Segments, Status> {
-    memory
-        .resolve(range.start, u64::from(range.bytes))
-        .map_err(|_| Status::DATA_TRANSFER_ERROR)
+    memory.resolve(range.start, u64::from(range.bytes)).map_err(|_| Status::DATA_TRANSFER_ERROR)
 }
 
 /// A key of the UIO commands, copied before it is looked at: its client may go on writing there.

@@ -67,10 +67,7 @@ impl Collector {
 
     /// The next block whose moved records are durable.
     pub(super) fn next_erase(&self, durable_barrier: u64) -> Option<BlockId> {
-        self.evacuated
-            .front()
-            .filter(|(_, barrier)| *barrier <= durable_barrier)
-            .map(|(block, _)| *block)
+        self.evacuated.front().filter(|(_, barrier)| *barrier <= durable_barrier).map(|(block, _)| *block)
     }
 
     pub(super) fn erase_accepted(&mut self) {
@@ -165,12 +162,7 @@ impl<M: Media> Utl<M> {
             Some(block) => Some(block),
             None => self.next_victim(),
         };
-        self.collector.victim = victim.map(|block| Victim {
-            block,
-            page: 0,
-            offset: 0,
-            head_done: false,
-        });
+        self.collector.victim = victim.map(|block| Victim { block, page: 0, offset: 0, head_done: false });
         victim.is_some()
     }
 
@@ -184,14 +176,8 @@ impl<M: Media> Utl<M> {
             return None;
         }
         // Tombstones that wait for the oldest block pile up under greedy; then the oldest goes first.
-        let policy = if self.tombstones_pile_up() {
-            VictimPolicy::Fifo
-        } else {
-            self.collector.policy
-        };
-        let victim = self
-            .blocks
-            .victim(policy, (self.commit.witnessed, self.commit.witnessed_order));
+        let policy = if self.tombstones_pile_up() { VictimPolicy::Fifo } else { self.collector.policy };
+        let victim = self.blocks.victim(policy, (self.commit.witnessed, self.commit.witnessed_order));
         let hopeless = |block: &BlockId| {
             policy == VictimPolicy::Greedy && self.blocks.cost(*block) as usize > BLOCK_DATA_BYTES / 64 * 63
         };
@@ -250,45 +236,28 @@ impl<M: Media> Utl<M> {
             return Ok(false);
         }
         let page = page_of(victim.block, victim.page);
-        let spare = self
-            .page(page)
-            .and_then(|bytes| PageSpare::decode(bytes, page.page));
+        let spare = self.page(page).and_then(|bytes| PageSpare::decode(bytes, page.page));
         // A page of the block's earlier life may have outlived an erase that a power cut interrupted.
         let order = self.blocks.get(victim.block).order;
         let Some(spare) = spare.filter(|spare| spare.kind == PageKind::Log && spare.order == order) else {
-            self.collector.victim = Some(Victim {
-                page: victim.page + 1,
-                offset: 0,
-                ..victim
-            });
+            self.collector.victim = Some(Victim { page: victim.page + 1, offset: 0, ..victim });
             return Ok(true);
         };
         if victim.page == 0 && !victim.head_done {
             if spare.continues != 0
-                && self
-                    .blocks
-                    .leads_to(RecordAddress(spare.continues - 1).block(), victim.block)
+                && self.blocks.leads_to(RecordAddress(spare.continues - 1).block(), victim.block)
             {
                 self.move_at(RecordAddress(spare.continues - 1))?;
             }
             victim.head_done = true;
         }
         if spare.first == NO_RECORD {
-            self.collector.victim = Some(Victim {
-                page: victim.page + 1,
-                offset: 0,
-                ..victim
-            });
+            self.collector.victim = Some(Victim { page: victim.page + 1, offset: 0, ..victim });
             return Ok(true);
         }
-        let offset = victim
-            .offset
-            .max(victim.page * PAGE_DATA_BYTES + usize::from(spare.first));
+        let offset = victim.offset.max(victim.page * PAGE_DATA_BYTES + usize::from(spare.first));
         let address = RecordAddress::in_block(victim.block, offset);
-        let next = self
-            .move_at(address)?
-            .unwrap_or((victim.page + 1) * PAGE_DATA_BYTES - offset)
-            + offset;
+        let next = self.move_at(address)?.unwrap_or((victim.page + 1) * PAGE_DATA_BYTES - offset) + offset;
         let page_end = victim.page * PAGE_DATA_BYTES + usize::from(spare.used);
         if next >= page_end {
             victim.page += 1;
@@ -306,9 +275,8 @@ impl<M: Media> Utl<M> {
         if self.traits.addressable || from >= pages || self.page(page_of(block, from)).is_some() {
             return Ok(());
         }
-        let missing = (from..pages)
-            .map(|page| page_of(block, page))
-            .filter(|page| self.page(*page).is_none());
+        let missing =
+            (from..pages).map(|page| page_of(block, page)).filter(|page| self.page(*page).is_none());
         Err(Stall::Pages(missing.collect()))
     }
 
@@ -324,11 +292,7 @@ impl<M: Media> Utl<M> {
         let Some(header) = self.header(probe, super::Reach::Key)? else {
             return Ok(None);
         };
-        let entry = Entry {
-            units: header.units(),
-            namespace: header.namespace,
-            ..probe
-        };
+        let entry = Entry { units: header.units(), namespace: header.namespace, ..probe };
         let bytes = entry.units as usize * UNIT_BYTES;
         if self.blocks.get(address.block()).suspect && !self.is_intact(entry, &header)? {
             // Recovery stopped here too: it believed nothing behind a damaged record of the same page.
@@ -372,24 +336,9 @@ impl<M: Media> Utl<M> {
             return Ok(Moved::Damaged);
         }
         let address = self.append_moved(entry, header)?;
-        let lifetime = if header.expiry_ms == 0 {
-            Lifetime::Unlimited
-        } else {
-            Lifetime::Limited
-        };
-        let swapped = self.index.replace(
-            hash,
-            entry.address,
-            Entry {
-                address,
-                lifetime,
-                ..entry
-            },
-        );
-        assert!(
-            swapped,
-            "a record left the index while it was moved, though nothing ran in between"
-        );
+        let lifetime = if header.expiry_ms == 0 { Lifetime::Unlimited } else { Lifetime::Limited };
+        let swapped = self.index.replace(hash, entry.address, Entry { address, lifetime, ..entry });
+        assert!(swapped, "a record left the index while it was moved, though nothing ran in between");
         self.blocks.remove_live(entry.address, entry.units);
         self.blocks.add_live(address, entry.units);
         if lifetime == Lifetime::Limited {
@@ -474,7 +423,4 @@ const fn page_of(block: BlockId, page: usize) -> PageAddress {
     PageAddress::new(block, page as u8)
 }
 
-const _: () = assert!(
-    RESERVE_BLOCKS >= 2,
-    "one to move into, one to close while it is being opened"
-);
+const _: () = assert!(RESERVE_BLOCKS >= 2, "one to move into, one to close while it is being opened");

@@ -48,21 +48,11 @@ impl<'a, M: Media> Gather<'a, M> {
             match utl.blocks.get(block).next {
                 Some(next) => block = next,
                 None => {
-                    return Self {
-                        utl,
-                        block,
-                        offset: 0,
-                        left: 0,
-                    };
+                    return Self { utl, block, offset: 0, left: 0 };
                 }
             }
         }
-        Self {
-            utl,
-            block,
-            offset,
-            left: len,
-        }
+        Self { utl, block, offset, left: len }
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "a page number within a block")]
@@ -155,9 +145,7 @@ impl<M: Media> Utl<M> {
             bytes[filled..filled + piece.len()].copy_from_slice(piece);
             filled += piece.len();
         }
-        Ok((filled == HEADER_BYTES)
-            .then(|| RecordHeader::decode(&bytes).ok())
-            .flatten())
+        Ok((filled == HEADER_BYTES).then(|| RecordHeader::decode(&bytes).ok()).flatten())
     }
 
     /// Whether the record's key is this one.
@@ -185,10 +173,7 @@ impl<M: Media> Utl<M> {
         }
         let mut crc = 0;
         for piece in Gather::new(self, entry.address, 4, header.payload_end() - 4) {
-            crc = crc32c(
-                crc,
-                piece.map_err(|_| self.all_pages(entry.address, header.payload_end()))?,
-            );
+            crc = crc32c(crc, piece.map_err(|_| self.all_pages(entry.address, header.payload_end()))?);
         }
         Ok(crc == header.crc)
     }
@@ -211,10 +196,7 @@ impl<M: Media> Utl<M> {
             match self.header(entry, reach)? {
                 Some(header) if header.units() == entry.units => {
                     if self.carries(entry, &header, key)? {
-                        return Ok(Some(Found {
-                            entry,
-                            header: Some(header),
-                        }));
+                        return Ok(Some(Found { entry, header: Some(header) }));
                     }
                     // Another key with the same 60 bits, or this key with a damaged byte: the checksum tells.
                     if !self.is_intact(entry, &header)? {
@@ -243,11 +225,7 @@ impl<M: Media> Utl<M> {
             crc = crc32c(crc, piece.map_err(stall)?);
         }
         let value_bytes = header.value_bytes.min(bytes_max) as usize;
-        let start = if let Sink::Bytes(bytes) = sink {
-            bytes.len()
-        } else {
-            0
-        };
+        let start = if let Sink::Bytes(bytes) = sink { bytes.len() } else { 0 };
         let copied = match sink {
             Sink::Bytes(bytes) => self.append_value(entry.address, key_end, value_bytes, crc, bytes),
             Sink::Client(segments) => self.copy_value(entry.address, key_end, value_bytes, crc, segments),
@@ -255,9 +233,7 @@ impl<M: Media> Utl<M> {
         let intact = copied.and_then(|(taken, crc)| {
             let rest = header.value_bytes as usize - taken;
             let mut pieces = Gather::new(self, entry.address, key_end + taken, rest);
-            pieces
-                .try_fold(crc, |crc, piece| Ok(crc32c(crc, piece?)))
-                .map(|crc| crc == header.crc)
+            pieces.try_fold(crc, |crc, piece| Ok(crc32c(crc, piece?))).map(|crc| crc == header.crc)
         });
         if let Sink::Bytes(bytes) = sink
             && intact != Ok(true)

@@ -60,27 +60,12 @@ impl<M: Media> Utl<M> {
         };
         let units = header.units();
         let payload = [Source::Bytes(new.key), value];
-        let address = self.log.append(
-            &mut self.dram,
-            &mut self.blocks,
-            &header,
-            Checksum::Compute,
-            &payload,
-        );
+        let address = self.log.append(&mut self.dram, &mut self.blocks, &header, Checksum::Compute, &payload);
         self.log.advance();
         self.stats.client_bytes += u64::from(units) * UNIT_BYTES as u64;
         if new.value.is_some() {
-            let lifetime = if new.expiry_ms == 0 {
-                Lifetime::Unlimited
-            } else {
-                Lifetime::Limited
-            };
-            let entry = Entry {
-                address,
-                units,
-                namespace: new.namespace,
-                lifetime,
-            };
+            let lifetime = if new.expiry_ms == 0 { Lifetime::Unlimited } else { Lifetime::Limited };
+            let entry = Entry { address, units, namespace: new.namespace, lifetime };
             self.put_entry(new.hash, entry, old);
             self.expiry.insert(new.expiry_ms, new.hash, address);
             self.blocks.add_live(address, units);
@@ -120,9 +105,7 @@ impl<M: Media> Utl<M> {
             match old.header {
                 Some(header) => self.expiry.remove(header.expiry_ms, hash, old.entry.address),
                 // The damaged header no longer says when: the queue is searched. Rare, and linear.
-                None => self
-                    .expiry
-                    .retain(|at, address| (at, address) != (hash, old.entry.address)),
+                None => self.expiry.retain(|at, address| (at, address) != (hash, old.entry.address)),
             }
         }
     }
@@ -139,9 +122,7 @@ impl<M: Media> Utl<M> {
             sequence,
             expiry_ms: 0,
         };
-        let address = self
-            .log
-            .append(&mut self.dram, &mut self.blocks, &header, Checksum::Compute, &[]);
+        let address = self.log.append(&mut self.dram, &mut self.blocks, &header, Checksum::Compute, &[]);
         self.log.advance();
         self.blocks.add_tombstone(address, header.units(), sequence);
         self.last_removal = sequence;

@@ -27,19 +27,10 @@ fn every_kv_command_runs_end_to_end() {
     let mut client = bench.client(8, QueueKind::Kv);
     let value = client.write(0, b"the value");
     let put = |options| store(1, key(b"k"), value, options);
-    assert_eq!(
-        bench.run(&mut client, put(StoreOptions::ONLY_IF_EXISTS)).0,
-        Status::KEY_DOES_NOT_EXIST
-    );
+    assert_eq!(bench.run(&mut client, put(StoreOptions::ONLY_IF_EXISTS)).0, Status::KEY_DOES_NOT_EXIST);
     assert_eq!(bench.run(&mut client, put(StoreOptions::NONE)).0, Status::SUCCESS);
-    assert_eq!(
-        bench.run(&mut client, put(StoreOptions::ONLY_IF_ABSENT)).0,
-        Status::KEY_EXISTS
-    );
-    assert_eq!(
-        bench.run(&mut client, retrieve(1, key(b"k"), at(100, 64))),
-        (Status::SUCCESS, 9)
-    );
+    assert_eq!(bench.run(&mut client, put(StoreOptions::ONLY_IF_ABSENT)).0, Status::KEY_EXISTS);
+    assert_eq!(bench.run(&mut client, retrieve(1, key(b"k"), at(100, 64))), (Status::SUCCESS, 9));
     assert_eq!(client.read(100, 10), b"the value\0");
     assert_eq!(
         bench.run(&mut client, retrieve(1, key(b"k"), at(200, 3))),
@@ -61,10 +52,7 @@ fn every_kv_command_runs_end_to_end() {
         Status::SUCCESS,
         "deleting what is not there is no failure"
     );
-    assert_eq!(
-        bench.run(&mut client, retrieve(1, key(b"k"), at(0, 8))),
-        (Status::KEY_DOES_NOT_EXIST, 0)
-    );
+    assert_eq!(bench.run(&mut client, retrieve(1, key(b"k"), at(0, 8))), (Status::KEY_DOES_NOT_EXIST, 0));
     assert_eq!(bench.face.in_flight(), 0);
 }
 
@@ -76,10 +64,7 @@ fn uio_put_and_get_name_long_keys_by_address() {
     let long = client.write(0, &name);
     let value = client.write(5_000, &[7; 10_000]);
     assert_eq!(bench.run(&mut client, uio_put(1, long, value)).0, Status::SUCCESS);
-    assert_eq!(
-        bench.run(&mut client, uio_get(1, long, at(20_000, 20_000))),
-        (Status::SUCCESS, 10_000)
-    );
+    assert_eq!(bench.run(&mut client, uio_get(1, long, at(20_000, 20_000))), (Status::SUCCESS, 10_000));
     assert_eq!(client.read(20_000, 10_000), [7; 10_000]);
     let mut plain = bench.client(8, QueueKind::Kv);
     assert_eq!(
@@ -97,9 +82,7 @@ fn lists_hold_the_complete_keys_that_fit_and_go_on_from_a_key() {
     for number in 0..5_000_u32 {
         let name = number.to_le_bytes();
         assert_eq!(
-            bench
-                .run(&mut client, store(1, key(&name), at(0, 1), StoreOptions::NONE))
-                .0,
+            bench.run(&mut client, store(1, key(&name), at(0, 1), StoreOptions::NONE)).0,
             Status::SUCCESS
         );
         wanted.push(name.to_vec());
@@ -107,10 +90,7 @@ fn lists_hold_the_complete_keys_that_fit_and_go_on_from_a_key() {
     let long = client.write(0, &[1; 17]);
     bench.run(&mut client, uio_put(1, long, at(0, 1)));
     // More than the device returns at once, and all of it fits.
-    assert_eq!(
-        bench.run(&mut client, list(1, None, at(1_000, 100_000))).0,
-        Status::SUCCESS
-    );
+    assert_eq!(bench.run(&mut client, list(1, None, at(1_000, 100_000))).0, Status::SUCCESS);
     let mut all = listed(&client.read(1_000, 100_000));
     let order = all.clone();
     all.sort();
@@ -122,16 +102,9 @@ fn lists_hold_the_complete_keys_that_fit_and_go_on_from_a_key() {
         client.write(1_000, &[0xAA; 128]);
         // Room for the count and ten keys of four bytes, and two bytes more.
         bench.run(&mut client, list(1, Some(key(&last)), at(1_000, 4 + 10 * 8 + 2)));
-        assert_eq!(
-            client.read(1_084, 2),
-            [0xAA; 2],
-            "nothing is written behind the last key"
-        );
+        assert_eq!(client.read(1_084, 2), [0xAA; 2], "nothing is written behind the last key");
         let page = listed(&client.read(1_000, 84));
-        assert_eq!(
-            page[0], last,
-            "a list starts with the key it was asked to start at"
-        );
+        assert_eq!(page[0], last, "a list starts with the key it was asked to start at");
         if page.len() == 1 {
             break;
         }
@@ -159,9 +132,6 @@ fn the_same_key_is_seen_from_both_sides() {
         condition: Condition::Always,
         expiry: Expiry::Never,
     });
-    assert_eq!(
-        bench.run(&mut client, retrieve(1, key(b"k"), at(50, 50))),
-        (Status::SUCCESS, 7)
-    );
+    assert_eq!(bench.run(&mut client, retrieve(1, key(b"k"), at(50, 50))), (Status::SUCCESS, 7));
     assert_eq!(client.read(50, 7), b"by hand");
 }

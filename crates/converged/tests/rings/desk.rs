@@ -23,10 +23,7 @@ pub(crate) const MEMORY_BYTES: usize = 1 << 20;
 
 pub(crate) fn device() -> Device<MemoryMedia> {
     let media = MemoryMedia::erased(Geometry::with_blocks(64)).expect("a desk in order");
-    let start = Start {
-        now: Nanos::ZERO,
-        wall: WALL,
-    };
+    let start = Start { now: Nanos::ZERO, wall: WALL };
     Device::open(media, DeviceConfig::default(), start, &mut |_| {}).expect("a desk in order")
 }
 
@@ -45,23 +42,15 @@ pub(crate) struct Client {
 
 impl Bench {
     pub(crate) fn new() -> Self {
-        Self {
-            device: device(),
-            face: RingFace::new(RINGS).expect("a desk in order"),
-        }
+        Self { device: device(), face: RingFace::new(RINGS).expect("a desk in order") }
     }
 
     pub(crate) fn client(&mut self, depth: u32, kind: QueueKind) -> Client {
         let id = self.face.add_client();
         let memory = Foreign::anonymous(MEMORY_BYTES).expect("a desk in order");
         let table = self.face.memory(id).expect("a desk in order");
-        table
-            .register(Iova(BASE), memory.clone())
-            .expect("a desk in order");
-        let queue = self
-            .face
-            .create_queue_pair(id, depth, kind)
-            .expect("a desk in order");
+        table.register(Iova(BASE), memory.clone()).expect("a desk in order");
+        let queue = self.face.create_queue_pair(id, depth, kind).expect("a desk in order");
         Client { id, queue, memory }
     }
 
@@ -97,10 +86,7 @@ impl Bench {
             let before = answers.len();
             while let Some(completion) = client.queue.pair.reap().expect("a desk in order") {
                 let answer = (completion.status, completion.result);
-                assert!(
-                    answers.insert(completion.command, answer).is_none(),
-                    "answered twice"
-                );
+                assert!(answers.insert(completion.command, answer).is_none(), "answered twice");
             }
             let _ = client.queue.pair.ring();
             if answers.len() == before {
@@ -110,9 +96,7 @@ impl Bench {
     }
 
     pub(crate) fn direct(&mut self, command: Command) -> headwater_converged::command::Completion {
-        self.device
-            .submit(OTHER, NamespaceId::FIRST, 9, command)
-            .expect("a desk in order");
+        self.device.submit(OTHER, NamespaceId::FIRST, 9, command).expect("a desk in order");
         self.settle();
         self.device.next_completion(OTHER).expect("a desk in order")
     }
@@ -138,10 +122,7 @@ impl Client {
 }
 
 pub(crate) fn at(offset: usize, bytes: usize) -> DataPointer {
-    DataPointer {
-        address: BASE + offset as u64,
-        bytes: u32::try_from(bytes).expect("a desk in order"),
-    }
+    DataPointer { address: BASE + offset as u64, bytes: u32::try_from(bytes).expect("a desk in order") }
 }
 
 pub(crate) fn key(bytes: &[u8]) -> InlineKey {

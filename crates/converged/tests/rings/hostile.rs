@@ -20,47 +20,15 @@ fn malformed_entries_are_answered_and_harm_nobody() {
     let value = good.write(0, b"v");
     let plain = retrieve(1, key(b"k"), at(0, 8));
     let cases = [
-        (
-            SubmissionEntry {
-                opcode: 0x7F,
-                ..plain
-            },
-            Status::INVALID_OPCODE,
-        ),
+        (SubmissionEntry { opcode: 0x7F, ..plain }, Status::INVALID_OPCODE),
         (SubmissionEntry { flags: 0x40, ..plain }, Status::INVALID_FIELD),
-        (
-            SubmissionEntry {
-                prp2: U64::new(1),
-                ..plain
-            },
-            Status::INVALID_FIELD,
-        ),
-        (
-            SubmissionEntry {
-                cdw11: U32::new(17),
-                ..plain
-            },
-            Status::INVALID_FIELD,
-        ),
-        (
-            SubmissionEntry {
-                cdw11: U32::new(0),
-                ..plain
-            },
-            Status::INVALID_KEY_SIZE,
-        ),
+        (SubmissionEntry { prp2: U64::new(1), ..plain }, Status::INVALID_FIELD),
+        (SubmissionEntry { cdw11: U32::new(17), ..plain }, Status::INVALID_FIELD),
+        (SubmissionEntry { cdw11: U32::new(0), ..plain }, Status::INVALID_KEY_SIZE),
         (retrieve(0, key(b"k"), at(0, 8)), Status::INVALID_NAMESPACE),
         (retrieve(17, key(b"k"), at(0, 8)), Status::INVALID_NAMESPACE),
         (
-            store(
-                1,
-                key(b"k"),
-                DataPointer {
-                    address: BASE,
-                    bytes: u32::MAX,
-                },
-                StoreOptions::NONE,
-            ),
+            store(1, key(b"k"), DataPointer { address: BASE, bytes: u32::MAX }, StoreOptions::NONE),
             Status::INVALID_VALUE_SIZE,
         ),
         (list(1, None, at(0, 3)), Status::INVALID_FIELD),
@@ -87,15 +55,9 @@ fn foreign_memory_is_out_of_reach() {
     secret.copy_out(0, b"secret").unwrap();
     let table = bench.face.memory(other.id).unwrap();
     table.register(Iova(1 << 40), secret).unwrap();
-    let theirs = DataPointer {
-        address: 1 << 40,
-        bytes: 6,
-    };
+    let theirs = DataPointer { address: 1 << 40, bytes: 6 };
     let beyond = at(MEMORY_BYTES - 3, 4);
-    let around = DataPointer {
-        address: u64::MAX,
-        bytes: 4,
-    };
+    let around = DataPointer { address: u64::MAX, bytes: 4 };
     for place in [theirs, beyond, around, DataPointer { address: 0, bytes: 1 }] {
         for entry in [
             store(1, key(b"k"), place, StoreOptions::NONE),
@@ -109,16 +71,9 @@ fn foreign_memory_is_out_of_reach() {
             assert_eq!(bench.run(&mut client, entry), (Status::DATA_TRANSFER_ERROR, 0));
         }
     }
-    assert_eq!(
-        bench.run(&mut client, exist(1, key(b"k"))).0,
-        Status::KEY_DOES_NOT_EXIST
-    );
+    assert_eq!(bench.run(&mut client, exist(1, key(b"k"))).0, Status::KEY_DOES_NOT_EXIST);
     let own = store(1, key(b"k"), theirs, StoreOptions::NONE);
-    assert_eq!(
-        bench.run(&mut other, own).0,
-        Status::SUCCESS,
-        "it is the other's own"
-    );
+    assert_eq!(bench.run(&mut other, own).0, Status::SUCCESS, "it is the other's own");
 }
 
 #[test]
@@ -148,10 +103,7 @@ fn a_live_command_id_used_again_is_refused_and_the_first_still_answered() {
     bench.settle();
     let mut answers = raw.reap_all();
     answers.sort_by_key(|(_, status)| status.code);
-    assert_eq!(
-        answers,
-        [(7, Status::COMMAND_ID_CONFLICT), (7, Status::KEY_DOES_NOT_EXIST)]
-    );
+    assert_eq!(answers, [(7, Status::COMMAND_ID_CONFLICT), (7, Status::KEY_DOES_NOT_EXIST)]);
     raw.push(7, flush(1));
     bench.settle();
     assert_eq!(raw.reap_all(), [(7, Status::SUCCESS)], "free again");
@@ -189,15 +141,8 @@ fn an_impossible_doorbell_fails_its_queue_only() {
     bench.face.poll(&mut bench.device);
     raw.ring_impossibly();
     bench.settle();
-    assert!(matches!(
-        bench.face.queue_state(raw.id()),
-        Some(QueueState::Failed(_))
-    ));
-    assert_eq!(
-        raw.reap_all(),
-        [(1, Status::SUCCESS)],
-        "what was taken is answered"
-    );
+    assert!(matches!(bench.face.queue_state(raw.id()), Some(QueueState::Failed(_))));
+    assert_eq!(raw.reap_all(), [(1, Status::SUCCESS)], "what was taken is answered");
     assert_eq!(bench.run(&mut good, flush(1)).0, Status::SUCCESS);
     bench.face.delete_queue(raw.id()).unwrap();
     bench.settle();
@@ -214,21 +159,13 @@ fn scribbling_over_rings_harms_only_the_scribbler() {
         let mut bench = Bench::new();
         let client = bench.face.add_client();
         let memory = Foreign::anonymous(4_096).unwrap();
-        bench
-            .face
-            .memory(client)
-            .unwrap()
-            .register(Iova(BASE), memory)
-            .unwrap();
+        bench.face.memory(client).unwrap().register(Iova(BASE), memory).unwrap();
         let mut raw = RawHost::new(&mut bench.face, client, 8);
         let mut good = bench.client(4, QueueKind::Uio);
         let value = good.write(0, b"mine");
         // In a namespace that no word of the scribbler is likely to name and that no scribble below writes.
         let mine = key(b"mine");
-        assert_eq!(
-            bench.run(&mut good, store(9, mine, value, StoreOptions::NONE)).0,
-            Status::SUCCESS
-        );
+        assert_eq!(bench.run(&mut good, store(9, mine, value, StoreOptions::NONE)).0, Status::SUCCESS);
         for _ in 0..200 {
             match random.u8(..4) {
                 0 => raw.set(random.usize(..), random.u64(..)),
@@ -250,10 +187,7 @@ fn scribbling_over_rings_harms_only_the_scribbler() {
         }
         bench.settle();
         assert_eq!(bench.face.in_flight(), 0, "every command found its end");
-        assert_eq!(
-            bench.run(&mut good, retrieve(9, mine, at(100, 10))),
-            (Status::SUCCESS, 4)
-        );
+        assert_eq!(bench.run(&mut good, retrieve(9, mine, at(100, 10))), (Status::SUCCESS, 4));
         assert_eq!(good.read(100, 5), b"mine\0");
         bench.face.remove_client(client);
         bench.settle();

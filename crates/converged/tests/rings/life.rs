@@ -35,26 +35,15 @@ fn a_busy_device_holds_the_command_and_loses_none() {
     let mut bench = Bench::new();
     let mut client = bench.client(8, QueueKind::Kv);
     for token in 0..OPERATIONS_MAX as u64 {
-        bench
-            .device
-            .submit(OTHER, NamespaceId::FIRST, token, Command::Flush)
-            .unwrap();
+        bench.device.submit(OTHER, NamespaceId::FIRST, token, Command::Flush).unwrap();
     }
     let ids: Vec<_> = (0..8).map(|_| client.submit(exist(1, key(b"k")))).collect();
     assert!(!bench.face.poll(&mut bench.device), "nothing can move");
-    assert_eq!(
-        bench.face.in_flight(),
-        1,
-        "one is held, the others stay in their ring"
-    );
+    assert_eq!(bench.face.in_flight(), 1, "one is held, the others stay in their ring");
     assert!(!bench.face.poll(&mut bench.device));
     let answers = bench.answers(&mut client);
     assert_eq!(answers.len(), ids.len());
-    assert!(
-        answers
-            .values()
-            .all(|(status, _)| *status == Status::KEY_DOES_NOT_EXIST)
-    );
+    assert!(answers.values().all(|(status, _)| *status == Status::KEY_DOES_NOT_EXIST));
 }
 
 #[test]
@@ -97,16 +86,8 @@ fn wake_ups_go_to_sleepers_only() {
     assert!(client.queue.pair.reap().unwrap().is_some());
     client.queue.pair.awake();
     client.queue.pair.submit(flush(1)).unwrap();
-    assert_eq!(
-        client.queue.pair.ring(),
-        Wake::NotNeeded,
-        "a face that polls is not woken"
-    );
-    assert_eq!(
-        bench.face.prepare_sleep(),
-        Sleep::No,
-        "a command came before the sleep"
-    );
+    assert_eq!(client.queue.pair.ring(), Wake::NotNeeded, "a face that polls is not woken");
+    assert_eq!(bench.face.prepare_sleep(), Sleep::No, "a command came before the sleep");
     bench.settle();
 }
 
@@ -122,9 +103,7 @@ fn core(mut device: Device<MemoryMedia>, mut face: RingFace, stop: &AtomicBool) 
             return face;
         }
         if face.prepare_sleep() == Sleep::Until {
-            face.descriptor()
-                .wait(Some(Nanos::from_millis(10_000)))
-                .expect("a wait");
+            face.descriptor().wait(Some(Nanos::from_millis(10_000))).expect("a wait");
         }
     }
 }
@@ -143,12 +122,7 @@ fn a_client_and_a_core_that_both_sleep_never_miss_each_other() {
         while answered < COMMANDS {
             while sent < COMMANDS {
                 let name = key(&(sent % 100).to_le_bytes());
-                if client
-                    .queue
-                    .pair
-                    .submit(store(1, name, value, StoreOptions::NONE))
-                    .is_err()
-                {
+                if client.queue.pair.submit(store(1, name, value, StoreOptions::NONE)).is_err() {
                     break;
                 }
                 sent += 1;

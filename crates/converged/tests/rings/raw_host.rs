@@ -21,22 +21,12 @@ pub(crate) struct RawHost {
 impl RawHost {
     pub(crate) fn new(face: &mut RingFace, client: ClientId, depth: u32) -> Self {
         let slots = QueueSlots::new(depth + 1).expect("a desk in order");
-        let layout = RingLayout {
-            submission_slots: slots,
-            completion_slots: slots,
-        };
+        let layout = RingLayout { submission_slots: slots, completion_slots: slots };
         let memory = SharedWords::zeroed(layout.words());
         let queue = face
             .create_queue_pair_in(client, memory.clone(), depth, QueueKind::Uio)
             .expect("a desk in order");
-        Self {
-            memory,
-            layout,
-            id: queue.id,
-            tail: 0,
-            head: 0,
-            phase: Phase::One,
-        }
+        Self { memory, layout, id: queue.id, tail: 0, head: 0, phase: Phase::One }
     }
 
     pub(crate) fn id(&self) -> QueueId {
@@ -79,8 +69,6 @@ impl RawHost {
 
     /// Everything that can be reaped, as command id and status.
     pub(crate) fn reap_all(&mut self) -> Vec<(u16, Status)> {
-        std::iter::from_fn(|| self.reap())
-            .map(|entry| (entry.command_id.get(), entry.status()))
-            .collect()
+        std::iter::from_fn(|| self.reap()).map(|entry| (entry.command_id.get(), entry.status())).collect()
     }
 }

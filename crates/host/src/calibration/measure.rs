@@ -53,10 +53,7 @@ fn rounds(clock: &Clock, there: &OwnedFd, back: &OwnedFd) -> io::Result<Nanos> {
         spans.push(clock.now().since(before));
     }
     spans.sort_unstable();
-    spans
-        .get(spans.len() / 2)
-        .copied()
-        .ok_or_else(|| io::ErrorKind::TimedOut.into())
+    spans.get(spans.len() / 2).copied().ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
 
 /// Adds to the counter. Its eight bytes are in the order of the machine; the low one is first or last.

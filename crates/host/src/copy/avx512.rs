@@ -49,10 +49,7 @@ fn walk<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     let (steps, rest) = src.as_chunks::<64>();
     let (to_steps, to_rest) = dst.as_chunks_mut::<64>();
     if COPY {
-        assert!(
-            to_steps.len() == steps.len(),
-            "a copy between lengths that differ"
-        );
+        assert!(to_steps.len() == steps.len(), "a copy between lengths that differ");
         to_rest.copy_from_slice(rest);
     }
     let mut take = |step: usize| {
@@ -105,14 +102,8 @@ fn fold_onto(lanes: __m512i, by: __m512i, bytes: __m512i) -> __m512i {
 fn gather(sum: __m512i) -> u32 {
     let by = lanes(const { [multipliers(48), multipliers(32), multipliers(16), [0, 0]] });
     let moved = fold_onto(sum, by, _mm512_setzero_si512());
-    let first = _mm_xor_si128(
-        _mm512_extracti32x4_epi32::<0>(moved),
-        _mm512_extracti32x4_epi32::<1>(moved),
-    );
-    let last = _mm_xor_si128(
-        _mm512_extracti32x4_epi32::<2>(moved),
-        _mm512_extracti32x4_epi32::<3>(sum),
-    );
+    let first = _mm_xor_si128(_mm512_extracti32x4_epi32::<0>(moved), _mm512_extracti32x4_epi32::<1>(moved));
+    let last = _mm_xor_si128(_mm512_extracti32x4_epi32::<2>(moved), _mm512_extracti32x4_epi32::<3>(sum));
     finish(_mm_xor_si128(first, last))
 }
 

@@ -64,12 +64,8 @@ fn choose() -> &'static Kernels {
     best
 }
 
-static PORTABLE: Kernels = Kernels {
-    name: "portable",
-    crc: portable::crc,
-    copy_crc: portable::copy_crc,
-    stream: portable::stream,
-};
+static PORTABLE: Kernels =
+    Kernels { name: "portable", crc: portable::crc, copy_crc: portable::copy_crc, stream: portable::stream };
 
 #[cfg(target_arch = "x86_64")]
 mod tables {

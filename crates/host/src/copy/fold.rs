@@ -8,11 +8,7 @@ pub(super) const POLYNOMIAL: u32 = 0x82F6_3B78;
 
 /// `state * x mod P`.
 const fn times_x(state: u32) -> u32 {
-    if state & 1 == 1 {
-        (state >> 1) ^ POLYNOMIAL
-    } else {
-        state >> 1
-    }
+    if state & 1 == 1 { (state >> 1) ^ POLYNOMIAL } else { state >> 1 }
 }
 
 /// `x^exponent mod P`.
@@ -29,10 +25,7 @@ const fn power_of_x(exponent: usize) -> u32 {
 /// Multipliers for the first and the second eight bytes of a lane that moves `bytes` further. A carry-less product of
 /// reflected numbers comes out one bit low, hence the shift.
 pub(super) const fn multipliers(bytes: usize) -> [u64; 2] {
-    [
-        (power_of_x(bytes * 8 + 32) as u64) << 1,
-        (power_of_x(bytes * 8 - 32) as u64) << 1,
-    ]
+    [(power_of_x(bytes * 8 + 32) as u64) << 1, (power_of_x(bytes * 8 - 32) as u64) << 1]
 }
 
 /// Slicing tables: `TABLES[k][b]` is byte `b` followed by `k` zero bytes.

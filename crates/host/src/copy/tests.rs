@@ -10,11 +10,7 @@ fn bitwise(seed: u32, bytes: &[u8]) -> u32 {
     for &byte in bytes {
         state ^= u32::from(byte);
         for _ in 0..8 {
-            state = if state & 1 == 1 {
-                (state >> 1) ^ POLYNOMIAL
-            } else {
-                state >> 1
-            };
+            state = if state & 1 == 1 { (state >> 1) ^ POLYNOMIAL } else { state >> 1 };
         }
     }
     !state
@@ -49,12 +45,7 @@ fn every_kernel_agrees_with_the_bitwise_definition_at_every_length_and_alignment
             let part = &bytes[offset..offset + length];
             let expected = bitwise(0x1234_5678, part);
             for kernel in available() {
-                assert_eq!(
-                    crc(kernel, 0x1234_5678, part),
-                    expected,
-                    "{} {length} {offset}",
-                    kernel.name
-                );
+                assert_eq!(crc(kernel, 0x1234_5678, part), expected, "{} {length} {offset}", kernel.name);
             }
         }
     }
@@ -70,12 +61,7 @@ fn copy_and_crc_in_one_pass_touches_exactly_the_destination() {
             for kernel in available() {
                 let mut dst = vec![0xA5; length + 2 + offset];
                 let room = &mut dst[offset + 1..offset + 1 + length];
-                assert_eq!(
-                    !kernel.copy_crc(!9, room, src),
-                    expected,
-                    "{} {length} {offset}",
-                    kernel.name
-                );
+                assert_eq!(!kernel.copy_crc(!9, room, src), expected, "{} {length} {offset}", kernel.name);
                 assert_eq!(room, src, "{} {length} {offset}", kernel.name);
                 assert!(dst[..=offset].iter().all(|&byte| byte == 0xA5), "{}", kernel.name);
                 assert_eq!(dst[offset + 1 + length], 0xA5, "{}", kernel.name);
@@ -93,12 +79,7 @@ fn streaming_copies_touch_exactly_the_destination() {
             for kernel in available() {
                 let mut dst = vec![0xA5; length + 2 + offset];
                 kernel.stream(&mut dst[offset + 1..offset + 1 + length], src);
-                assert_eq!(
-                    &dst[offset + 1..offset + 1 + length],
-                    src,
-                    "{} {length} {offset}",
-                    kernel.name
-                );
+                assert_eq!(&dst[offset + 1..offset + 1 + length], src, "{} {length} {offset}", kernel.name);
                 assert!(dst[..=offset].iter().all(|&byte| byte == 0xA5), "{}", kernel.name);
                 assert_eq!(dst[offset + 1 + length], 0xA5, "{}", kernel.name);
             }

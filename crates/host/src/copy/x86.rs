@@ -30,10 +30,7 @@ pub(super) fn copy_crc_words(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
 /// Continues the state word by word; what `COPY` asks for is stored in the same pass, without a call.
 #[target_feature(enable = "sse4.2")]
 #[inline]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the instruction leaves the upper half zero"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "the instruction leaves the upper half zero")]
 pub(super) fn words<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     if COPY {
         assert!(dst.len() == src.len(), "a copy between lengths that differ");
@@ -97,10 +94,7 @@ fn walk<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     let (steps, rest) = src.as_chunks::<64>();
     let (to_steps, to_rest) = dst.as_chunks_mut::<64>();
     if COPY {
-        assert!(
-            to_steps.len() == steps.len(),
-            "a copy between lengths that differ"
-        );
+        assert!(to_steps.len() == steps.len(), "a copy between lengths that differ");
         to_rest.copy_from_slice(rest);
     }
     let by_64 = pair(const { multipliers(64) });
@@ -122,10 +116,8 @@ fn walk<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
         }
     }
     let [a, b, c, d] = lanes;
-    let first = _mm_xor_si128(
-        fold(a, pair(const { multipliers(48) })),
-        fold(b, pair(const { multipliers(32) })),
-    );
+    let first =
+        _mm_xor_si128(fold(a, pair(const { multipliers(48) })), fold(b, pair(const { multipliers(32) })));
     let last = _mm_xor_si128(fold(c, pair(const { multipliers(16) })), d);
     words::<COPY>(finish(_mm_xor_si128(first, last)), to_rest, rest)
 }
@@ -134,19 +126,13 @@ fn walk<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
 #[target_feature(enable = "pclmulqdq")]
 #[inline]
 pub(super) fn fold(lane: __m128i, by: __m128i) -> __m128i {
-    _mm_xor_si128(
-        _mm_clmulepi64_si128::<0x00>(lane, by),
-        _mm_clmulepi64_si128::<0x11>(lane, by),
-    )
+    _mm_xor_si128(_mm_clmulepi64_si128::<0x00>(lane, by), _mm_clmulepi64_si128::<0x11>(lane, by))
 }
 
 /// The CRC state of a message of these 16 bytes.
 #[target_feature(enable = "sse4.2")]
 #[inline]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the instruction leaves the upper half zero"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "the instruction leaves the upper half zero")]
 pub(super) fn finish(lane: __m128i) -> u32 {
     let first = _mm_crc32_u64(0, _mm_cvtsi128_si64(lane).cast_unsigned());
     _mm_crc32_u64(first, _mm_extract_epi64::<1>(lane).cast_unsigned()) as u32

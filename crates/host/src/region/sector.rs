@@ -34,10 +34,7 @@ impl SectorBuffer {
     #[must_use]
     pub fn zeroed(sectors: usize) -> Self {
         let owned = vec![Sector([0; SECTOR_BYTES]); sectors].into_boxed_slice();
-        Self {
-            start: NonNull::from(Box::leak(owned)).cast(),
-            sectors,
-        }
+        Self { start: NonNull::from(Box::leak(owned)).cast(), sectors }
     }
 
     /// Where the bytes start, for a kernel that is given them.

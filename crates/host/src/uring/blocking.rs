@@ -34,25 +34,16 @@ impl BlockingRing {
         let (work, orders) = mpsc::channel::<(u64, Transfer)>();
         let (finished, answers) = mpsc::channel();
         let (thread_file, thread_bell) = (Arc::clone(&file), Arc::clone(&bell));
-        let thread = std::thread::Builder::new()
-            .name("file-writer".into())
-            .spawn(move || {
-                for (id, transfer) in orders {
-                    let answer = run(&thread_file, id, transfer);
-                    if finished.send(answer).is_err() {
-                        return;
-                    }
-                    ring(&thread_bell);
+        let thread = std::thread::Builder::new().name("file-writer".into()).spawn(move || {
+            for (id, transfer) in orders {
+                let answer = run(&thread_file, id, transfer);
+                if finished.send(answer).is_err() {
+                    return;
                 }
-            })?;
-        Ok(Self {
-            file,
-            bell,
-            work: Some(work),
-            answers,
-            ready: VecDeque::new(),
-            thread: Some(thread),
-        })
+                ring(&thread_bell);
+            }
+        })?;
+        Ok(Self { file, bell, work: Some(work), answers, ready: VecDeque::new(), thread: Some(thread) })
     }
 
     pub(super) fn submit(&mut self, id: u64, transfer: Transfer) {
@@ -115,11 +106,9 @@ fn ring(bell: &OwnedFd) {
 /// Makes the system calls of one transfer.
 fn run(file: &File, id: u64, transfer: Transfer) -> Finished {
     match transfer {
-        Transfer::SyncData => Finished {
-            id,
-            buffers: Vec::new(),
-            result: again(|| fdatasync(file).map(|()| 0)),
-        },
+        Transfer::SyncData => {
+            Finished { id, buffers: Vec::new(), result: again(|| fdatasync(file).map(|()| 0)) }
+        }
         Transfer::Write { offset, buffers } => {
             let slices: Vec<_> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
             let result = again(|| pwritev(file, &slices, offset));

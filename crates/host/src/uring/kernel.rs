@@ -56,15 +56,8 @@ impl KernelRing {
     pub(super) fn new(uring: IoUring, file: File, entries_max: usize) -> Self {
         let mut slots = Vec::new();
         slots.resize_with(entries_max, Slot::default);
-        let free = (0..u32::try_from(entries_max).unwrap_or(u32::MAX))
-            .rev()
-            .collect();
-        Self {
-            uring,
-            file,
-            slots,
-            free,
-        }
+        let free = (0..u32::try_from(entries_max).unwrap_or(u32::MAX)).rev().collect();
+        Self { uring, file, slots, free }
     }
 
     /// Takes a transfer; the caller has made sure that a slot is free.
@@ -76,20 +69,14 @@ impl KernelRing {
         slot.id = id;
         let file = types::Fd(self.file.as_raw_fd());
         let entry = match transfer {
-            Transfer::SyncData => opcode::Fsync::new(file)
-                .flags(types::FsyncFlags::DATASYNC)
-                .build(),
+            Transfer::SyncData => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
             Transfer::Read { offset, buffers } => {
                 let count = slot.hold(buffers);
-                opcode::Readv::new(file, slot.vectors.as_ptr().cast(), count)
-                    .offset(offset)
-                    .build()
+                opcode::Readv::new(file, slot.vectors.as_ptr().cast(), count).offset(offset).build()
             }
             Transfer::Write { offset, buffers } => {
                 let count = slot.hold(buffers);
-                opcode::Writev::new(file, slot.vectors.as_ptr().cast(), count)
-                    .offset(offset)
-                    .build()
+                opcode::Writev::new(file, slot.vectors.as_ptr().cast(), count).offset(offset).build()
             }
         };
         self.push(&entry.user_data(u64::from(index)));
@@ -148,10 +135,8 @@ impl Slot {
     /// Keeps the buffers and lists their addresses. Returns how many there are.
     fn hold(&mut self, buffers: Vec<SectorBuffer>) -> u32 {
         self.vectors.clear();
-        self.vectors.extend(buffers.iter().map(|buffer| IoVector {
-            start: buffer.start(),
-            bytes: buffer.len(),
-        }));
+        self.vectors
+            .extend(buffers.iter().map(|buffer| IoVector { start: buffer.start(), bytes: buffer.len() }));
         self.buffers = buffers;
         // At most TRANSFER_BUFFERS_MAX.
         u32::try_from(self.vectors.len()).unwrap_or(u32::MAX)
@@ -188,11 +173,6 @@ fn leak(buffer: SectorBuffer) {
 
 impl fmt::Debug for KernelRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "KernelRing({} slots, {} free)",
-            self.slots.len(),
-            self.free.len()
-        )
+        write!(f, "KernelRing({} slots, {} free)", self.slots.len(), self.free.len())
     }
 }

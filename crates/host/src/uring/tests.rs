@@ -39,24 +39,12 @@ fn a_gathered_write_is_read_back_scattered() {
     for choice in BOTH {
         let mut ring = open(8, choice);
         let buffers = (1..=5).map(buffer).collect();
-        let written = only(
-            &mut ring,
-            Transfer::Write {
-                offset: 1_024,
-                buffers,
-            },
-        );
+        let written = only(&mut ring, Transfer::Write { offset: 1_024, buffers });
         assert_eq!(written.result, Ok(5 * 2 * SECTOR_BYTES));
         assert_eq!(written.buffers.len(), 5);
         assert_eq!(only(&mut ring, Transfer::SyncData).result, Ok(0));
         let buffers = (0..3).map(|_| buffer(0xEE)).collect();
-        let read = only(
-            &mut ring,
-            Transfer::Read {
-                offset: 2_048,
-                buffers,
-            },
-        );
+        let read = only(&mut ring, Transfer::Read { offset: 2_048, buffers });
         assert_eq!(read.result, Ok(3 * 2 * SECTOR_BYTES));
         for (buffer, expected) in read.buffers.iter().zip(2..) {
             assert!(buffer.iter().all(|&byte| byte == expected), "{choice:?}");
@@ -68,30 +56,11 @@ fn a_gathered_write_is_read_back_scattered() {
 fn a_read_behind_the_end_moves_fewer_bytes_and_says_so() {
     for choice in BOTH {
         let mut ring = open(2, choice);
-        only(
-            &mut ring,
-            Transfer::Write {
-                offset: 0,
-                buffers: vec![buffer(1)],
-            },
-        );
+        only(&mut ring, Transfer::Write { offset: 0, buffers: vec![buffer(1)] });
         let buffers = vec![buffer(0), buffer(0)];
-        assert_eq!(
-            only(&mut ring, Transfer::Read { offset: 0, buffers }).result,
-            Ok(1_024)
-        );
+        assert_eq!(only(&mut ring, Transfer::Read { offset: 0, buffers }).result, Ok(1_024));
         let buffers = vec![buffer(0)];
-        assert_eq!(
-            only(
-                &mut ring,
-                Transfer::Read {
-                    offset: 1 << 30,
-                    buffers
-                }
-            )
-            .result,
-            Ok(0)
-        );
+        assert_eq!(only(&mut ring, Transfer::Read { offset: 1 << 30, buffers }).result, Ok(0));
     }
 }
 
@@ -103,11 +72,7 @@ fn an_error_brings_the_buffers_back() {
         let mut ring = FileRing::open(read_only, 4, choice).unwrap();
         let buffers = vec![buffer(1), buffer(2)];
         let answer = only(&mut ring, Transfer::Write { offset: 0, buffers });
-        assert_eq!(
-            answer.result,
-            Err(rustix::io::Errno::BADF.raw_os_error()),
-            "{choice:?}"
-        );
+        assert_eq!(answer.result, Err(rustix::io::Errno::BADF.raw_os_error()), "{choice:?}");
         assert_eq!(answer.buffers.len(), 2);
     }
 }
@@ -118,22 +83,13 @@ fn a_full_ring_gives_the_transfer_back() {
         let mut ring = open(3, choice);
         for id in 0..3 {
             let buffers = vec![buffer(9)];
-            ring.submit(
-                id,
-                Transfer::Write {
-                    offset: id * 1_024,
-                    buffers,
-                },
-            )
-            .unwrap();
+            ring.submit(id, Transfer::Write { offset: id * 1_024, buffers }).unwrap();
         }
         let rejected = ring.submit(3, Transfer::SyncData).unwrap_err();
         assert_eq!(rejected.reason, RejectedReason::Full);
         assert!(drain(&mut ring).iter().map(|finished| finished.id).eq(0..3));
         let buffers = (0..=TRANSFER_BUFFERS_MAX).map(|_| buffer(0)).collect();
-        let rejected = ring
-            .submit(4, Transfer::Write { offset: 0, buffers })
-            .unwrap_err();
+        let rejected = ring.submit(4, Transfer::Write { offset: 0, buffers }).unwrap_err();
         assert_eq!(rejected.reason, RejectedReason::TooManyBuffers);
         assert_eq!(rejected.transfer.buffer_count(), TRANSFER_BUFFERS_MAX + 1);
     }
@@ -146,14 +102,7 @@ fn dropping_the_ring_waits_for_what_is_in_flight() {
         let mut ring = FileRing::open(file.reopen().unwrap(), 64, choice).unwrap();
         for id in 0..64 {
             let buffers = vec![buffer(7)];
-            ring.submit(
-                id,
-                Transfer::Write {
-                    offset: id * 1_024,
-                    buffers,
-                },
-            )
-            .unwrap();
+            ring.submit(id, Transfer::Write { offset: id * 1_024, buffers }).unwrap();
         }
         drop(ring);
         let bytes = std::fs::read(file.path()).unwrap();
@@ -168,21 +117,12 @@ fn the_descriptor_is_readable_exactly_while_answers_wait() {
         let mut ring = open(4, choice);
         let readable = |ring: &FileRing, millis: i64| {
             let mut fds = [PollFd::from_borrowed_fd(ring.descriptor(), PollFlags::IN)];
-            let limit = rustix::time::Timespec {
-                tv_sec: millis / 1_000,
-                tv_nsec: millis % 1_000 * 1_000_000,
-            };
+            let limit =
+                rustix::time::Timespec { tv_sec: millis / 1_000, tv_nsec: millis % 1_000 * 1_000_000 };
             poll(&mut fds, Some(&limit)).unwrap() == 1
         };
         assert!(!readable(&ring, 0));
-        ring.submit(
-            1,
-            Transfer::Write {
-                offset: 0,
-                buffers: vec![buffer(1)],
-            },
-        )
-        .unwrap();
+        ring.submit(1, Transfer::Write { offset: 0, buffers: vec![buffer(1)] }).unwrap();
         ring.kick();
         assert!(readable(&ring, 10_000), "{choice:?}");
         assert_eq!(drain(&mut ring).len(), 1);
@@ -204,14 +144,7 @@ fn a_ring_that_was_refused_says_so_and_works() {
 fn a_ring_moves_between_threads_with_transfers_in_flight() {
     for choice in BOTH {
         let mut ring = open(4, choice);
-        ring.submit(
-            5,
-            Transfer::Write {
-                offset: 0,
-                buffers: vec![buffer(1)],
-            },
-        )
-        .unwrap();
+        ring.submit(5, Transfer::Write { offset: 0, buffers: vec![buffer(1)] }).unwrap();
         ring.kick();
         let done = std::thread::spawn(move || drain(&mut ring)).join().unwrap();
         assert_eq!(done[0].id, 5);

@@ -62,45 +62,17 @@ struct Case {
 }
 
 const CASES: &[Case] = &[
-    Case {
-        name: "100",
-        block_bytes: 100,
-        place: Place::Warm,
-    },
-    Case {
-        name: "4k",
-        block_bytes: 4_096,
-        place: Place::Warm,
-    },
-    Case {
-        name: "4k.cold",
-        block_bytes: 4_096,
-        place: Place::Cold,
-    },
-    Case {
-        name: "128k.cold",
-        block_bytes: 128 << 10,
-        place: Place::Cold,
-    },
+    Case { name: "100", block_bytes: 100, place: Place::Warm },
+    Case { name: "4k", block_bytes: 4_096, place: Place::Warm },
+    Case { name: "4k.cold", block_bytes: 4_096, place: Place::Cold },
+    Case { name: "128k.cold", block_bytes: 128 << 10, place: Place::Cold },
 ];
 
 /// A promise: one kernel over another, in one case.
 const PROMISES: &[(&str, &str, usize, usize, Goal)] = &[
     ("p1.copy.fused.4k", "4k", FUSED, SEPARATE, Goal::AtMost(0.9)),
-    (
-        "p1.copy.fused.4k.cold",
-        "4k.cold",
-        FUSED,
-        MEMCPY,
-        Goal::AtMost(1.25),
-    ),
-    (
-        "p1.copy.stream.128k.cold",
-        "128k.cold",
-        STREAM,
-        MEMCPY,
-        Goal::AtMost(1.0),
-    ),
+    ("p1.copy.fused.4k.cold", "4k.cold", FUSED, MEMCPY, Goal::AtMost(1.25)),
+    ("p1.copy.stream.128k.cold", "128k.cold", STREAM, MEMCPY, Goal::AtMost(1.0)),
     ("p1.copy.crc.4k", "4k", CRC, MEMCPY, Goal::AtMost(2.0)),
 ];
 
@@ -111,11 +83,8 @@ const FULL_ROUND_BYTES: usize = 512 << 20;
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     // Eight times the largest cache we know of here and more: a walk evicts what the one before brought in.
-    let (round_bytes, rounds) = if context.is_quick() {
-        (QUICK_ROUND_BYTES, 5)
-    } else {
-        (FULL_ROUND_BYTES, 15)
-    };
+    let (round_bytes, rounds) =
+        if context.is_quick() { (QUICK_ROUND_BYTES, 5) } else { (FULL_ROUND_BYTES, 15) };
     let mut random = fastrand::Rng::with_seed(context.seed());
     let mut source = vec![0; FULL_ROUND_BYTES / 2];
     random.fill(&mut source);
@@ -128,12 +97,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
             Place::Warm => WARM_BYTES,
             Place::Cold => source.len(),
         };
-        let samples = measure(
-            case,
-            (&mut target[..walked], &source[..walked]),
-            round_bytes,
-            rounds,
-        );
+        let samples = measure(case, (&mut target[..walked], &source[..walked]), round_bytes, rounds);
         findings.rows.extend(rows(case, &samples, pin.is_pinned()));
         for promise in PROMISES.iter().filter(|(_, of, ..)| *of == case.name) {
             findings.claims.push(claim(promise, &samples));
@@ -174,9 +138,7 @@ fn measure(case: &Case, buffers: (&mut [u8], &[u8]), round_bytes: usize, rounds:
 fn walk(kernel: Kernel, target: &mut [u8], source: &[u8], block_bytes: usize, blocks: u64) {
     let mut left = blocks;
     while left > 0 {
-        let pairs = target
-            .chunks_exact_mut(block_bytes)
-            .zip(source.chunks_exact(block_bytes));
+        let pairs = target.chunks_exact_mut(block_bytes).zip(source.chunks_exact(block_bytes));
         for (dst, src) in pairs {
             if left == 0 {
                 return;
@@ -196,10 +158,7 @@ fn rows(case: &Case, samples: &[Vec<f64>], pinned: Pinned) -> Vec<Row> {
             .with("block_bytes", case.block_bytes as u64)
             .with("kernel", *name)
             .with("cpu_ns_per_block", spread)
-            .with(
-                "gb_per_s",
-                spread.map(|spread| case.block_bytes as f64 / spread.median),
-            )
+            .with("gb_per_s", spread.map(|spread| case.block_bytes as f64 / spread.median))
             .with("crc_kernel", kernel_name())
             .with("pinned", if pinned == Pinned::Yes { "yes" } else { "no" })
     };
@@ -210,19 +169,10 @@ fn claim(promise: &(&str, &str, usize, usize, Goal), samples: &[Vec<f64>]) -> Cl
     let (name, _, kernel, against, goal) = *promise;
     let ratio = Spread::of_ratios(&samples[kernel], &samples[against]);
     let floor = Spread::of(&samples[against]);
-    let baseline = format!(
-        "{} at {:.0} ns a block",
-        KERNELS[against].0,
-        floor.map_or(f64::NAN, |spread| spread.median)
-    );
+    let baseline =
+        format!("{} at {:.0} ns a block", KERNELS[against].0, floor.map_or(f64::NAN, |spread| spread.median));
     let value = ratio.map_or(f64::NAN, |spread| spread.median);
-    Claim::found(
-        name,
-        goal,
-        (value, "ratio of CPU a block"),
-        Label::Measured,
-        baseline,
-    )
+    Claim::found(name, goal, (value, "ratio of CPU a block"), Label::Measured, baseline)
 }
 
 #[cfg(test)]

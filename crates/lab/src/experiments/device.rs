@@ -41,18 +41,8 @@ struct Extent {
 }
 
 // A medium of 512 MiB is sixteen times the largest cache we know of here.
-const QUICK: Extent = Extent {
-    large_keys: 90_000,
-    small_keys: 1_000_000,
-    commands: 32_768,
-    rounds: 9,
-};
-const FULL: Extent = Extent {
-    large_keys: 1_000_000,
-    small_keys: 4_000_000,
-    commands: 131_072,
-    rounds: 15,
-};
+const QUICK: Extent = Extent { large_keys: 90_000, small_keys: 1_000_000, commands: 32_768, rounds: 9 };
+const FULL: Extent = Extent { large_keys: 1_000_000, small_keys: 4_000_000, commands: 131_072, rounds: 15 };
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let extent = if context.is_quick() { QUICK } else { FULL };
@@ -124,18 +114,12 @@ fn measured(subject: &mut Subject, count: u64, work: Work) -> Result<Sample, Lab
     let after = subject.stats();
     let programmed = (after.programmed_bytes - before.programmed_bytes) as f64;
     let client = (after.client_bytes - before.client_bytes) as f64;
-    Ok(Sample {
-        cpu_ns,
-        amplification: programmed / client,
-    })
+    Ok(Sample { cpu_ns, amplification: programmed / client })
 }
 
 fn floor_sample(floor: &RefCell<Floor>, count: u64, work: Work) -> Sample {
     let mut floor = floor.borrow_mut();
-    Sample {
-        cpu_ns: cpu_ns_each(count, || floor.round(count, work)),
-        amplification: 1.0,
-    }
+    Sample { cpu_ns: cpu_ns_each(count, || floor.round(count, work)), amplification: 1.0 }
 }
 
 fn large(seed: u64, extent: &Extent, findings: &mut Findings) -> Result<(), LabError> {
@@ -160,11 +144,7 @@ fn large(seed: u64, extent: &Extent, findings: &mut Findings) -> Result<(), LabE
     let cpu = |index: usize| -> Vec<f64> { samples[index].iter().map(|sample| sample.cpu_ns).collect() };
     let amplification: Vec<f64> = samples[2].iter().map(|sample| sample.amplification).collect();
     let amplification_spread = Spread::of(&amplification);
-    let put_floor: Vec<f64> = cpu(3)
-        .iter()
-        .zip(&amplification)
-        .map(|(ns, times)| ns * times)
-        .collect();
+    let put_floor: Vec<f64> = cpu(3).iter().zip(&amplification).map(|(ns, times)| ns * times).collect();
     for (case, of, floor) in [("get.4k", cpu(0), cpu(1)), ("put.4k", cpu(2), put_floor.clone())] {
         findings.rows.push(
             Row::new()
@@ -172,17 +152,12 @@ fn large(seed: u64, extent: &Extent, findings: &mut Findings) -> Result<(), LabE
                 .with("cpu_ns", Spread::of(&of))
                 .with("floor_cpu_ns", Spread::of(&floor))
                 .with("ratio", Spread::of_ratios(&of, &floor))
-                .with(
-                    "write_amplification",
-                    amplification_spread.filter(|_| case == "put.4k"),
-                ),
+                .with("write_amplification", amplification_spread.filter(|_| case == "put.4k")),
         );
     }
     let mut names = ["get.4k", "put.4k"].into_iter();
     for (_, stages) in stages {
-        findings
-            .rows
-            .push(stage_row(names.next().unwrap_or("4k"), stages?, count));
+        findings.rows.push(stage_row(names.next().unwrap_or("4k"), stages?, count));
     }
     findings.claims.push(ratio_claim(
         "p1.device.get.4k",
@@ -237,10 +212,7 @@ fn small(seed: u64, extent: &Extent, findings: &mut Findings) -> Result<(), LabE
     findings.claims.push(Claim::found(
         "p1.device.get.100",
         Goal::AtLeast(1_000_000.0),
-        (
-            rate.map_or(f64::NAN, |spread| spread.median),
-            "gets a second and core",
-        ),
+        (rate.map_or(f64::NAN, |spread| spread.median), "gets a second and core"),
         Label::Measured,
         baseline,
     ));

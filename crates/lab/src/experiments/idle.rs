@@ -43,20 +43,12 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         Ok((version, server))
     });
     fill(ours.address(), 100)?;
-    let silent = TcpStream::connect(ours.address()).map_err(|source| LabError::Io {
-        what: "connect to the node",
-        source,
-    })?;
+    let silent = TcpStream::connect(ours.address())
+        .map_err(|source| LabError::Io { what: "connect to the node", source })?;
     Clock::sleep(SETTLE);
 
-    let before = [
-        Some(ours.account()),
-        redis.as_ref().ok().map(|(_, server)| server.account()),
-    ];
-    let began: Vec<Option<Nanos>> = before
-        .iter()
-        .map(|account| account.and_then(CpuAccount::used))
-        .collect();
+    let before = [Some(ours.account()), redis.as_ref().ok().map(|(_, server)| server.account())];
+    let began: Vec<Option<Nanos>> = before.iter().map(|account| account.and_then(CpuAccount::used)).collect();
     let start = context.clock().now();
     Clock::sleep(WATCHED);
     let watched = context.clock().now().since(start);

@@ -32,24 +32,13 @@ const BYTES_MAX: f64 = 32.0;
 const AHEAD: usize = 16;
 
 /// A contestant's name and what it does with every hash once, for a sum that the compiler cannot leave out.
-const WORK: [&str; 5] = [
-    "array probe (floor)",
-    "find",
-    "find, prefetched",
-    "array store (floor)",
-    "insert, growth included",
-];
+const WORK: [&str; 5] =
+    ["array probe (floor)", "find", "find, prefetched", "array store (floor)", "insert, growth included"];
 
 fn run(context: &Context) -> Result<Findings, LabError> {
-    let (timed_keys, rounds) = if context.is_quick() {
-        (QUICK_TIMED_KEYS, 3)
-    } else {
-        (KEYS, 7)
-    };
+    let (timed_keys, rounds) = if context.is_quick() { (QUICK_TIMED_KEYS, 3) } else { (KEYS, 7) };
     let mut random = fastrand::Rng::with_seed(context.seed());
-    let hashes: Vec<KeyHash> = (0..KEYS)
-        .map(|_| KeyHash(random.u64(..) >> (64 - HASH_BITS)))
-        .collect();
+    let hashes: Vec<KeyHash> = (0..KEYS).map(|_| KeyHash(random.u64(..) >> (64 - HASH_BITS))).collect();
     let mut findings = Findings::default();
     let mut index = HashedIndex::new();
     let mut filled = 0;
@@ -87,14 +76,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
                 .with("keys", timed_keys as u64)
                 .with("cpu_ns", Spread::of(samples))
                 .with("label", Label::Measured.to_string())
-                .with(
-                    "pinned",
-                    if pin.is_pinned() == Pinned::Yes {
-                        "yes"
-                    } else {
-                        "no"
-                    },
-                ),
+                .with("pinned", if pin.is_pinned() == Pinned::Yes { "yes" } else { "no" }),
         );
     }
     Ok(findings)
@@ -121,9 +103,7 @@ struct Bare {
 
 impl Bare {
     fn new(keys: usize) -> Self {
-        Self {
-            slots: vec![[0; 2]; keys / 4 * 5],
-        }
+        Self { slots: vec![[0; 2]; keys / 4 * 5] }
     }
 
     fn place(&self, hash: KeyHash) -> usize {
@@ -131,9 +111,7 @@ impl Bare {
     }
 
     fn probe(&self, hashes: &[KeyHash]) -> u64 {
-        hashes
-            .iter()
-            .fold(0, |sum, hash| sum ^ self.slots[self.place(*hash)][1])
+        hashes.iter().fold(0, |sum, hash| sum ^ self.slots[self.place(*hash)][1])
     }
 
     fn store(&mut self, hashes: &[KeyHash]) {
@@ -153,10 +131,7 @@ fn filled(hashes: &[KeyHash]) -> HashedIndex {
 }
 
 fn find(index: &HashedIndex, hashes: &[KeyHash]) -> u64 {
-    hashes
-        .iter()
-        .filter_map(|hash| index.find(*hash, 0))
-        .fold(0, |sum, entry| sum ^ entry.address.0)
+    hashes.iter().filter_map(|hash| index.find(*hash, 0)).fold(0, |sum, entry| sum ^ entry.address.0)
 }
 
 fn find_prefetched(index: &HashedIndex, hashes: &[KeyHash]) -> u64 {
@@ -196,13 +171,8 @@ fn measure(hashes: &[KeyHash], rounds: usize, seed: u64) -> Vec<Vec<f64>> {
         })
     };
     let mut insert = || cost(&mut || filled(hashes).len());
-    let mut contestants: [Contestant<'_, f64, Infallible>; WORK.len()] = [
-        &mut probe_array,
-        &mut find_one,
-        &mut find_ahead,
-        &mut store_array,
-        &mut insert,
-    ];
+    let mut contestants: [Contestant<'_, f64, Infallible>; WORK.len()] =
+        [&mut probe_array, &mut find_one, &mut find_ahead, &mut store_array, &mut insert];
     match in_turns(rounds, &mut contestants) {
         Ok(samples) => samples,
         Err(never) => match never {},

@@ -49,12 +49,7 @@ struct Size {
     unit: &'static str,
 }
 
-const FULL: Size = Size {
-    keys: 10_000_000,
-    rounds: 3,
-    seconds_max: 10.0,
-    unit: "s for ten million keys",
-};
+const FULL: Size = Size { keys: 10_000_000, rounds: 3, seconds_max: 10.0, unit: "s for ten million keys" };
 /// A twentieth of the keys in a twentieth of the time: what does not shrink with the keys counts against us.
 const QUICK: Size = Size {
     keys: 500_000,
@@ -134,10 +129,7 @@ fn blocks_for(keys: u64) -> u32 {
 }
 
 fn config() -> DeviceConfig {
-    DeviceConfig {
-        durability: [Durability::OnFlush; NAMESPACES],
-        ..DeviceConfig::default()
-    }
+    DeviceConfig { durability: [Durability::OnFlush; NAMESPACES], ..DeviceConfig::default() }
 }
 
 fn key(number: u64) -> Bytes {
@@ -177,30 +169,18 @@ fn open_and_count(context: &Context, size: &Size) -> Result<Opened, LabError> {
     if keys != size.keys || value != [0x5a; VALUE_BYTES] {
         return Err(LabError::Measure {
             program: "the device".to_owned(),
-            reason: format!(
-                "it came back with {keys} keys of {}: recovery lost some",
-                size.keys
-            ),
+            reason: format!("it came back with {keys} keys of {}: recovery lost some", size.keys),
         });
     }
-    Ok(Opened {
-        seconds,
-        index_bytes: stats.index_bytes,
-        mode,
-    })
+    Ok(Opened { seconds, index_bytes: stats.index_bytes, mode })
 }
 
 /// Spoils the first page of every checkpoint block, as a bad medium might. Returns how many blocks the log uses.
 fn damage_checkpoint(folder: &Path, blocks: u32) -> Result<u64, LabError> {
     let failed = io_failed("damage the checkpoint of the scratch flash file");
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(folder.join("flash"))
-        .map_err(&failed)?;
+    let file = OpenOptions::new().read(true).write(true).open(folder.join("flash")).map_err(&failed)?;
     let mut first_slot = [0; 8];
-    file.read_exact_at(&mut first_slot, FIRST_SLOT_FIELD)
-        .map_err(&failed)?;
+    file.read_exact_at(&mut first_slot, FIRST_SLOT_FIELD).map_err(&failed)?;
     let first_slot = u64::from_le_bytes(first_slot);
     let mut used = 0;
     for block in 0..u64::from(blocks) {
@@ -209,8 +189,7 @@ fn damage_checkpoint(folder: &Path, blocks: u32) -> Result<u64, LabError> {
         file.read_exact_at(&mut page, slot).map_err(&failed)?;
         match PageSpare::decode(&page, 0).map(|spare| spare.kind) {
             Some(PageKind::Checkpoint) => {
-                file.write_all_at(&[0; 128], slot + PAGE_DATA_BYTES as u64)
-                    .map_err(&failed)?;
+                file.write_all_at(&[0; 128], slot + PAGE_DATA_BYTES as u64).map_err(&failed)?;
             }
             Some(_) => used += 1,
             None => {}
@@ -243,10 +222,7 @@ fn seconds_since(context: &Context, began: Nanos) -> f64 {
 }
 
 fn flash_failed(error: &dyn std::error::Error) -> LabError {
-    LabError::Measure {
-        program: "the flash file".to_owned(),
-        reason: error.to_string(),
-    }
+    LabError::Measure { program: "the flash file".to_owned(), reason: error.to_string() }
 }
 
 fn io_failed(what: &'static str) -> impl Fn(io::Error) -> LabError {
@@ -260,10 +236,7 @@ mod tests {
     #[test]
     fn a_device_comes_back_whole_by_checkpoint_and_by_scan() {
         let context = Context::open(crate::Options::default()).unwrap();
-        let size = Size {
-            keys: 20_000,
-            ..QUICK
-        };
+        let size = Size { keys: 20_000, ..QUICK };
         let blocks = blocks_for(size.keys);
         let pages = load(&context, &size, blocks).unwrap();
         assert!(pages > 0, "a clean stop writes a checkpoint");

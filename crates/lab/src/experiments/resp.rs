@@ -23,12 +23,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "resp",
     summary: "server CPU for an operation and throughput of SET and GET over RESP",
     baseline: "redis-server with the same durability; floor: canned replies",
-    claims: &[
-        "p1.resp.p16.*",
-        "p1.resp.p16.*.throughput",
-        "p1.resp.p1.*",
-        "p1.resp.always.*",
-    ],
+    claims: &["p1.resp.p16.*", "p1.resp.p16.*.throughput", "p1.resp.p1.*", "p1.resp.always.*"],
     run,
 };
 
@@ -41,10 +36,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let mut findings = Findings::default();
     let mut ratios = Vec::new();
     let also_by_redis_benchmark = !context.is_quick() && benchmark_installed();
-    for group in GROUPS
-        .iter()
-        .filter(|group| !(group.full_only && context.is_quick()))
-    {
+    for group in GROUPS.iter().filter(|group| !(group.full_only && context.is_quick())) {
         let contest = Contest::open(context, group.mode)?;
         for scenario in scenarios(group) {
             if context.time_left(RESERVE) < SCENARIO_QUICK {
@@ -62,9 +54,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
                 ratios.extend(measured.ratio_row(&scenario));
             }
             let measured = contest.why_incomplete().map_or(Ok(measured), Err);
-            findings
-                .claims
-                .extend(claims(&scenario, &measured, contest.redis_version()));
+            findings.claims.extend(claims(&scenario, &measured, contest.redis_version()));
         }
     }
     findings.rows.extend(ratios);

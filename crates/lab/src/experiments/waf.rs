@@ -51,16 +51,8 @@ struct Effort {
     measured_quarters: usize,
 }
 
-const QUICK_EFFORT: Effort = Effort {
-    warm_fills_min: 3,
-    warm_fills_max: 6,
-    measured_quarters: 12,
-};
-const FULL_EFFORT: Effort = Effort {
-    warm_fills_min: 12,
-    warm_fills_max: 24,
-    measured_quarters: 48,
-};
+const QUICK_EFFORT: Effort = Effort { warm_fills_min: 3, warm_fills_max: 6, measured_quarters: 12 };
+const FULL_EFFORT: Effort = Effort { warm_fills_min: 12, warm_fills_max: 24, measured_quarters: 48 };
 /// Two fills that differ by less belong to a steady device.
 const STEADY: f64 = 0.01;
 /// Fewest quarters of a fill that make a figure.
@@ -97,11 +89,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let mut cases_left = (spares.len() * POLICIES.len()) as u64;
     for &spare in spares {
         for policy in POLICIES {
-            let case = Case {
-                policy,
-                spare,
-                blocks,
-            };
+            let case = Case { policy, spare, blocks };
             // Every case gets its share of what is left of a quick run.
             let share = Nanos(context.time_left(Nanos::from_millis(1_500)).0 / cases_left);
             let until = context.clock().now().after(share);
@@ -116,10 +104,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
 
 fn measure(context: &Context, case: Case, effort: Effort, until: Nanos) -> Result<Measured, LabError> {
     let mut churn = Churn::start(context, case, until)?;
-    let mut measured = Measured {
-        live_pages: churn.keys.count() as u64,
-        ..Measured::default()
-    };
+    let mut measured = Measured { live_pages: churn.keys.count() as u64, ..Measured::default() };
     let mut before = f64::NAN;
     while measured.warm_fills < effort.warm_fills_max {
         let Some(fill) = churn.quarters(4)? else {
@@ -174,11 +159,9 @@ struct Churn<'a> {
 impl<'a> Churn<'a> {
     /// Stores every key once, in order.
     fn start(context: &'a Context, case: Case, until: Nanos) -> Result<Self, LabError> {
-        let media =
-            MemoryMedia::erased(Geometry::with_blocks(case.blocks)).map_err(|error| LabError::Measure {
-                program: "flash in memory".to_owned(),
-                reason: error.to_string(),
-            })?;
+        let media = MemoryMedia::erased(Geometry::with_blocks(case.blocks)).map_err(|error| {
+            LabError::Measure { program: "flash in memory".to_owned(), reason: error.to_string() }
+        })?;
         let config = DeviceConfig {
             durability: [Durability::OnFlush; NAMESPACES],
             victim: case.policy.1,
@@ -310,10 +293,7 @@ fn row(case: Case, measured: &Measured) -> Row {
         .with("warm_fills", measured.warm_fills as u64)
         .with("blocks", u64::from(case.blocks))
         .with("live_pages", measured.live_pages)
-        .with(
-            "spare_of_whole_medium",
-            (pages - measured.live_pages) as f64 / pages as f64,
-        )
+        .with("spare_of_whole_medium", (pages - measured.live_pages) as f64 / pages as f64)
         .with("checkpoints", measured.checkpoints)
         .with("checkpoint_pages", measured.checkpoint_pages)
 }
@@ -366,11 +346,7 @@ mod tests {
                 * headwater_converged::record::UNIT_BYTES,
             PAGE_DATA_BYTES
         );
-        let case = Case {
-            policy: POLICIES[0],
-            spare: 0.10,
-            blocks: 4_096,
-        };
+        let case = Case { policy: POLICIES[0], spare: 0.10, blocks: 4_096 };
         let live = live_pages(case);
         assert!(live < 4_096 * 64 * 9 / 10 && live > 4_096 * 64 * 89 / 100);
     }
@@ -378,34 +354,19 @@ mod tests {
     #[test]
     fn a_small_device_is_measured_to_the_end() {
         let context = Context::open(crate::Options::default()).unwrap();
-        let case = Case {
-            policy: POLICIES[1],
-            spare: 0.30,
-            blocks: 96,
-        };
-        let effort = Effort {
-            warm_fills_min: 1,
-            warm_fills_max: 2,
-            measured_quarters: QUARTERS_MIN,
-        };
+        let case = Case { policy: POLICIES[1], spare: 0.30, blocks: 96 };
+        let effort = Effort { warm_fills_min: 1, warm_fills_max: 2, measured_quarters: QUARTERS_MIN };
         let measured = measure(&context, case, effort, Nanos(u64::MAX)).unwrap();
         assert_eq!(measured.quarters.len(), QUARTERS_MIN);
         assert!(measured.log_pages >= 96 * 64 && measured.client_pages > 0);
-        assert!(
-            measured.log_pages > measured.client_pages,
-            "collection moves something"
-        );
+        assert!(measured.log_pages > measured.client_pages, "collection moves something");
         assert!(claim(case, &measured).value.is_some());
     }
 
     #[test]
     fn a_case_without_time_has_no_value() {
         let context = Context::open(crate::Options::default()).unwrap();
-        let case = Case {
-            policy: POLICIES[0],
-            spare: 0.30,
-            blocks: 64,
-        };
+        let case = Case { policy: POLICIES[0], spare: 0.30, blocks: 64 };
         let measured = measure(&context, case, QUICK_EFFORT, Nanos::ZERO).unwrap();
         assert_eq!(claim(case, &measured).value, None);
     }

@@ -63,20 +63,13 @@ pub struct Report {
     pub client_cpu_us: f64,
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "rates and latencies need no more than 53 bits"
-)]
+#[expect(clippy::cast_precision_loss, reason = "rates and latencies need no more than 53 bits")]
 impl Report {
     pub(super) fn of(plan: &Plan, tally: Tally, cpu: Nanos) -> Self {
         let seconds = tally.elapsed.to_duration().as_secs_f64();
         let commands = tally.gets.len() + tally.sets.len();
         let each_second = |count: u64| {
-            if seconds > 0.0 {
-                count as f64 / seconds
-            } else {
-                0.0
-            }
+            if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
         };
         let (pace, rate_asked) = match plan.pace {
             Pace::Closed => ("closed", None),
@@ -96,11 +89,7 @@ impl Report {
             refusal: tally.refusal,
             wrong: tally.wrong,
             unsent: tally.unsent,
-            client_cpu_us: if commands > 0 {
-                cpu.0 as f64 / 1e3 / commands as f64
-            } else {
-                0.0
-            },
+            client_cpu_us: if commands > 0 { cpu.0 as f64 / 1e3 / commands as f64 } else { 0.0 },
         }
     }
 }
@@ -148,11 +137,7 @@ impl fmt::Display for Report {
                 )?;
             }
         }
-        write!(
-            f,
-            "{} misses, {} refused, {} wrong",
-            self.misses, self.refused, self.wrong
-        )?;
+        write!(f, "{} misses, {} refused, {} wrong", self.misses, self.refused, self.wrong)?;
         write!(f, "; {:.2} us CPU of this client a command", self.client_cpu_us)?;
         if self.unsent > 0 {
             write!(

@@ -43,10 +43,7 @@ pub struct Tally {
 
 impl Default for Tally {
     fn default() -> Self {
-        #[expect(
-            clippy::expect_used,
-            reason = "the bounds are constants that the library accepts"
-        )]
+        #[expect(clippy::expect_used, reason = "the bounds are constants that the library accepts")]
         let histogram = || Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).expect("constant bounds");
         Self {
             gets: histogram(),
@@ -108,9 +105,7 @@ pub struct Worker<'a> {
 
 impl std::fmt::Debug for Worker<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Worker")
-            .field("connections", &self.connections.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Worker").field("connections", &self.connections.len()).finish_non_exhaustive()
     }
 }
 
@@ -187,10 +182,7 @@ impl<'a> Worker<'a> {
                 answered_at = self.clock.now();
                 done.fetch_add(answered, Ordering::Relaxed);
             }
-            let waiting = self
-                .connections
-                .iter()
-                .any(|connection| !connection.sent.is_empty());
+            let waiting = self.connections.iter().any(|connection| !connection.sent.is_empty());
             if over && !waiting {
                 break;
             }
@@ -215,11 +207,7 @@ impl<'a> Worker<'a> {
     /// Closed loop: a connection whose answers are all there gets its next `depth` commands.
     fn refill(&mut self, now: Nanos) {
         for place in 0..self.connections.len() {
-            if self
-                .connections
-                .get(place)
-                .is_some_and(|connection| connection.sent.is_empty())
-            {
+            if self.connections.get(place).is_some_and(|connection| connection.sent.is_empty()) {
                 for _ in 0..self.plan.depth {
                     self.push(place, now);
                 }
@@ -232,9 +220,7 @@ impl<'a> Worker<'a> {
         while due <= now && self.quota > 0 {
             let count = self.connections.len();
             let room = (0..count).map(|step| (*turn + step) % count).find(|&place| {
-                self.connections
-                    .get(place)
-                    .is_some_and(|connection| connection.sent.len() < self.plan.depth)
+                self.connections.get(place).is_some_and(|connection| connection.sent.len() < self.plan.depth)
             });
             let Some(place) = room else { break };
             *turn = place + 1;
@@ -267,11 +253,7 @@ impl<'a> Worker<'a> {
                 encode(&[b"SET", &self.key, &self.value], &mut connection.out);
             }
         }
-        connection.sent.push_back(Sent {
-            due,
-            operation,
-            bytes,
-        });
+        connection.sent.push_back(Sent { due, operation, bytes });
     }
 
     /// Writes and reads as far as the sockets go; returns how many answers came.
@@ -303,21 +285,13 @@ impl<'a> Worker<'a> {
         while let Some(connection) = self.connections.get_mut(place) {
             let endpoint = || self.plan.endpoint.clone();
             let next = connection.input.next_reply();
-            let Some(reply) = next.map_err(|source| ClientError::NotResp {
-                endpoint: endpoint(),
-                source,
-            })?
+            let Some(reply) = next.map_err(|source| ClientError::NotResp { endpoint: endpoint(), source })?
             else {
                 break;
             };
             let Some(sent) = connection.sent.pop_front() else {
                 let command = "nothing";
-                return Err(ClientError::Unexpected {
-                    endpoint: endpoint(),
-                    command,
-                    reply,
-                }
-                .into());
+                return Err(ClientError::Unexpected { endpoint: endpoint(), command, reply }.into());
             };
             self.count(&sent, &reply, now);
             answered += 1;
@@ -361,28 +335,16 @@ impl<'a> Worker<'a> {
             .filter(|connection| !connection.sent.is_empty())
             .map(|connection| {
                 let writing = connection.written < connection.out.len();
-                let events = if writing {
-                    PollFlags::IN | PollFlags::OUT
-                } else {
-                    PollFlags::IN
-                };
+                let events = if writing { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
                 PollFd::from_borrowed_fd(connection.stream.as_fd(), events)
             })
             .collect();
-        let full = self
-            .connections
-            .iter()
-            .all(|connection| connection.sent.len() >= self.plan.depth);
+        let full = self.connections.iter().all(|connection| connection.sent.len() >= self.plan.depth);
         let now = self.clock.now();
         // With every connection full, only an answer helps; the limit is looked at four times a second.
-        let span = due
-            .filter(|_| !full)
-            .map_or(Nanos::from_millis(250), |due| due.since(now));
+        let span = due.filter(|_| !full).map_or(Nanos::from_millis(250), |due| due.since(now));
         let span = span.min(Nanos::from_millis(250));
-        let timeout = rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: i64::try_from(span.0).unwrap_or(0),
-        };
+        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::try_from(span.0).unwrap_or(0) };
         match poll(&mut sockets, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(BenchError::Local(errno.into())),
@@ -419,10 +381,7 @@ impl Connection {
 }
 
 fn broken(plan: &Plan, source: std::io::Error) -> ClientError {
-    ClientError::Broken {
-        endpoint: plan.endpoint.clone(),
-        source,
-    }
+    ClientError::Broken { endpoint: plan.endpoint.clone(), source }
 }
 
 fn limit_nanos(plan: &Plan) -> Nanos {

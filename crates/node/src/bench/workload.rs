@@ -91,10 +91,7 @@ impl Chooser {
             pick: match workload.distribution {
                 Distribution::Uniform => Pick::Uniform,
                 Distribution::Zipf(theta) => Pick::Zipf(Zipf::new(workload.keys, theta)),
-                Distribution::EachOnce => Pick::Next {
-                    next: index,
-                    step: threads,
-                },
+                Distribution::EachOnce => Pick::Next { next: index, step: threads },
             },
         }
     }
@@ -208,29 +205,18 @@ mod tests {
     use super::*;
 
     fn workload(distribution: Distribution) -> Workload {
-        Workload {
-            keys: 1_000,
-            distribution,
-            sizes: vec![100],
-            read_share: 0.5,
-            seed: 7,
-        }
+        Workload { keys: 1_000, distribution, sizes: vec![100], read_share: 0.5, seed: 7 }
     }
 
     #[test]
     fn filling_reaches_every_key_once() {
-        let workload = Workload {
-            read_share: 0.0,
-            ..workload(Distribution::EachOnce)
-        };
+        let workload = Workload { read_share: 0.0, ..workload(Distribution::EachOnce) };
         let mut seen = std::collections::BTreeSet::new();
         for index in 0..3 {
             let mut chooser = Chooser::new(&workload, index, 3);
             let share = (0..1_000).filter(|key| key % 3 == index).count();
             for _ in 0..share {
-                let Operation::Set(key) = chooser.next_operation() else {
-                    panic!("a read while filling")
-                };
+                let Operation::Set(key) = chooser.next_operation() else { panic!("a read while filling") };
                 assert!(seen.insert(key), "key {key} twice");
             }
         }
@@ -247,10 +233,7 @@ mod tests {
         }
         zipf_counts.sort_unstable_by(|a, b| b.cmp(a));
         let top: u32 = zipf_counts[..10].iter().sum();
-        assert!(
-            top > 20_000 / 4,
-            "the ten most popular of 1,000 keys got {top} of 20,000"
-        );
+        assert!(top > 20_000 / 4, "the ten most popular of 1,000 keys got {top} of 20,000");
     }
 
     #[test]

@@ -27,12 +27,7 @@ Examples:
   headwater bench --rate 20000 --verify --json       open loop, every value checked")]
 pub struct BenchArgs {
     /// Live node: HOST:PORT or unix:PATH
-    #[arg(
-        long,
-        value_name = "ADDR",
-        default_value = "127.0.0.1:7379",
-        env = "HEADWATER_RESP"
-    )]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7379", env = "HEADWATER_RESP")]
     resp: Endpoint,
     /// Namespace, 1 to 16
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
@@ -59,12 +54,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
     /// Seconds to run
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        default_value_t = 10.0,
-        conflicts_with = "requests"
-    )]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, conflicts_with = "requests")]
     duration: f64,
     /// Commands to run, instead of a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -100,9 +90,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         progress.total(Some(plan.workload.keys));
         let filled = crate::bench::fill(&plan, &mut |done| progress.set(done, 0))?;
         if let Some(refusal) = filled.refusal {
-            return Err(Failure::failed(format!(
-                "the node refused to store the keys: {refusal}"
-            )));
+            return Err(Failure::failed(format!("the node refused to store the keys: {refusal}")));
         }
     }
     let mut progress = Progress::start("running");
@@ -161,9 +149,7 @@ fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
         None => Pace::Closed,
         Some(rate) if rate.is_finite() && rate >= 1.0 => Pace::Open(rate),
         Some(rate) => {
-            return Err(Failure::usage(format!(
-                "--rate {rate}: give at least 1 command a second"
-            )));
+            return Err(Failure::usage(format!("--rate {rate}: give at least 1 command a second")));
         }
     };
     let count = |number: u32| usize::try_from(number).unwrap_or(1);
@@ -192,8 +178,6 @@ fn seconds(duration: f64) -> Result<Nanos, Failure> {
         Ok(span) if !span.is_zero() && span.as_secs() <= 86_400 => {
             Ok(Nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
         }
-        _ => Err(Failure::usage(format!(
-            "--duration {duration}: give seconds, above 0 and at most 86400"
-        ))),
+        _ => Err(Failure::usage(format!("--duration {duration}: give seconds, above 0 and at most 86400"))),
     }
 }

@@ -42,13 +42,7 @@ Example:
 /// When the directory cannot be opened, or something is damaged.
 pub fn run(args: DeviceArgs) -> Result<(), Failure> {
     let DeviceOp::Check { data, json } = args.op;
-    let config = Config::assemble(
-        None,
-        Overrides {
-            data: Some(data),
-            ..Overrides::default()
-        },
-    )?;
+    let config = Config::assemble(None, Overrides { data: Some(data), ..Overrides::default() })?;
     let directory = DataDir::take(&config.data, IfMissing::Refuse)?;
     let clock = Clock::start();
     let mut progress = Progress::start("opening");
@@ -67,9 +61,5 @@ pub fn run(args: DeviceArgs) -> Result<(), Failure> {
     } else {
         answer_line(&report.to_string())?;
     }
-    if report.is_whole() {
-        Ok(())
-    } else {
-        Err(Failure::answered())
-    }
+    if report.is_whole() { Ok(()) } else { Err(Failure::answered()) }
 }

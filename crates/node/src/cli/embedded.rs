@@ -18,13 +18,7 @@ use std::path::Path;
 /// # Errors
 /// When it is in use, missing, or cannot be recovered.
 pub fn open(path: &Path, namespace: u8) -> Result<Box<dyn KvTarget>, Failure> {
-    let config = Config::assemble(
-        None,
-        Overrides {
-            data: Some(path.to_owned()),
-            ..Overrides::default()
-        },
-    )?;
+    let config = Config::assemble(None, Overrides { data: Some(path.to_owned()), ..Overrides::default() })?;
     let directory = DataDir::take(path, IfMissing::Refuse)?;
     let clock = Clock::start();
     let mut progress = Progress::start("opening");
@@ -35,11 +29,5 @@ pub fn open(path: &Path, namespace: u8) -> Result<Box<dyn KvTarget>, Failure> {
     });
     let device = opened.map_err(Failure::failed)?;
     let matches = |pattern: &[u8], key: &[u8]| glob::matches(pattern, key, glob::Case::Sensitive);
-    Ok(Box::new(EmbeddedTarget::new(
-        device,
-        NamespaceId(namespace),
-        clock,
-        matches,
-        directory,
-    )))
+    Ok(Box::new(EmbeddedTarget::new(device, NamespaceId(namespace), clock, matches, directory)))
 }

@@ -14,27 +14,18 @@ pub struct Failure {
 impl Failure {
     /// The command was asked for wrongly: exit code 2.
     pub fn usage(message: impl Into<String>) -> Self {
-        Self {
-            message: Some(message.into()),
-            code: 2,
-        }
+        Self { message: Some(message.into()), code: 2 }
     }
 
     /// The command failed: exit code 1.
     pub fn failed(message: impl Into<String>) -> Self {
-        Self {
-            message: Some(message.into()),
-            code: 1,
-        }
+        Self { message: Some(message.into()), code: 1 }
     }
 
     /// The command's answer is no, and it has been printed: exit code 1.
     #[must_use]
     pub fn answered() -> Self {
-        Self {
-            message: None,
-            code: 1,
-        }
+        Self { message: None, code: 1 }
     }
 
     /// Says it and gives the exit code.

@@ -161,11 +161,7 @@ fn put(
     }
     let now = headwater_host::clock::Clock::start().wall().0;
     let expiry_ms = ttl.map(|seconds| now.saturating_add(seconds.saturating_mul(1_000)));
-    let record = Record {
-        key,
-        value,
-        expiry_ms,
-    };
+    let record = Record { key, value, expiry_ms };
     let mut refused = None;
     target.set(std::slice::from_ref(&record), &mut |_index, stored| {
         if let Stored::Refused(why) = stored {
@@ -173,9 +169,7 @@ fn put(
         }
         Ok(())
     })?;
-    refused.map_or(Ok(()), |why| {
-        Err(Failure::failed(format!("the value was not stored: {why}")))
-    })
+    refused.map_or(Ok(()), |why| Err(Failure::failed(format!("the value was not stored: {why}"))))
 }
 
 fn read_value(value: Option<OsString>) -> Result<Vec<u8>, Failure> {
@@ -189,11 +183,7 @@ fn read_value(value: Option<OsString>) -> Result<Vec<u8>, Failure> {
         Some([b'@', path @ ..]) => {
             let path = OsStr::from_bytes(path);
             let failed = |error| Failure::failed(format!("{}: {error}", path.display()));
-            std::fs::File::open(path)
-                .map_err(failed)?
-                .take(limit)
-                .read_to_end(&mut bytes)
-                .map_err(failed)?;
+            std::fs::File::open(path).map_err(failed)?.take(limit).read_to_end(&mut bytes).map_err(failed)?;
         }
         Some(value) => bytes.extend_from_slice(value),
     }
@@ -261,10 +251,7 @@ fn exists(target: &mut dyn KvTarget, keys: &[Key], json: bool) -> Result<(), Fai
         let rows: Vec<KeyAnswer> = keys
             .iter()
             .zip(&found)
-            .map(|(key, exists)| KeyAnswer {
-                key: KeyText::of(key),
-                exists: Some(*exists),
-            })
+            .map(|(key, exists)| KeyAnswer { key: KeyText::of(key), exists: Some(*exists) })
             .collect();
         answer_json(&rows)?;
     } else {
@@ -276,11 +263,7 @@ fn exists(target: &mut dyn KvTarget, keys: &[Key], json: bool) -> Result<(), Fai
         }
         answer(&text)?;
     }
-    if found.iter().all(|exists| *exists) {
-        Ok(())
-    } else {
-        Err(Failure::answered())
-    }
+    if found.iter().all(|exists| *exists) { Ok(()) } else { Err(Failure::answered()) }
 }
 
 fn scan(
@@ -303,10 +286,7 @@ fn scan(
             }
             left -= 1;
             if json {
-                rows.push(KeyAnswer {
-                    key: KeyText::of(&key),
-                    exists: None,
-                });
+                rows.push(KeyAnswer { key: KeyText::of(&key), exists: None });
             } else {
                 text.extend_from_slice(&key);
                 text.push(b'\n');
@@ -325,11 +305,7 @@ fn keys_of(arguments: &[Key]) -> Result<Vec<Vec<u8>>, Failure> {
             let mut text = Vec::new();
             std::io::stdin().lock().read_to_end(&mut text)?;
             for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-                keys.push(
-                    Key::checked(line.to_vec())
-                        .map_err(|error| Failure::usage(error.to_string()))?
-                        .0,
-                );
+                keys.push(Key::checked(line.to_vec()).map_err(|error| Failure::usage(error.to_string()))?.0);
             }
         } else {
             keys.push(argument.0.clone());

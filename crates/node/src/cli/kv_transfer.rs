@@ -73,16 +73,9 @@ pub struct DumpArgs {
 /// When something was not loaded.
 pub fn load(target: &mut dyn KvTarget, args: &LoadArgs) -> Result<(), Failure> {
     let source = source_of(&args.source)?;
-    let large = if args.skip_large {
-        IfLarge::Skip
-    } else {
-        IfLarge::Fail
-    };
-    let plan = LoadPlan {
-        source: &source,
-        prefix: args.prefix.as_bytes(),
-        manifest: args.manifest.as_deref(),
-    };
+    let large = if args.skip_large { IfLarge::Skip } else { IfLarge::Fail };
+    let plan =
+        LoadPlan { source: &source, prefix: args.prefix.as_bytes(), manifest: args.manifest.as_deref() };
     let mut progress = Progress::start("loading");
     let loaded = crate::load::load(target, &plan, &mut progress);
     let seconds = progress.seconds();
@@ -108,11 +101,7 @@ pub fn load(target: &mut dyn KvTarget, args: &LoadArgs) -> Result<(), Failure> {
 }
 
 fn load_text(report: &LoadReport, seconds: f64) -> String {
-    let mut text = format!(
-        "{} stored, {}, {seconds:.1} s",
-        report.stored,
-        Bytes(report.bytes)
-    );
+    let mut text = format!("{} stored, {}, {seconds:.1} s", report.stored, Bytes(report.bytes));
     for (count, what) in [
         (report.not_files, "links and special files left out"),
         (report.too_large, "too large"),
@@ -131,16 +120,9 @@ fn source_of(path: &Path) -> Result<Source, Failure> {
         return Ok(Source::Stdin);
     }
     let metadata = std::fs::metadata(path).map_err(|error| {
-        Failure::failed(format!(
-            "{}: {error}; give a folder, a record file or -",
-            path.display()
-        ))
+        Failure::failed(format!("{}: {error}; give a folder, a record file or -", path.display()))
     })?;
-    Ok(if metadata.is_dir() {
-        Source::Folder(path.to_owned())
-    } else {
-        Source::Records(path.to_owned())
-    })
+    Ok(if metadata.is_dir() { Source::Folder(path.to_owned()) } else { Source::Records(path.to_owned()) })
 }
 
 /// Runs `kv dump`.
@@ -158,11 +140,8 @@ pub fn dump(target: &mut dyn KvTarget, args: &DumpArgs) -> Result<(), Failure> {
         }
     };
     let mut progress = Progress::start("dumping");
-    let total = if args.sink.is_some() {
-        target.key_count()?
-    } else {
-        u64::try_from(expected.len()).unwrap_or(0)
-    };
+    let total =
+        if args.sink.is_some() { target.key_count()? } else { u64::try_from(expected.len()).unwrap_or(0) };
     progress.total(Some(total));
     let mut done = 0;
     let mut advance = |items: u64, bytes: u64| {
@@ -208,11 +187,7 @@ pub fn dump(target: &mut dyn KvTarget, args: &DumpArgs) -> Result<(), Failure> {
 }
 
 fn dump_text(report: &DumpReport, verified: bool, seconds: f64) -> String {
-    let mut text = format!(
-        "{} written, {}, {seconds:.1} s",
-        report.written,
-        Bytes(report.bytes)
-    );
+    let mut text = format!("{} written, {}, {seconds:.1} s", report.written, Bytes(report.bytes));
     if verified {
         text.push_str(&format!(
             "; {} byte-identical, {} different, {} missing",
@@ -227,10 +202,7 @@ fn record_file(path: &Path) -> Result<Box<dyn std::io::Write>, Failure> {
         return Ok(Box::new(std::io::stdout()));
     }
     let file = std::fs::File::create_new(path).map_err(|error| {
-        Failure::failed(format!(
-            "{}: {error}; a dump never overwrites, give a new name",
-            path.display()
-        ))
+        Failure::failed(format!("{}: {error}; a dump never overwrites, give a new name", path.display()))
     })?;
     Ok(Box::new(file))
 }
@@ -248,10 +220,7 @@ fn empty_folder(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-#[expect(
-    clippy::print_stderr,
-    reason = "complaints of the command line go to standard error"
-)]
+#[expect(clippy::print_stderr, reason = "complaints of the command line go to standard error")]
 fn complain(complaints: &[String]) {
     for complaint in complaints {
         eprintln!("headwater: {complaint}");

@@ -55,27 +55,9 @@ pub fn run(args: LabArgs) -> Result<(), Failure> {
     match args.op {
         LabOp::List { json: true } => answer_json(&headwater_lab::list()),
         LabOp::List { json: false } => answer_line(&headwater_lab::render_list(headwater_lab::list())),
-        LabOp::Run {
-            name,
-            quick,
-            seed,
-            scratch,
-            json,
-        } => {
-            let outcome = headwater_lab::run(
-                &name,
-                Options {
-                    quick,
-                    seed,
-                    scratch,
-                    ..Options::default()
-                },
-            )?;
-            if json {
-                answer_json(&outcome)
-            } else {
-                answer_line(&headwater_lab::render_table(&outcome))
-            }
+        LabOp::Run { name, quick, seed, scratch, json } => {
+            let outcome = headwater_lab::run(&name, Options { quick, seed, scratch, ..Options::default() })?;
+            if json { answer_json(&outcome) } else { answer_line(&headwater_lab::render_table(&outcome)) }
         }
     }
 }

@@ -68,20 +68,13 @@ impl Progress {
         self.clock.now().to_duration().as_secs_f64()
     }
 
-    #[expect(
-        clippy::print_stderr,
-        reason = "progress of the command line goes to standard error"
-    )]
+    #[expect(clippy::print_stderr, reason = "progress of the command line goes to standard error")]
     fn show(&mut self) {
         let now = self.clock.now();
         if now < self.next {
             return;
         }
-        let bytes = if self.bytes > 0 {
-            Bytes(self.bytes).to_string()
-        } else {
-            String::new()
-        };
+        let bytes = if self.bytes > 0 { Bytes(self.bytes).to_string() } else { String::new() };
         if self.terminal {
             // Ten pictures a second are enough for the eye.
             self.next = now.after(Nanos::from_millis(100));
@@ -91,12 +84,7 @@ impl Progress {
         } else {
             self.next = now.after(EVERY);
             let of = self.total.map(|total| format!(" of {total}")).unwrap_or_default();
-            eprintln!(
-                "{}: {}{of}, {bytes}, {:.0} s",
-                self.what,
-                self.done,
-                self.seconds()
-            );
+            eprintln!("{}: {}{of}, {bytes}, {:.0} s", self.what, self.done, self.seconds());
         }
     }
 }
@@ -121,14 +109,8 @@ impl LoadProgress for Progress {
 
 fn bar(what: &'static str, total: Option<u64>) -> ProgressBar {
     let (bar, template) = match total {
-        Some(total) => (
-            ProgressBar::new(total),
-            "{prefix} {wide_bar} {pos}/{len} {msg} {eta}",
-        ),
-        None => (
-            ProgressBar::new_spinner(),
-            "{prefix} {spinner} {pos} {msg} {elapsed}",
-        ),
+        Some(total) => (ProgressBar::new(total), "{prefix} {wide_bar} {pos}/{len} {msg} {eta}"),
+        None => (ProgressBar::new_spinner(), "{prefix} {spinner} {pos} {msg} {elapsed}"),
     };
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_bad| ProgressStyle::default_bar());
     bar.with_style(style).with_prefix(what)

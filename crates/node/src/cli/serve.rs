@@ -79,9 +79,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     let config =
         Config::assemble(args.config.as_deref(), over).map_err(|error| Failure::usage(error.to_string()))?;
     let stop = Stop::on_signals()?;
-    let mut console = Terminal {
-        recovery: Some(Progress::start("recovering")),
-    };
+    let mut console = Terminal { recovery: Some(Progress::start("recovering")) };
     crate::serve::serve(&config, &stop, &mut console, |directory, clock, progress| {
         crate::device_file::open_node(&config, directory, clock, progress)
     })?;
@@ -103,12 +101,8 @@ impl Console for Terminal {
 
     fn serving(&mut self, node: &Serving<'_>) {
         self.recovery = None;
-        let unix = node
-            .ready
-            .unix
-            .as_ref()
-            .map(|path| format!(" and {}", path.display()))
-            .unwrap_or_default();
+        let unix =
+            node.ready.unix.as_ref().map(|path| format!(" and {}", path.display())).unwrap_or_default();
         let resp = &node.ready.resp;
         let (host, port) = resp.rsplit_once(':').unwrap_or((resp, ""));
         let _nobody_may_be_listening = answer_line(&format!(

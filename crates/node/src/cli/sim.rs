@@ -43,10 +43,8 @@ pub fn run(args: SimArgs) -> Result<(), Failure> {
             closed = answer_line(line).err();
         }
     };
-    let report = headwater_sim::replay::replay(
-        seed,
-        verbose.then_some(&mut tell as headwater_sim::world::Sink<'_>),
-    )?;
+    let report =
+        headwater_sim::replay::replay(seed, verbose.then_some(&mut tell as headwater_sim::world::Sink<'_>))?;
     if json {
         return answer_json(&serde_json::json!({
             "seed": report.seed,

@@ -28,9 +28,7 @@ impl FromStr for DurabilityMode {
     type Err = DurabilityError;
 
     fn from_str(text: &str) -> Result<Self, DurabilityError> {
-        let refuse = || DurabilityError {
-            text: text.to_owned(),
-        };
+        let refuse = || DurabilityError { text: text.to_owned() };
         match text {
             "always" => Ok(Self(Durability::Always)),
             "on-flush" => Ok(Self(Durability::OnFlush)),
@@ -74,13 +72,7 @@ mod tests {
 
     #[test]
     fn every_mode_reads_back_as_it_prints() {
-        for text in [
-            "always",
-            "on-flush",
-            "interval=1",
-            "interval=250",
-            "interval=3600000",
-        ] {
+        for text in ["always", "on-flush", "interval=1", "interval=250", "interval=3600000"] {
             let mode: DurabilityMode = text.parse().unwrap();
             assert_eq!(mode.to_string(), text);
         }
@@ -88,16 +80,9 @@ mod tests {
 
     #[test]
     fn what_is_no_mode_is_named_in_the_error() {
-        for text in [
-            "",
-            "never",
-            "Always",
-            "interval",
-            "interval=",
-            "interval=0",
-            "interval=+5",
-            "interval=3600001",
-        ] {
+        for text in
+            ["", "never", "Always", "interval", "interval=", "interval=0", "interval=+5", "interval=3600001"]
+        {
             let error = text.parse::<DurabilityMode>().unwrap_err();
             assert!(error.to_string().contains(&format!("`{text}`")), "{error}");
         }

@@ -91,9 +91,7 @@ pub fn parse(text: &str, file: &Path) -> Result<FileConfig, FileConfigError> {
     let table: toml::Table = text.parse().map_err(|error| at_line(text, file, &error))?;
     match table.get("version") {
         None => {
-            return Err(FileConfigError::NoVersion {
-                file: file.display().to_string(),
-            });
+            return Err(FileConfigError::NoVersion { file: file.display().to_string() });
         }
         Some(toml::Value::Integer(CONFIG_VERSION)) => {}
         Some(other) => {
@@ -141,20 +139,14 @@ mod tests {
     #[test]
     fn unknown_key_is_named_with_file_and_line() {
         let error = refused("version = 1\n\ncapcity = \"8GiB\"\n");
-        assert!(
-            error.starts_with("node.toml:3: capcity: unknown field"),
-            "{error}"
-        );
+        assert!(error.starts_with("node.toml:3: capcity: unknown field"), "{error}");
         assert!(error.contains("`capacity`"), "the known keys are listed: {error}");
     }
 
     #[test]
     fn unknown_key_of_a_namespace_is_named() {
         let error = refused("version = 1\n[namespace.2]\ndurability = \"always\"\ndurabilty = \"always\"\n");
-        assert!(
-            error.starts_with("node.toml:4: durabilty: unknown field"),
-            "{error}"
-        );
+        assert!(error.starts_with("node.toml:4: durabilty: unknown field"), "{error}");
     }
 
     #[test]

@@ -21,10 +21,7 @@ pub struct SizeError {
 
 /// A size in a file may be a bare number or a string.
 #[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "a size: a whole number of bytes or a text such as \"8GiB\""
-)]
+#[serde(untagged, expecting = "a size: a whole number of bytes or a text such as \"8GiB\"")]
 enum SizeText {
     Number(u64),
     Text(String),
@@ -45,9 +42,7 @@ impl FromStr for Bytes {
     type Err = SizeError;
 
     fn from_str(text: &str) -> Result<Self, SizeError> {
-        let refuse = || SizeError {
-            text: text.to_owned(),
-        };
+        let refuse = || SizeError { text: text.to_owned() };
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = text.split_at(digits);
         let number: u64 = number.parse().map_err(|_overflow_or_empty| refuse())?;
@@ -94,18 +89,8 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_named_in_the_error() {
-        for text in [
-            "",
-            "G",
-            "-1",
-            "1.5G",
-            "8 GiB",
-            "8gib",
-            "8X",
-            "99999999T",
-            "18446744073709551616",
-            "1G1",
-        ] {
+        for text in ["", "G", "-1", "1.5G", "8 GiB", "8gib", "8X", "99999999T", "18446744073709551616", "1G1"]
+        {
             let error = text.parse::<Bytes>().unwrap_err();
             assert!(error.to_string().contains(&format!("`{text}`")), "{error}");
         }

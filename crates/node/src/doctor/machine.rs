@@ -29,11 +29,7 @@ fn kernels() -> Finding {
     let name = headwater_host::copy::kernel_name();
     let finding = Finding::new(
         "copy and CRC",
-        if name == "portable" {
-            Verdict::StandIn
-        } else {
-            Verdict::Active
-        },
+        if name == "portable" { Verdict::StandIn } else { Verdict::Active },
         name,
     );
     if name == "portable" {
@@ -69,13 +65,11 @@ fn spin(calibration: &Calibration) -> Finding {
     );
     let spin = micros(calibration.spin_before_sleep);
     match &calibration.spin_override {
-        SpinOverride::Used => Finding::new(
-            "idle spin",
-            Verdict::Note,
-            format!("{spin}, from {SPIN_VARIABLE}"),
-        )
-        .why(wake)
-        .change(format!("unset {SPIN_VARIABLE}   # to use what was measured")),
+        SpinOverride::Used => {
+            Finding::new("idle spin", Verdict::Note, format!("{spin}, from {SPIN_VARIABLE}"))
+                .why(wake)
+                .change(format!("unset {SPIN_VARIABLE}   # to use what was measured"))
+        }
         SpinOverride::Unset => Finding::new("idle spin", Verdict::Active, format!("{spin}, calibrated"))
             .why(wake)
             .change(format!("{SPIN_VARIABLE}=MICROSECONDS headwater serve")),
@@ -100,9 +94,7 @@ fn memlock() -> Finding {
 }
 
 fn huge_pages() -> Finding {
-    let pages = read("/proc/sys/vm/nr_hugepages")
-        .and_then(|text| text.parse::<u64>().ok())
-        .unwrap_or(0);
+    let pages = read("/proc/sys/vm/nr_hugepages").and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     if pages > 0 {
         return Finding::new("huge pages", Verdict::Note, format!("{pages} reserved"));
     }
@@ -161,9 +153,7 @@ fn descriptors() -> Finding {
 
 /// A file's first line, or nothing when it cannot be read.
 pub(super) fn read(path: impl AsRef<Path>) -> Option<String> {
-    std::fs::read_to_string(path)
-        .ok()
-        .and_then(|text| text.lines().next().map(|line| line.trim().to_owned()))
+    std::fs::read_to_string(path).ok().and_then(|text| text.lines().next().map(|line| line.trim().to_owned()))
 }
 
 /// The chosen word of a list such as `always [madvise] never`.
@@ -199,10 +189,7 @@ mod tests {
         );
         assert!(told(SpinOverride::Used).contains("from HEADWATER_SPIN_US"));
         let ignored = told(SpinOverride::Ignored("5us".to_owned()));
-        assert!(
-            ignored.starts_with("PROBLEM") && ignored.contains("HEADWATER_SPIN_US=5us"),
-            "{ignored}"
-        );
+        assert!(ignored.starts_with("PROBLEM") && ignored.contains("HEADWATER_SPIN_US=5us"), "{ignored}");
     }
 
     #[test]
@@ -210,11 +197,7 @@ mod tests {
         for finding in examine() {
             assert!(!finding.found.is_empty());
             if matches!(finding.verdict, Verdict::StandIn | Verdict::Problem) {
-                assert!(
-                    finding.why.is_some() || finding.change.is_some(),
-                    "{}",
-                    finding.what
-                );
+                assert!(finding.why.is_some() || finding.change.is_some(), "{}", finding.what);
             }
         }
     }

@@ -22,21 +22,13 @@ pub fn examine(data: &Path) -> Vec<Finding> {
     match Probe::make(&folder) {
         Err(error) => {
             findings.push(
-                Finding::new(
-                    "data directory",
-                    Verdict::Problem,
-                    format!("{}: {error}", folder.display()),
-                )
-                .why("no file can be made here, so a node cannot keep its data here")
-                .change(format!("sudo install -d -o $USER {}", data.display())),
+                Finding::new("data directory", Verdict::Problem, format!("{}: {error}", folder.display()))
+                    .why("no file can be made here, so a node cannot keep its data here")
+                    .change(format!("sudo install -d -o $USER {}", data.display())),
             );
         }
         Ok(probe) => {
-            findings.push(Finding::new(
-                "data directory",
-                Verdict::Note,
-                data.display().to_string(),
-            ));
+            findings.push(Finding::new("data directory", Verdict::Note, data.display().to_string()));
             findings.push(io_uring(&probe));
             findings.push(direct_io(&probe));
         }
@@ -46,11 +38,9 @@ pub fn examine(data: &Path) -> Vec<Finding> {
 }
 
 fn io_uring(probe: &Probe) -> Finding {
-    let ring = File::open(&probe.path)
-        .map_err(|error| error.to_string())
-        .and_then(|file| {
-            FileRing::open(file, RING_ENTRIES, UringChoice::Auto).map_err(|error| error.to_string())
-        });
+    let ring = File::open(&probe.path).map_err(|error| error.to_string()).and_then(|file| {
+        FileRing::open(file, RING_ENTRIES, UringChoice::Auto).map_err(|error| error.to_string())
+    });
     let kind = match ring {
         Ok(ring) => ring.kind(),
         Err(error) => {
@@ -122,10 +112,7 @@ fn free(folder: &Path) -> Finding {
 /// The nearest folder at or above a path that exists.
 fn existing(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_no_current_folder| path.to_owned());
-    absolute
-        .ancestors()
-        .find(|folder| folder.is_dir())
-        .map_or_else(|| PathBuf::from("/"), Path::to_owned)
+    absolute.ancestors().find(|folder| folder.is_dir()).map_or_else(|| PathBuf::from("/"), Path::to_owned)
 }
 
 /// A file that is gone when this is.

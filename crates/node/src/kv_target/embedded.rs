@@ -28,9 +28,7 @@ pub struct EmbeddedTarget<D, G> {
 
 impl<D, G> std::fmt::Debug for EmbeddedTarget<D, G> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EmbeddedTarget")
-            .field("namespace", &self.namespace)
-            .finish_non_exhaustive()
+        f.debug_struct("EmbeddedTarget").field("namespace", &self.namespace).finish_non_exhaustive()
     }
 }
 
@@ -40,13 +38,7 @@ pub type Matches = fn(pattern: &[u8], key: &[u8]) -> bool;
 impl<D: CoreDevice, G> EmbeddedTarget<D, G> {
     /// A target on an open device; `guard` is dropped after it.
     pub fn new(device: D, namespace: NamespaceId, clock: Clock, matches: Matches, guard: G) -> Self {
-        Self {
-            device,
-            namespace,
-            clock,
-            matches,
-            _guard: guard,
-        }
+        Self { device, namespace, clock, matches, _guard: guard }
     }
 
     fn all(&mut self, commands: impl Iterator<Item = Command>) -> Result<Vec<Completion>, KvError> {
@@ -55,10 +47,11 @@ impl<D: CoreDevice, G> EmbeddedTarget<D, G> {
     }
 
     fn presence(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<Completion>>, KvError> {
-        let done = self.all(keys.iter().map(|key| Command::Exist {
-            key: Bytes::copy_from_slice(key),
-            release: Release::WhenDurable,
-        }))?;
+        let done =
+            self.all(keys.iter().map(|key| Command::Exist {
+                key: Bytes::copy_from_slice(key),
+                release: Release::WhenDurable,
+            }))?;
         done.into_iter().map(present).collect()
     }
 }
@@ -75,11 +68,7 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
             let status = completion.status;
             answer(
                 index,
-                if status.is_success() {
-                    Stored::Acknowledged
-                } else {
-                    Stored::Refused(status.to_string())
-                },
+                if status.is_success() { Stored::Acknowledged } else { Stored::Refused(status.to_string()) },
             )?;
         }
         Ok(())
@@ -100,17 +89,15 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
 
     fn expiry(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<u64>>, KvError> {
         let found = self.presence(keys)?;
-        Ok(found
-            .into_iter()
-            .map(|found| found.map(|found| found.expiry_ms).filter(|&at| at != 0))
-            .collect())
+        Ok(found.into_iter().map(|found| found.map(|found| found.expiry_ms).filter(|&at| at != 0)).collect())
     }
 
     fn del(&mut self, keys: &[Vec<u8>]) -> Result<u64, KvError> {
-        let done = self.all(keys.iter().map(|key| Command::Delete {
-            key: Bytes::copy_from_slice(key),
-            condition: Condition::Always,
-        }))?;
+        let done =
+            self.all(keys.iter().map(|key| Command::Delete {
+                key: Bytes::copy_from_slice(key),
+                condition: Condition::Always,
+            }))?;
         let mut gone = 0;
         for completion in done {
             gone += u64::from(present(completion)?.is_some());
@@ -127,10 +114,7 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
         from: Cursor,
         pattern: Option<&[u8]>,
     ) -> Result<(Vec<Vec<u8>>, Option<Cursor>), KvError> {
-        let list = Command::List {
-            from: ListPosition(from.0),
-            keys_max: SCAN_KEYS,
-        };
+        let list = Command::List { from: ListPosition(from.0), keys_max: SCAN_KEYS };
         let Some(done) = self.all(std::iter::once(list))?.pop() else {
             return Ok((Vec::new(), None));
         };
@@ -138,22 +122,12 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
             return Err(refused(done.status));
         }
         let fits = |key: &[u8]| pattern.is_none_or(|pattern| (self.matches)(pattern, key));
-        let keys = done
-            .keys
-            .into_iter()
-            .filter(|listed| fits(&listed.key))
-            .map(|listed| listed.key.to_vec());
+        let keys = done.keys.into_iter().filter(|listed| fits(&listed.key)).map(|listed| listed.key.to_vec());
         Ok((keys.collect(), done.next.map(|next| Cursor(next.0))))
     }
 
     fn key_count(&mut self) -> Result<u64, KvError> {
-        Ok(self
-            .device
-            .stats()
-            .keys
-            .get(self.namespace.index())
-            .copied()
-            .unwrap_or(0))
+        Ok(self.device.stats().keys.get(self.namespace.index()).copied().unwrap_or(0))
     }
 
     fn close(&mut self) -> Result<(), KvError> {

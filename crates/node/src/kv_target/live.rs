@@ -76,8 +76,7 @@ impl KvTarget for LiveTarget {
                 None => self.client.push(&[b"SET", &record.key, &record.value]),
                 Some(at) => {
                     let at = at.to_string();
-                    self.client
-                        .push(&[b"SET", &record.key, &record.value, b"PXAT", at.as_bytes()]);
+                    self.client.push(&[b"SET", &record.key, &record.value, b"PXAT", at.as_bytes()]);
                 }
             }
         }
@@ -100,12 +99,9 @@ impl KvTarget for LiveTarget {
         self.each("GET", keys, &mut |index, reply| match reply {
             Reply::Bulk(value) => answer(index, Some(value)),
             Reply::Nil => answer(index, None),
-            reply => Err(ClientError::Unexpected {
-                endpoint: endpoint.clone(),
-                command: "GET",
-                reply,
+            reply => {
+                Err(ClientError::Unexpected { endpoint: endpoint.clone(), command: "GET", reply }.into())
             }
-            .into()),
         })
     }
 

@@ -106,13 +106,7 @@ impl RecordLine {
     pub fn of(record: &Record) -> Self {
         let (key, key_base64) = text_or_base64(&record.key);
         let (value, value_base64) = text_or_base64(&record.value);
-        Self {
-            key,
-            key_base64,
-            value,
-            value_base64,
-            expiry_ms: record.expiry_ms,
-        }
+        Self { key, key_base64, value, value_base64, expiry_ms: record.expiry_ms }
     }
 
     /// The record of a line.
@@ -149,9 +143,7 @@ pub fn read_manifest(mut source: impl BufRead) -> Result<BTreeMap<Vec<u8>, Expec
     let mut text = String::new();
     for line in 1.. {
         text.clear();
-        let read = source
-            .read_line(&mut text)
-            .map_err(|source| LineError::Unreadable { line, source })?;
+        let read = source.read_line(&mut text).map_err(|source| LineError::Unreadable { line, source })?;
         if read == 0 || !text.ends_with('\n') {
             break;
         }
@@ -159,13 +151,7 @@ pub fn read_manifest(mut source: impl BufRead) -> Result<BTreeMap<Vec<u8>, Expec
         let entry: ManifestLine =
             serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
         let key = bytes_of("key", entry.key, entry.key_base64).map_err(malformed)?;
-        expected.insert(
-            key,
-            Expected {
-                len: entry.len,
-                blake3: entry.blake3,
-            },
-        );
+        expected.insert(key, Expected { len: entry.len, blake3: entry.blake3 });
     }
     Ok(expected)
 }
@@ -180,9 +166,9 @@ fn text_or_base64(bytes: &[u8]) -> (Option<String>, Option<String>) {
 fn bytes_of(name: &str, text: Option<String>, encoded: Option<String>) -> Result<Vec<u8>, String> {
     match (text, encoded) {
         (Some(text), None) => Ok(text.into_bytes()),
-        (None, Some(encoded)) => STANDARD
-            .decode(encoded)
-            .map_err(|error| format!("`{name}_base64` is no base64: {error}")),
+        (None, Some(encoded)) => {
+            STANDARD.decode(encoded).map_err(|error| format!("`{name}_base64` is no base64: {error}"))
+        }
         (None, None) => Err(format!("neither `{name}` nor `{name}_base64` is given")),
         (Some(_), Some(_)) => Err(format!("both `{name}` and `{name}_base64` are given: keep one")),
     }
@@ -199,11 +185,7 @@ mod tests {
             (b"\xff\x00", b"\x80", Some(17)),
             ("\u{43a}\u{43b}\u{44e}\u{447}".as_bytes(), b"", None),
         ] {
-            let record = Record {
-                key: key.to_vec(),
-                value: value.to_vec(),
-                expiry_ms,
-            };
+            let record = Record { key: key.to_vec(), value: value.to_vec(), expiry_ms };
             let line = serde_json::to_string(&RecordLine::of(&record)).unwrap();
             assert!(!line.contains('\n'));
             assert_eq!(parse_record(1, &line).unwrap(), record);
@@ -215,10 +197,7 @@ mod tests {
         for (text, what) in [
             ("{}", "neither `key`"),
             ("{\"key\":\"a\"}", "neither `value`"),
-            (
-                "{\"key\":\"a\",\"key_base64\":\"YQ==\",\"value\":\"\"}",
-                "both `key`",
-            ),
+            ("{\"key\":\"a\",\"key_base64\":\"YQ==\",\"value\":\"\"}", "both `key`"),
             ("{\"key\":\"a\",\"value_base64\":\"?\"}", "no base64"),
             ("{\"key\":\"a\",\"value\":\"\",\"ttl\":1}", "unknown field `ttl`"),
             ("nonsense", "expected"),
@@ -231,11 +210,7 @@ mod tests {
     #[test]
     fn the_last_acknowledgement_of_a_key_counts_and_a_torn_last_line_does_not() {
         let line = |value: &[u8]| {
-            let record = Record {
-                key: b"k".to_vec(),
-                value: value.to_vec(),
-                expiry_ms: None,
-            };
+            let record = Record { key: b"k".to_vec(), value: value.to_vec(), expiry_ms: None };
             serde_json::to_string(&ManifestLine::of(&record)).unwrap()
         };
         let text = format!("{}\n{}\n{}", line(b"old"), line(b"new"), &line(b"torn")[..9]);

@@ -115,11 +115,7 @@ fn walk(folder: &Path, prefix: &[u8]) -> std::io::Result<Walked> {
     Ok((found, left_out))
 }
 
-type Lists<'a> = (
-    &'a mut Vec<Found>,
-    &'a mut Vec<(LeftOut, String)>,
-    &'a mut Vec<(PathBuf, Vec<u8>)>,
-);
+type Lists<'a> = (&'a mut Vec<Found>, &'a mut Vec<(LeftOut, String)>, &'a mut Vec<(PathBuf, Vec<u8>)>);
 
 fn visit(folder: &Path, prefix: &[u8], (found, left_out, folders): Lists<'_>) -> std::io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
@@ -134,11 +130,7 @@ fn visit(folder: &Path, prefix: &[u8], (found, left_out, folders): Lists<'_>) ->
             folders.push((path, key));
         } else if kind.is_file() {
             match entry.metadata() {
-                Ok(metadata) => found.push(Found {
-                    path,
-                    key,
-                    bytes: metadata.len(),
-                }),
+                Ok(metadata) => found.push(Found { path, key, bytes: metadata.len() }),
                 Err(error) => left_out.push((LeftOut::Unreadable, format!("{}: {error}", path.display()))),
             }
         } else {
@@ -157,11 +149,7 @@ fn read_files(found: Vec<Found>, left_out: Vec<(LeftOut, String)>, sender: &Sync
     let mut batch = Batch::new(sender);
     for file in found {
         let piece = match read_file(&file) {
-            Ok(value) => batch.add(Record {
-                key: file.key,
-                value,
-                expiry_ms: None,
-            }),
+            Ok(value) => batch.add(Record { key: file.key, value, expiry_ms: None }),
             Err((why, what)) => batch.leave_out(why, what),
         };
         if piece.is_err() {
@@ -186,10 +174,7 @@ fn read_file(file: &Found) -> Result<Vec<u8>, (LeftOut, String)> {
     let opened = File::from(opened.map_err(|errno| unreadable(errno.into()))?);
     let mut value = Vec::with_capacity(usize::try_from(file.bytes.min(limit)).unwrap_or(0) + 1);
     // One byte above the limit tells "too large" from "just fits", also for a file that grew since it was listed.
-    opened
-        .take(limit + 1)
-        .read_to_end(&mut value)
-        .map_err(unreadable)?;
+    opened.take(limit + 1).read_to_end(&mut value).map_err(unreadable)?;
     if value.len() > VALUE_BYTES_MAX {
         let what = format!(
             "{}: larger than a value may be ({} MiB); leave it out with --skip-large",
@@ -253,12 +238,7 @@ struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     fn new(sender: &'a SyncSender<Piece>) -> Self {
-        Self {
-            sender,
-            records: Vec::new(),
-            keys: std::collections::BTreeSet::new(),
-            bytes: 0,
-        }
+        Self { sender, records: Vec::new(), keys: std::collections::BTreeSet::new(), bytes: 0 }
     }
 
     fn add(&mut self, record: Record) -> Result<(), GivenUp> {
@@ -274,9 +254,7 @@ impl<'a> Batch<'a> {
     }
 
     fn leave_out(&mut self, why: LeftOut, what: String) -> Result<(), GivenUp> {
-        self.sender
-            .send(Piece::LeftOut(why, what))
-            .map_err(|_closed| GivenUp)
+        self.sender.send(Piece::LeftOut(why, what)).map_err(|_closed| GivenUp)
     }
 
     fn send(&mut self) -> Result<(), GivenUp> {

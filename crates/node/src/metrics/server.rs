@@ -62,10 +62,7 @@ impl MetricsServer {
 }
 
 fn serve(listener: TcpListener, board: Arc<Board>, ended: oneshot::Receiver<()>) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let routes = Router::new()
@@ -113,11 +110,7 @@ mod tests {
 
     fn ask(address: SocketAddr, path: &str) -> String {
         let mut stream = std::net::TcpStream::connect(address).unwrap();
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        )
-        .unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -128,16 +121,10 @@ mod tests {
         let board = Arc::new(Board::default());
         let server = MetricsServer::start("127.0.0.1:0".parse().unwrap(), Arc::clone(&board)).unwrap();
         let answer = ask(server.address(), "/healthz");
-        assert!(
-            answer.starts_with("HTTP/1.1 503") && answer.ends_with("recovering\n"),
-            "{answer}"
-        );
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.ends_with("recovering\n"), "{answer}");
         board.set_health(Health::Serving);
         let answer = ask(server.address(), "/healthz");
-        assert!(
-            answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"),
-            "{answer}"
-        );
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"), "{answer}");
         assert!(ask(server.address(), "/metrics").contains("headwater_free_blocks 0"));
         assert!(ask(server.address(), "/trace").starts_with("HTTP/1.1 404"));
         assert!(ask(server.address(), "/nothing").starts_with("HTTP/1.1 404"));
@@ -147,12 +134,7 @@ mod tests {
     fn a_taken_address_is_named() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        let error = MetricsServer::start(address, Arc::default())
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains(&address.to_string()) && error.contains("--metrics"),
-            "{error}"
-        );
+        let error = MetricsServer::start(address, Arc::default()).unwrap_err().to_string();
+        assert!(error.contains(&address.to_string()) && error.contains("--metrics"), "{error}");
     }
 }

@@ -47,12 +47,7 @@ impl Numbers {
             .map(|(number, keys): (u32, u64)| (vec![("namespace", number.to_string())], keys))
             .collect();
         gauges(encoder, "keys", "Keys of each namespace", &keys)?;
-        counter(
-            encoder,
-            "completed",
-            "Commands the device completed",
-            device.completed,
-        )?;
+        counter(encoder, "completed", "Commands the device completed", device.completed)?;
         counter(encoder, "expired", "Keys that expired", device.expired)?;
         gauge(encoder, "live_bytes", "Bytes of live records", device.live_bytes)?;
         gauge(
@@ -62,24 +57,9 @@ impl Numbers {
             device.capacity_bytes,
         )?;
         gauge(encoder, "index_bytes", "DRAM of the index", device.index_bytes)?;
-        counter(
-            encoder,
-            "cache_hits",
-            "Page reads answered from device DRAM",
-            device.cache_hits,
-        )?;
-        counter(
-            encoder,
-            "cache_misses",
-            "Page reads that went to the media",
-            device.cache_misses,
-        )?;
-        counter(
-            encoder,
-            "damaged_records",
-            "Records whose checksum did not match",
-            device.damaged,
-        )
+        counter(encoder, "cache_hits", "Page reads answered from device DRAM", device.cache_hits)?;
+        counter(encoder, "cache_misses", "Page reads that went to the media", device.cache_misses)?;
+        counter(encoder, "damaged_records", "Records whose checksum did not match", device.damaged)
     }
 
     fn wear(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -90,25 +70,10 @@ impl Numbers {
             "Bytes of records that clients wrote, headers included",
             device.client_bytes,
         )?;
-        counter(
-            encoder,
-            "programmed_bytes",
-            "Bytes of pages programmed",
-            device.programmed_bytes,
-        )?;
-        counter(
-            encoder,
-            "gc_moved_bytes",
-            "Bytes of records that collection moved",
-            device.moved_bytes,
-        )?;
+        counter(encoder, "programmed_bytes", "Bytes of pages programmed", device.programmed_bytes)?;
+        counter(encoder, "gc_moved_bytes", "Bytes of records that collection moved", device.moved_bytes)?;
         counter(encoder, "erases", "Blocks erased", device.erases)?;
-        gauge(
-            encoder,
-            "free_blocks",
-            "Blocks free",
-            u64::from(device.free_blocks),
-        )?;
+        gauge(encoder, "free_blocks", "Blocks free", u64::from(device.free_blocks))?;
         gauge(
             encoder,
             "quarantined_blocks",
@@ -121,12 +86,7 @@ impl Numbers {
             "Commands refused because collection found nothing to free",
             device.no_room,
         )?;
-        counter(
-            encoder,
-            "checkpoint_pages",
-            "Pages of checkpoints programmed",
-            device.checkpoint_pages,
-        )?;
+        counter(encoder, "checkpoint_pages", "Pages of checkpoints programmed", device.checkpoint_pages)?;
         counter(encoder, "flushes", "Flushes sent to the media", device.flushes)?;
         ratio(
             encoder,
@@ -148,28 +108,12 @@ impl Numbers {
             .commands
             .iter()
             .map(|((name, class), count)| {
-                (
-                    vec![
-                        ("command", (*name).to_owned()),
-                        ("status", class.label().to_owned()),
-                    ],
-                    *count,
-                )
+                (vec![("command", (*name).to_owned()), ("status", class.label().to_owned())], *count)
             })
             .collect();
-        counters(
-            encoder,
-            "commands",
-            "Commands by name and status class",
-            &commands,
-        )?;
+        counters(encoder, "commands", "Commands by name and status class", &commands)?;
         gauge(encoder, "connections", "Clients connected", faces.connections)?;
-        counter(
-            encoder,
-            "connections_opened",
-            "Clients that ever connected",
-            faces.connections_total,
-        )?;
+        counter(encoder, "connections_opened", "Clients that ever connected", faces.connections_total)?;
         counter(
             encoder,
             "connections_refused",
@@ -189,26 +133,11 @@ impl Numbers {
     fn stages(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let stage = |name: &&'static str| vec![("stage", (*name).to_owned())];
         let stages = &self.0.stages;
-        let nanos: Vec<Labelled<'_>> = stages
-            .iter()
-            .map(|(name, time)| (stage(name), time.nanos))
-            .collect();
-        let samples: Vec<Labelled<'_>> = stages
-            .iter()
-            .map(|(name, time)| (stage(name), time.samples))
-            .collect();
-        counters(
-            encoder,
-            "stage_nanoseconds",
-            "Nanoseconds of sampled requests in each stage",
-            &nanos,
-        )?;
-        counters(
-            encoder,
-            "stage_samples",
-            "Requests sampled in each stage",
-            &samples,
-        )
+        let nanos: Vec<Labelled<'_>> = stages.iter().map(|(name, time)| (stage(name), time.nanos)).collect();
+        let samples: Vec<Labelled<'_>> =
+            stages.iter().map(|(name, time)| (stage(name), time.samples)).collect();
+        counters(encoder, "stage_nanoseconds", "Nanoseconds of sampled requests in each stage", &nanos)?;
+        counters(encoder, "stage_samples", "Requests sampled in each stage", &samples)
     }
 }
 
@@ -231,10 +160,7 @@ fn ratio(
     if under == 0 {
         return Ok(());
     }
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a ratio of two counters needs no more than 53 bits"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio of two counters needs no more than 53 bits")]
     let gauge = ConstGauge::new(over as f64 / under as f64);
     gauge.encode(encoder.encode_descriptor(&prefixed(name), help, NO_UNIT, gauge.metric_type())?)
 }
@@ -287,13 +213,7 @@ mod tests {
         snapshot.device.programmed_bytes = 150;
         snapshot.faces.commands.insert(("get", StatusClass::Failed), 3);
         snapshot.faces.in_flight.insert("resp", 5);
-        snapshot.stages.insert(
-            "utl",
-            StageTime {
-                samples: 2,
-                nanos: 900,
-            },
-        );
+        snapshot.stages.insert("utl", StageTime { samples: 2, nanos: 900 });
         let text = encode(snapshot).unwrap();
         for line in [
             "headwater_keys{namespace=\"3\"} 7",
@@ -304,19 +224,12 @@ mod tests {
             "headwater_stage_nanoseconds_total{stage=\"utl\"} 900",
             "# EOF",
         ] {
-            assert!(
-                text.lines().any(|have| have == line),
-                "{line} is missing in\n{text}"
-            );
+            assert!(text.lines().any(|have| have == line), "{line} is missing in\n{text}");
         }
     }
 
     #[test]
     fn a_ratio_of_nothing_is_left_out() {
-        assert!(
-            !encode(Snapshot::default())
-                .unwrap()
-                .contains("write_amplification")
-        );
+        assert!(!encode(Snapshot::default()).unwrap().contains("write_amplification"));
     }
 }

@@ -34,8 +34,5 @@ pub(crate) fn set(old: Option<Old>, offset: u64, bit: bool) -> Result<(Action, R
     } else {
         bytes[at] &= !mask;
     }
-    Ok((
-        Action::Store(bytes.into(), Expiry::Keep),
-        Reply::Integer(i64::from(before)),
-    ))
+    Ok((Action::Store(bytes.into(), Expiry::Keep), Reply::Integer(i64::from(before))))
 }

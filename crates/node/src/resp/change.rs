@@ -92,21 +92,13 @@ impl Change {
             Self::SetBit { offset, bit } => bits::set(old, *offset, *bit),
             Self::Append(value) => append(old, value),
             Self::SetRange { offset, value } => set_range(old, *offset, value),
-            Self::Swap {
-                value,
-                expiry,
-                condition,
-            } => {
+            Self::Swap { value, expiry, condition } => {
                 let write = match condition {
                     Condition::IfExists => old.is_some(),
                     Condition::IfAbsent => old.is_none(),
                     _ => true,
                 };
-                let action = if write {
-                    Action::Store(value.clone(), *expiry)
-                } else {
-                    Action::Nothing
-                };
+                let action = if write { Action::Store(value.clone(), *expiry) } else { Action::Nothing };
                 Ok((action, old.map_or(Reply::Null, |old| Reply::Bulk(old.bytes))))
             }
             Self::Take => Ok(match old {
@@ -133,10 +125,7 @@ pub(crate) fn length_reply(length: usize) -> Reply {
 
 /// A number as the value that is stored and the reply that tells it.
 pub(crate) fn stored_number(value: i64) -> (Action, Reply) {
-    (
-        Action::Store(decimal_signed(value).into(), Expiry::Keep),
-        Reply::Integer(value),
-    )
+    (Action::Store(decimal_signed(value).into(), Expiry::Keep), Reply::Integer(value))
 }
 
 fn append(old: Option<Old>, value: &Bytes) -> Result<(Action, Reply), Failure> {

@@ -32,10 +32,7 @@ pub(crate) fn answer(
         if right {
             Ok(())
         } else {
-            Err(errors::wrong_arity(&format!(
-                "client|{}",
-                String::from_utf8_lossy(&word)
-            )))
+            Err(errors::wrong_arity(&format!("client|{}", String::from_utf8_lossy(&word))))
         }
     };
     let count = request.len();
@@ -97,10 +94,7 @@ fn reply_mode(request: &Request<'_>, connection: &mut Connection) -> Result<Repl
 fn set_info(request: &Request<'_>, connection: &mut Connection) -> Result<Reply, Failure> {
     let value = request.arg(3);
     if !value.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
-        let text = format!(
-            "ERR {} cannot contain spaces, newlines or special characters.",
-            request.text(2)
-        );
+        let text = format!("ERR {} cannot contain spaces, newlines or special characters.", request.text(2));
         return Err(Failure::told(text));
     }
     if request.is(2, "lib-name") {
@@ -108,10 +102,7 @@ fn set_info(request: &Request<'_>, connection: &mut Connection) -> Result<Reply,
     } else if request.is(2, "lib-ver") {
         connection.identity.library_version = value.to_vec();
     } else {
-        return Err(Failure::told(format!(
-            "ERR Unrecognized option '{}'",
-            request.text(2)
-        )));
+        return Err(Failure::told(format!("ERR Unrecognized option '{}'", request.text(2))));
     }
     Ok(Reply::Ok)
 }
@@ -141,14 +132,8 @@ fn line(connection: &Connection, shared: &Shared) -> String {
         connection.database,
         connection.input.len(),
         connection.output.pending(),
-        connection
-            .last_verb
-            .map_or("NULL", super::command_table::Verb::name),
-        if connection.protocol == Protocol::Resp3 {
-            3
-        } else {
-            2
-        },
+        connection.last_verb.map_or("NULL", super::command_table::Verb::name),
+        if connection.protocol == Protocol::Resp3 { 3 } else { 2 },
         String::from_utf8_lossy(&identity.library),
         String::from_utf8_lossy(&identity.library_version),
     );
@@ -164,14 +149,9 @@ fn list(
     let mut wanted: Option<Vec<u64>> = None;
     if request.len() == 4 && request.is(2, "type") {
         if !request.is(3, "normal") {
-            let known = ["master", "replica", "slave", "pubsub"]
-                .iter()
-                .any(|word| request.is(3, word));
+            let known = ["master", "replica", "slave", "pubsub"].iter().any(|word| request.is(3, word));
             if !known {
-                return Err(Failure::told(format!(
-                    "ERR Unknown client type '{}'",
-                    request.text(3)
-                )));
+                return Err(Failure::told(format!("ERR Unknown client type '{}'", request.text(3))));
             }
             wanted = Some(Vec::new());
         }
@@ -184,15 +164,8 @@ fn list(
         return Err(errors::SYNTAX);
     }
     let mut text = String::new();
-    for other in clients
-        .iter()
-        .chain([connection])
-        .filter(|other| other.socket.is_some())
-    {
-        if wanted
-            .as_ref()
-            .is_none_or(|wanted| wanted.contains(&other.identity.id))
-        {
+    for other in clients.iter().chain([connection]).filter(|other| other.socket.is_some()) {
+        if wanted.as_ref().is_none_or(|wanted| wanted.contains(&other.identity.id)) {
             text.push_str(&line(other, shared));
         }
     }
@@ -212,9 +185,7 @@ struct Filter {
 impl Filter {
     fn hits(&self, connection: &Connection) -> bool {
         let same = |wanted: &Option<Vec<u8>>, text: &str| {
-            wanted
-                .as_ref()
-                .is_none_or(|wanted| wanted.as_slice() == text.as_bytes())
+            wanted.as_ref().is_none_or(|wanted| wanted.as_slice() == text.as_bytes())
         };
         self.id.is_none_or(|id| id == connection.identity.id)
             && same(&self.address, &connection.identity.address)
@@ -232,10 +203,7 @@ fn kill(
 ) -> Result<Reply, Failure> {
     let by_address = request.len() == 3;
     let filter = if by_address {
-        Filter {
-            address: Some(request.arg(2).to_vec()),
-            ..Filter::default()
-        }
+        Filter { address: Some(request.arg(2).to_vec()), ..Filter::default() }
     } else {
         filter(request)?
     };
@@ -257,10 +225,7 @@ fn kill(
 }
 
 fn filter(request: &Request<'_>) -> Result<Filter, Failure> {
-    let mut filter = Filter {
-        spare_self: true,
-        ..Filter::default()
-    };
+    let mut filter = Filter { spare_self: true, ..Filter::default() };
     if request.len() % 2 == 1 {
         return Err(errors::SYNTAX);
     }
@@ -268,9 +233,7 @@ fn filter(request: &Request<'_>) -> Result<Filter, Failure> {
         let value = request.arg(at + 1);
         match &request.lower(at)[..] {
             b"id" => {
-                let id = integer(value)
-                    .and_then(|id| u64::try_from(id).ok())
-                    .filter(|&id| id > 0);
+                let id = integer(value).and_then(|id| u64::try_from(id).ok()).filter(|&id| id > 0);
                 filter.id = Some(id.ok_or(Failure::fixed("ERR client-id should be greater than 0"))?);
             }
             b"addr" => filter.address = Some(value.to_vec()),

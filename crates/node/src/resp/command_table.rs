@@ -237,11 +237,7 @@ impl Entry {
             Category::Server => "@dangerous".to_owned(),
         });
         let fast = self.flag_words().any(|word| word == "fast");
-        categories.push(if fast {
-            "@fast".to_owned()
-        } else {
-            "@slow".to_owned()
-        });
+        categories.push(if fast { "@fast".to_owned() } else { "@slow".to_owned() });
         categories
     }
 
@@ -249,11 +245,7 @@ impl Entry {
     pub(crate) fn key_positions(&self, request: &Request<'_>) -> impl Iterator<Item = usize> + use<> {
         let first = usize::try_from(self.first_key).unwrap_or(0);
         let behind = usize::from(self.last_key.unsigned_abs());
-        let last = if self.last_key < 0 {
-            request.len().saturating_sub(behind)
-        } else {
-            behind
-        };
+        let last = if self.last_key < 0 { request.len().saturating_sub(behind) } else { behind };
         let last = last.min(request.len().saturating_sub(1));
         let step = usize::from(self.key_step.unsigned_abs()).max(1);
         (first..=last).step_by(step).filter(move |_| first > 0)
@@ -271,13 +263,7 @@ mod tests {
                 assert_eq!(lookup(name.as_bytes()).map(|verb| verb as usize), Some(at));
             }
         }
-        for name in [
-            &b""[..],
-            b"ge",
-            b"lpush",
-            b"a name longer than any command",
-            b"\xff\xff",
-        ] {
+        for name in [&b""[..], b"ge", b"lpush", b"a name longer than any command", b"\xff\xff"] {
             assert_eq!(lookup(name), None);
         }
     }

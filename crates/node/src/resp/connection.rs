@@ -247,19 +247,8 @@ impl Connection {
                 self.output.reply(reply, self.protocol, &mut shared.sinks);
             }
         }
-        while matches!(
-            self.slots.front(),
-            Some(Slot {
-                state: State::Ready(_),
-                ..
-            })
-        ) {
-            if let Some(Slot {
-                state: State::Ready(reply),
-                silent,
-                ..
-            }) = self.slots.pop_front()
-            {
+        while matches!(self.slots.front(), Some(Slot { state: State::Ready(_), .. })) {
+            if let Some(Slot { state: State::Ready(reply), silent, .. }) = self.slots.pop_front() {
                 self.base += 1;
                 if !silent {
                     self.output.reply(reply, self.protocol, &mut shared.sinks);

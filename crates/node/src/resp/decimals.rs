@@ -30,18 +30,12 @@ pub(crate) fn add(left: &[u8], right: &[u8]) -> Result<String, Failure> {
         (Some(left), Some(right)) => sum(left, right).and_then(print),
         _ => None,
     };
-    Ok(trim(
-        &sum.unwrap_or_else(|| format!("{:.17}", left_float + right_float)),
-    ))
+    Ok(trim(&sum.unwrap_or_else(|| format!("{:.17}", left_float + right_float))))
 }
 
 fn trim(printed: &str) -> String {
     let trimmed = printed.trim_end_matches('0').trim_end_matches('.');
-    if trimmed == "-0" {
-        "0".to_owned()
-    } else {
-        trimmed.to_owned()
-    }
+    if trimmed == "-0" { "0".to_owned() } else { trimmed.to_owned() }
 }
 
 /// Checks that a text is a number.
@@ -51,11 +45,7 @@ fn trim(printed: &str) -> String {
 pub(crate) fn float(text: &[u8]) -> Result<f64, Failure> {
     let text = std::str::from_utf8(text).map_err(|_| errors::NOT_A_FLOAT)?;
     let value: f64 = text.parse().map_err(|_| errors::NOT_A_FLOAT)?;
-    if value.is_nan() {
-        Err(errors::NOT_A_FLOAT)
-    } else {
-        Ok(value)
-    }
+    if value.is_nan() { Err(errors::NOT_A_FLOAT) } else { Ok(value) }
 }
 
 /// Reads a number whose digits fit 128 bits.
@@ -65,10 +55,7 @@ fn parse(text: &[u8]) -> Option<Extended> {
         [b'+', rest @ ..] => (false, rest),
         rest => (false, rest),
     };
-    let split = text
-        .iter()
-        .position(|byte| matches!(byte, b'e' | b'E'))
-        .unwrap_or(text.len());
+    let split = text.iter().position(|byte| matches!(byte, b'e' | b'E')).unwrap_or(text.len());
     let mut power: i32 = match text.get(split + 1..) {
         Some(digits) => std::str::from_utf8(digits).ok()?.parse().ok()?,
         None => 0,
@@ -96,11 +83,7 @@ fn parse(text: &[u8]) -> Option<Extended> {
 /// The nearest number to a fraction.
 fn quotient(negative: bool, numerator: u128, denominator: u128) -> Option<Extended> {
     if numerator == 0 {
-        return Some(Extended {
-            negative,
-            mantissa: 0,
-            exponent: 0,
-        });
+        return Some(Extended { negative, mantissa: 0, exponent: 0 });
     }
     // The shift that leaves 64 bits before the point; the first guess may be one too high.
     let bits = |value: u128| i32::try_from(u128::BITS - value.leading_zeros()).unwrap_or(0);
@@ -141,38 +124,22 @@ fn shifted(value: u128, amount: u32) -> Option<u128> {
 /// A number from a mantissa of any width; what does not fit rounds to the nearest, ties to even.
 fn normal(negative: bool, value: u128, exponent: i32) -> Option<Extended> {
     if value == 0 {
-        return Some(Extended {
-            negative,
-            mantissa: 0,
-            exponent: 0,
-        });
+        return Some(Extended { negative, mantissa: 0, exponent: 0 });
     }
     let bits = u128::BITS - value.leading_zeros();
     if bits <= MANTISSA_BITS {
         let up = MANTISSA_BITS - bits;
         let mantissa = u64::try_from(value).ok()? << up;
-        return Some(Extended {
-            negative,
-            mantissa,
-            exponent: exponent - i32::try_from(up).ok()?,
-        });
+        return Some(Extended { negative, mantissa, exponent: exponent - i32::try_from(up).ok()? });
     }
     let down = bits - MANTISSA_BITS;
     let (kept, lost, half) = (value >> down, value & ((1 << down) - 1), 1_u128 << (down - 1));
     let rounded = kept + u128::from(lost > half || (lost == half && kept & 1 == 1));
     let exponent = exponent + i32::try_from(down).ok()?;
     match u64::try_from(rounded) {
-        Ok(mantissa) => Some(Extended {
-            negative,
-            mantissa,
-            exponent,
-        }),
+        Ok(mantissa) => Some(Extended { negative, mantissa, exponent }),
         // Rounded up to the next power of two.
-        Err(_) => Some(Extended {
-            negative,
-            mantissa: 1 << 63,
-            exponent: exponent + 1,
-        }),
+        Err(_) => Some(Extended { negative, mantissa: 1 << 63, exponent: exponent + 1 }),
     }
 }
 
@@ -184,19 +151,11 @@ fn sum(left: Extended, right: Extended) -> Option<Extended> {
         return Some(left);
     }
     let order = |value: &Extended| (value.exponent, value.mantissa);
-    let (large, small) = if order(&left) >= order(&right) {
-        (left, right)
-    } else {
-        (right, left)
-    };
+    let (large, small) = if order(&left) >= order(&right) { (left, right) } else { (right, left) };
     let distance = u32::try_from(large.exponent - small.exponent).ok()?;
     // Sixty-two bits behind the mantissa, the last of which remembers whether anything was lost.
     let wide = |mantissa: u64| u128::from(mantissa) << 62;
-    let near = if distance < 126 {
-        wide(small.mantissa) >> distance
-    } else {
-        0
-    };
+    let near = if distance < 126 { wide(small.mantissa) >> distance } else { 0 };
     let lost = distance >= 126 || (near << distance) != wide(small.mantissa);
     let total = if large.negative == small.negative {
         (wide(large.mantissa) + near) | u128::from(lost)
@@ -220,11 +179,7 @@ fn print(value: Extended) -> Option<String> {
     }
     let mut whole = mantissa >> places;
     let product = (mantissa & ((1 << places) - 1)) * ONE;
-    let (kept, lost, half) = (
-        product >> places,
-        product & ((1 << places) - 1),
-        1_u128 << (places - 1),
-    );
+    let (kept, lost, half) = (product >> places, product & ((1 << places) - 1), 1_u128 << (places - 1));
     let mut fraction = kept + u128::from(lost > half || (lost == half && kept & 1 == 1));
     if fraction == ONE {
         whole += 1;

@@ -117,12 +117,7 @@ impl<S: Store> Turn<'_, S> {
 
     fn carry_out(&mut self, connection: &mut Connection, verb: Verb, request: &Request<'_>) -> Outcome {
         match plan(verb, request, &self.place(connection)) {
-            Ok(Plan::One {
-                access,
-                key_at,
-                command,
-                wait,
-            }) => {
+            Ok(Plan::One { access, key_at, command, wait }) => {
                 if self.is_locked(connection, (request, key_at), access) {
                     return Outcome::NotYet;
                 }
@@ -139,11 +134,7 @@ impl<S: Store> Turn<'_, S> {
                 let namespace = connection.namespace();
                 if !self.shared.locks.acquire(namespace, &key, connection.index) {
                     self.shared.locks.wait(namespace, &key, connection.index);
-                    connection.waits_for = Some(WaitsFor {
-                        namespace,
-                        key,
-                        access: Access::Write,
-                    });
+                    connection.waits_for = Some(WaitsFor { namespace, key, access: Access::Write });
                     return Outcome::NotYet;
                 }
                 connection.waits_for = None;
@@ -183,10 +174,7 @@ impl<S: Store> Turn<'_, S> {
     #[inline]
     fn still_waits(&self, connection: &Connection) -> bool {
         connection.waits_for.as_ref().is_some_and(|waits| {
-            let found = self
-                .shared
-                .locks
-                .look(waits.namespace, &waits.key, connection.index);
+            let found = self.shared.locks.look(waits.namespace, &waits.key, connection.index);
             must_wait(found, waits.access)
         })
     }
@@ -208,11 +196,7 @@ impl<S: Store> Turn<'_, S> {
         let must_wait = must_wait(self.shared.locks.look(namespace, key, connection.index), access);
         if must_wait {
             self.shared.locks.wait(namespace, key, connection.index);
-            connection.waits_for = Some(WaitsFor {
-                namespace,
-                key: request.bytes(key_at),
-                access,
-            });
+            connection.waits_for = Some(WaitsFor { namespace, key: request.bytes(key_at), access });
         }
         must_wait
     }
@@ -230,8 +214,7 @@ impl<S: Store> Turn<'_, S> {
         }
         let token = connection.token(connection.next_slot());
         let submitted = if self.shared.in_flight < IN_FLIGHT_MAX {
-            self.store
-                .submit(self.shared.face, connection.namespace(), token, command)
+            self.store.submit(self.shared.face, connection.namespace(), token, command)
         } else {
             Err(SubmitError::Busy(IN_FLIGHT_MAX))
         };
@@ -271,9 +254,7 @@ impl<S: Store> Turn<'_, S> {
 
     /// Lets an operation submit what is due, and settles it when it is done.
     pub(crate) fn drive(&mut self, connection: &mut Connection, slot: u64) {
-        let Some(place) = slot
-            .checked_sub(connection.base)
-            .and_then(|place| usize::try_from(place).ok())
+        let Some(place) = slot.checked_sub(connection.base).and_then(|place| usize::try_from(place).ok())
         else {
             return;
         };
@@ -326,15 +307,9 @@ fn parse_more(connection: &mut Connection, pending: &mut Pending, shared: &mut S
         bulk_bytes_max: shared.settings.bulk_bytes_max,
         // Before AUTH the next command may change what the one behind it may be.
         commands_max: if known { BATCH_COMMANDS_MAX } else { 1 },
-        standing: if known {
-            Standing::Authenticated
-        } else {
-            Standing::Unknown
-        },
+        standing: if known { Standing::Authenticated } else { Standing::Unknown },
     };
-    let parsed = connection
-        .parser
-        .parse(&mut connection.input, &rules, &mut pending.batch);
+    let parsed = connection.parser.parse(&mut connection.input, &rules, &mut pending.batch);
     connection.protocol_error = parsed.error;
     pending.chunk = connection.input.split_to(parsed.consumed).freeze();
     if connection.input.len() > QUERY_BUFFER_BYTES_MAX {

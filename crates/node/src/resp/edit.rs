@@ -28,11 +28,7 @@ use headwater_nvme::spec::status::Status;
 enum Stage {
     Read,
     Reading,
-    Write {
-        action: Action,
-        condition: Condition,
-        reply: Reply,
-    },
+    Write { action: Action, condition: Condition, reply: Reply },
     Writing(Reply),
     Fence(Sequence, Reply),
     Fencing(Reply),
@@ -58,14 +54,7 @@ pub(crate) struct Edit {
 impl Edit {
     /// A change to a key that its caller has locked.
     pub(crate) fn new(namespace: NamespaceId, key: Bytes, change: Change) -> Self {
-        Self {
-            namespace,
-            key,
-            change,
-            stage: Stage::Read,
-            retries: 0,
-            locked: true,
-        }
+        Self { namespace, key, change, stage: Stage::Read, retries: 0, locked: true }
     }
 
     /// The key while it is locked.
@@ -123,29 +112,18 @@ impl Edit {
     fn decide(&self, completion: Completion, wall: UnixMillis) -> Stage {
         let sequence = completion.sequence;
         let old = match completion.status {
-            Status::SUCCESS => Some(Old {
-                bytes: completion.sink,
-                expiry_ms: completion.expiry_ms,
-            }),
+            Status::SUCCESS => Some(Old { bytes: completion.sink, expiry_ms: completion.expiry_ms }),
             Status::KEY_DOES_NOT_EXIST => None,
             other => return Stage::Done(errors::from_status(other).into()),
         };
-        let condition = if old.is_some() {
-            Condition::IfSequence(sequence)
-        } else {
-            Condition::IfAbsent
-        };
+        let condition = if old.is_some() { Condition::IfSequence(sequence) } else { Condition::IfAbsent };
         let found = old.is_some();
         let refused = |failure: Failure| (Action::Nothing, Reply::Error(failure));
         let (action, reply) = self.change.decide(old, wall).unwrap_or_else(refused);
         match action {
             Action::Nothing if found => Stage::Fence(sequence, reply),
             Action::Nothing => Stage::Look(reply),
-            action => Stage::Write {
-                action,
-                condition,
-                reply,
-            },
+            action => Stage::Write { action, condition, reply },
         }
     }
 
@@ -162,9 +140,7 @@ impl Edit {
                 },
                 |_| Stage::Reading,
             )),
-            Stage::Write {
-                action, condition, ..
-            } => {
+            Stage::Write { action, condition, .. } => {
                 let condition = *condition;
                 let command = match action {
                     Action::Store(value, expiry) => Command::Store {

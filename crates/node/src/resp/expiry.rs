@@ -108,9 +108,7 @@ impl Rule {
             ));
         }
         if bits & GT != 0 && bits & LT != 0 {
-            return Err(Failure::fixed(
-                "ERR GT and LT options at the same time are not compatible",
-            ));
+            return Err(Failure::fixed("ERR GT and LT options at the same time are not compatible"));
         }
         Ok(Self { bits })
     }

@@ -40,21 +40,9 @@ pub(crate) struct Gather {
 impl Gather {
     /// Asks about keys.
     pub(crate) fn new(namespace: NamespaceId, question: Question, keys: Vec<Bytes>) -> Self {
-        let values = if question == Question::Value {
-            keys.iter().map(|_| None).collect()
-        } else {
-            Vec::new()
-        };
-        Self {
-            namespace,
-            question,
-            keys,
-            submitted: 0,
-            outstanding: 0,
-            found: 0,
-            values,
-            failed: None,
-        }
+        let values =
+            if question == Question::Value { keys.iter().map(|_| None).collect() } else { Vec::new() };
+        Self { namespace, question, keys, submitted: 0, outstanding: 0, found: 0, values, failed: None }
     }
 
     /// Whether some keys have not been asked for yet.
@@ -112,17 +100,11 @@ impl Gather {
         let key = self.keys[self.submitted].clone();
         let release = Release::WhenDurable;
         match self.question {
-            Question::Value => Command::Retrieve {
-                key,
-                sink: shared.sinks.take().into(),
-                bytes_max: u32::MAX,
-                release,
-            },
+            Question::Value => {
+                Command::Retrieve { key, sink: shared.sinks.take().into(), bytes_max: u32::MAX, release }
+            }
             Question::Exists => Command::Exist { key, release },
-            Question::Delete => Command::Delete {
-                key,
-                condition: Condition::Always,
-            },
+            Question::Delete => Command::Delete { key, condition: Condition::Always },
         }
     }
 

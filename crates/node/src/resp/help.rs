@@ -35,10 +35,7 @@ const DEBUG: &[&str] = &[
     "SET-ACTIVE-EXPIRE <0|1>: accepted; keys expire on time whatever it says",
 ];
 const MEMORY: &[&str] = &["USAGE <key> [SAMPLES <count>]: bytes that key, value and record header take"];
-const OBJECT: &[&str] = &[
-    "ENCODING <key>: how Redis would hold the value",
-    "REFCOUNT <key>: always 1",
-];
+const OBJECT: &[&str] = &["ENCODING <key>: how Redis would hold the value", "REFCOUNT <key>: always 1"];
 const SLOWLOG: &[&str] = &[
     "GET [<count>]: the newest entries, 10 without a count, all with -1",
     "LEN: how many entries there are",

@@ -30,9 +30,7 @@ const SECTIONS: &[(&str, bool)] = &[
 /// Answers INFO.
 pub(crate) fn answer<S: Store>(request: &Request<'_>, protocol: Protocol, turn: &mut Turn<'_, S>) -> Reply {
     let asked: Vec<Vec<u8>> = (1..request.len()).map(|at| request.lower(at)).collect();
-    let every = asked
-        .iter()
-        .any(|word| matches!(&word[..], b"all" | b"everything"));
+    let every = asked.iter().any(|word| matches!(&word[..], b"all" | b"everything"));
     let usual = asked.is_empty() || asked.iter().any(|word| &word[..] == b"default");
     let stats = turn.store.stats();
     let clients = turn.clients.len();
@@ -73,10 +71,7 @@ fn section(name: &str, text: &mut String, shared: &Shared, stats: &DeviceStats, 
             line(text, format_args!("maxmemory_policy:noeviction"));
             line(text, format_args!("device_index_bytes:{}", stats.index_bytes));
             line(text, format_args!("device_live_bytes:{}", stats.live_bytes));
-            line(
-                text,
-                format_args!("device_capacity_bytes:{}", stats.capacity_bytes),
-            );
+            line(text, format_args!("device_capacity_bytes:{}", stats.capacity_bytes));
             line(text, format_args!("device_free_blocks:{}", stats.free_blocks));
         }
         "persistence" => persistence(text, shared, stats),
@@ -87,14 +82,8 @@ fn section(name: &str, text: &mut String, shared: &Shared, stats: &DeviceStats, 
         }
         "cpu" => {
             let seconds = |nanos: u64| std::time::Duration::from_nanos(nanos).as_secs_f64();
-            line(
-                text,
-                format_args!("used_cpu_total:{:.6}", seconds(Clock::process_cpu().0)),
-            );
-            line(
-                text,
-                format_args!("used_cpu_main_thread:{:.6}", seconds(Clock::thread_cpu().0)),
-            );
+            line(text, format_args!("used_cpu_total:{:.6}", seconds(Clock::process_cpu().0)));
+            line(text, format_args!("used_cpu_main_thread:{:.6}", seconds(Clock::thread_cpu().0)));
         }
         "commandstats" => commands(text, shared),
         _ => keyspace(text, stats),
@@ -104,23 +93,14 @@ fn section(name: &str, text: &mut String, shared: &Shared, stats: &DeviceStats, 
 fn server(text: &mut String, shared: &Shared) {
     let up = shared.now.since(shared.started).0 / 1_000_000_000;
     line(text, format_args!("redis_version:{REDIS_VERSION}"));
-    line(
-        text,
-        format_args!("headwater_version:{}", env!("CARGO_PKG_VERSION")),
-    );
+    line(text, format_args!("headwater_version:{}", env!("CARGO_PKG_VERSION")));
     line(text, format_args!("redis_mode:standalone"));
-    line(
-        text,
-        format_args!("os:{} {}", std::env::consts::OS, std::env::consts::ARCH),
-    );
+    line(text, format_args!("os:{} {}", std::env::consts::OS, std::env::consts::ARCH));
     line(text, format_args!("arch_bits:{}", usize::BITS));
     line(text, format_args!("multiplexing_api:epoll"));
     line(text, format_args!("process_id:{}", std::process::id()));
     line(text, format_args!("tcp_port:{}", shared.settings.port));
-    line(
-        text,
-        format_args!("server_time_usec:{}", shared.wall.0.saturating_mul(1_000)),
-    );
+    line(text, format_args!("server_time_usec:{}", shared.wall.0.saturating_mul(1_000)));
     line(text, format_args!("uptime_in_seconds:{up}"));
     line(text, format_args!("uptime_in_days:{}", up / 86_400));
 }
@@ -133,43 +113,21 @@ fn persistence(text: &mut String, shared: &Shared, stats: &DeviceStats) {
     };
     line(text, format_args!("loading:0"));
     line(text, format_args!("aof_enabled:1"));
-    line(
-        text,
-        format_args!("rdb_last_save_time:{}", shared.last_save.0 / 1_000),
-    );
+    line(text, format_args!("rdb_last_save_time:{}", shared.last_save.0 / 1_000));
     line(text, format_args!("device_durability:{mode}"));
     line(text, format_args!("device_flushes:{}", stats.flushes));
     line(text, format_args!("device_client_bytes:{}", stats.client_bytes));
-    line(
-        text,
-        format_args!("device_programmed_bytes:{}", stats.programmed_bytes),
-    );
+    line(text, format_args!("device_programmed_bytes:{}", stats.programmed_bytes));
     // Hundredths, so that no floating point is needed; nothing written yet amplifies nothing.
-    let amplification = stats
-        .programmed_bytes
-        .saturating_mul(100)
-        .checked_div(stats.client_bytes)
-        .unwrap_or(0);
-    line(
-        text,
-        format_args!(
-            "device_write_amplification:{}.{:02}",
-            amplification / 100,
-            amplification % 100
-        ),
-    );
+    let amplification =
+        stats.programmed_bytes.saturating_mul(100).checked_div(stats.client_bytes).unwrap_or(0);
+    line(text, format_args!("device_write_amplification:{}.{:02}", amplification / 100, amplification % 100));
     line(text, format_args!("device_moved_bytes:{}", stats.moved_bytes));
     line(text, format_args!("device_erases:{}", stats.erases));
     line(text, format_args!("device_checkpoints:{}", stats.checkpoints));
-    line(
-        text,
-        format_args!("device_checkpoint_pages:{}", stats.checkpoint_pages),
-    );
+    line(text, format_args!("device_checkpoint_pages:{}", stats.checkpoint_pages));
     line(text, format_args!("device_no_room:{}", stats.no_room));
-    line(
-        text,
-        format_args!("device_quarantined_blocks:{}", stats.quarantined),
-    );
+    line(text, format_args!("device_quarantined_blocks:{}", stats.quarantined));
     line(text, format_args!("device_damaged_records:{}", stats.damaged));
 }
 
@@ -201,10 +159,7 @@ fn commands(text: &mut String, shared: &Shared) {
         }
         let micros = command.nanos / 1_000;
         // Hundredths, so that no floating point is needed.
-        let each = command
-            .nanos
-            .checked_div(command.calls.saturating_mul(10))
-            .unwrap_or(0);
+        let each = command.nanos.checked_div(command.calls.saturating_mul(10)).unwrap_or(0);
         line(
             text,
             format_args!(

@@ -35,10 +35,7 @@ pub(crate) fn split(
                 }
             }
         }
-        spans.push(Span {
-            start: index(first),
-            end: index(write),
-        });
+        spans.push(Span { start: index(first), end: index(write) });
     }
 }
 
@@ -59,10 +56,7 @@ fn unquote(
             (b'"', [b'\\', escaped, ..]) => (unescape(*escaped), 2),
             (b'\'', [b'\\', b'\'', ..]) => (b'\'', 2),
             (_, [byte, after @ ..]) if *byte == quote => {
-                if after
-                    .first()
-                    .is_some_and(|next| !next.is_ascii_whitespace() && *next != 0)
-                {
+                if after.first().is_some_and(|next| !next.is_ascii_whitespace() && *next != 0) {
                     return Err(ProtocolError::UnbalancedQuotes);
                 }
                 return Ok((read + 1, write));
@@ -108,15 +102,7 @@ mod tests {
     #[test]
     fn quotes_are_undone_where_they_lie() {
         let found = words(b"set \"a\\x41\\n b\" 'c\\'d' e").unwrap();
-        assert_eq!(
-            found,
-            [
-                b"set".to_vec(),
-                b"aA\n b".to_vec(),
-                b"c'd".to_vec(),
-                b"e".to_vec()
-            ]
-        );
+        assert_eq!(found, [b"set".to_vec(), b"aA\n b".to_vec(), b"c'd".to_vec(), b"e".to_vec()]);
         assert_eq!(words(b"  a\t\tb  ").unwrap(), [b"a".to_vec(), b"b".to_vec()]);
         assert_eq!(words(b"\"\" ''").unwrap(), [b"".to_vec(), b"".to_vec()]);
     }

@@ -35,11 +35,7 @@ pub(crate) fn common(left: &[u8], right: &[u8]) -> Common {
     for (row, &a) in left.iter().enumerate() {
         for (column, &b) in right.iter().enumerate() {
             let at = (row + 1) * width + column + 1;
-            table[at] = if a == b {
-                table[at - width - 1] + 1
-            } else {
-                table[at - width].max(table[at - 1])
-            };
+            table[at] = if a == b { table[at - width - 1] + 1 } else { table[at - width].max(table[at - 1]) };
         }
     }
     let mut bytes = Vec::new();
@@ -49,18 +45,12 @@ pub(crate) fn common(left: &[u8], right: &[u8]) -> Common {
     while i > 0 && j > 0 {
         if left[i - 1] == right[j - 1] {
             bytes.push(left[i - 1]);
-            match runs
-                .last_mut()
-                .filter(|run| open && run.left.0 == i && run.right.0 == j)
-            {
+            match runs.last_mut().filter(|run| open && run.left.0 == i && run.right.0 == j) {
                 Some(run) => {
                     run.left.0 -= 1;
                     run.right.0 -= 1;
                 }
-                None => runs.push(Run {
-                    left: (i - 1, i - 1),
-                    right: (j - 1, j - 1),
-                }),
+                None => runs.push(Run { left: (i - 1, i - 1), right: (j - 1, j - 1) }),
             }
             open = true;
             i -= 1;
@@ -87,18 +77,6 @@ mod tests {
     fn the_documented_example_comes_out() {
         let found = common(b"ohmytext", b"mynewtext");
         assert_eq!(found.bytes, b"mytext");
-        assert_eq!(
-            found.runs,
-            [
-                Run {
-                    left: (4, 7),
-                    right: (5, 8)
-                },
-                Run {
-                    left: (2, 3),
-                    right: (0, 1)
-                },
-            ]
-        );
+        assert_eq!(found.runs, [Run { left: (4, 7), right: (5, 8) }, Run { left: (2, 3), right: (0, 1) },]);
     }
 }

@@ -38,10 +38,8 @@ pub(crate) fn bind_all(config: &RespConfig) -> Result<Vec<Listener>, RespError> 
         listeners.push(Listener::Tcp(listener));
     }
     if let Some(path) = &config.unix_path {
-        let listener = bind_unix(path).map_err(|source| RespError::ListenUnix {
-            path: path.clone(),
-            source,
-        })?;
+        let listener =
+            bind_unix(path).map_err(|source| RespError::ListenUnix { path: path.clone(), source })?;
         listeners.push(Listener::Unix(listener, path.clone()));
     }
     if listeners.is_empty() {
@@ -90,21 +88,13 @@ impl Listener {
                 stream.set_nonblocking(true)?;
                 stream.set_nodelay(true)?;
                 let local = stream.local_addr()?.to_string();
-                Ok(Accepted {
-                    socket: stream.into(),
-                    address: address.to_string(),
-                    local,
-                })
+                Ok(Accepted { socket: stream.into(), address: address.to_string(), local })
             }
             Self::Unix(listener, path) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
                 let name = format!("{}:0", path.display());
-                Ok(Accepted {
-                    socket: stream.into(),
-                    address: name.clone(),
-                    local: name,
-                })
+                Ok(Accepted { socket: stream.into(), address: name.clone(), local: name })
             }
         }
     }

@@ -49,9 +49,7 @@ pub(crate) struct Listing {
 impl Listing {
     /// Reads SCAN's arguments.
     pub(crate) fn scan(request: &Request<'_>, namespace: NamespaceId) -> Result<Self, Failure> {
-        let cursor = std::str::from_utf8(request.arg(1))
-            .ok()
-            .and_then(|text| text.parse().ok());
+        let cursor = std::str::from_utf8(request.arg(1)).ok().and_then(|text| text.parse().ok());
         let mut listing = Self::new(namespace, Purpose::Scan, SCAN_KEYS);
         listing.from = ListPosition(cursor.ok_or(errors::CURSOR)?);
         for at in (2..request.len()).step_by(2) {
@@ -115,10 +113,7 @@ impl Listing {
         if self.submitted {
             return Drive::Waiting;
         }
-        let command = Command::List {
-            from: self.from,
-            keys_max: self.keys_max,
-        };
+        let command = Command::List { from: self.from, keys_max: self.keys_max };
         match lane.submit(0, self.namespace, command) {
             Ok(()) => {
                 self.submitted = true;

@@ -74,12 +74,7 @@ impl KeyLocks {
     pub(crate) fn acquire(&mut self, namespace: NamespaceId, key: &Bytes, who: ClientIndex) -> bool {
         match self.look(namespace, key, who) {
             Found::Free => {
-                let held = Held {
-                    owner: who,
-                    hold: Hold::Working,
-                    run: 0,
-                    waiters: VecDeque::new(),
-                };
+                let held = Held { owner: who, hold: Hold::Working, run: 0, waiters: VecDeque::new() };
                 self.held[namespace.index()].insert(key.clone(), held);
                 self.count += 1;
                 true

@@ -59,8 +59,7 @@ impl<S: Store> Lane<'_, S> {
         if self.shared.in_flight >= limit {
             return Err(SubmitError::Busy(limit));
         }
-        self.store
-            .submit(self.shared.face, namespace, self.token | u64::from(part), command)?;
+        self.store.submit(self.shared.face, namespace, self.token | u64::from(part), command)?;
         self.shared.in_flight += 1;
         *self.in_flight += 1;
         Ok(())

@@ -125,10 +125,7 @@ impl Output {
 
     fn segment(&mut self, bytes: Vec<u8>) {
         self.segment_bytes += bytes.len();
-        self.segments.push_back(Segment {
-            at: self.text.len(),
-            bytes,
-        });
+        self.segments.push_back(Segment { at: self.text.len(), bytes });
     }
 
     fn send_pieces(&self, socket: BorrowedFd<'_>) -> rustix::io::Result<usize> {
@@ -146,20 +143,12 @@ impl Output {
             count += 1;
             skip = 0;
         }
-        let end = self
-            .segments
-            .get(PIECES_MAX / 2 - 1)
-            .map_or(self.text.len(), |next| next.at);
+        let end = self.segments.get(PIECES_MAX / 2 - 1).map_or(self.text.len(), |next| next.at);
         if end > at {
             pieces[count] = IoSlice::new(&self.text[at..end]);
             count += 1;
         }
-        sendmsg(
-            socket,
-            &pieces[..count],
-            &mut SendAncillaryBuffer::default(),
-            SendFlags::NOSIGNAL,
-        )
+        sendmsg(socket, &pieces[..count], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
     }
 
     fn advance(&mut self, mut count: usize, sinks: &mut Sinks) {
@@ -211,11 +200,7 @@ mod tests {
         let mut sinks = Sinks::default();
         let mut expected = Vec::new();
         for round in 0..200_usize {
-            let length = if round % 3 == 0 {
-                SEGMENT_BYTES_MIN + round
-            } else {
-                round
-            };
+            let length = if round % 3 == 0 { SEGMENT_BYTES_MIN + round } else { round };
             let value = vec![u8::try_from(round % 251).unwrap(); length];
             expected.extend_from_slice(format!("${length}\r\n").as_bytes());
             expected.extend_from_slice(&value);

@@ -53,9 +53,7 @@ impl Pair {
             at += 1;
         }
         if length && runs {
-            return Err(Failure::fixed(
-                "ERR If you want both the length and indexes, please just use IDX.",
-            ));
+            return Err(Failure::fixed("ERR If you want both the length and indexes, please just use IDX."));
         }
         let tell = match (runs, length) {
             (true, _) => Tell::Runs { shortest, lengths },

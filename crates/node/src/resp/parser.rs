@@ -51,9 +51,7 @@ impl Batch {
     #[must_use]
     #[inline]
     pub fn command(&self, index: usize) -> &[Span] {
-        let first = index
-            .checked_sub(1)
-            .map_or(0, |before| self.ends[before] as usize);
+        let first = index.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
         &self.spans[first..self.ends[index] as usize]
     }
 
@@ -191,10 +189,9 @@ impl Parser {
             return;
         }
         let offset = index(consumed);
-        self.partial.extend(spans.drain(first..).map(|span| Span {
-            start: span.start - offset,
-            end: span.end - offset,
-        }));
+        self.partial.extend(
+            spans.drain(first..).map(|span| Span { start: span.start - offset, end: span.end - offset }),
+        );
     }
 
     fn step(
@@ -221,10 +218,7 @@ impl Parser {
             if input.len() < end + 2 {
                 return Ok(Step::Incomplete);
             }
-            spans.push(Span {
-                start: index(self.position),
-                end: index(end),
-            });
+            spans.push(Span { start: index(self.position), end: index(end) });
             self.position = end + 2;
             self.bulk = None;
             self.arguments_left -= 1;
@@ -290,11 +284,7 @@ impl Parser {
             return Ok(Step::Incomplete);
         };
         let end = start + newline;
-        let text_end = if newline > 0 && input[end - 1] == b'\r' {
-            end - 1
-        } else {
-            end
-        };
+        let text_end = if newline > 0 && input[end - 1] == b'\r' { end - 1 } else { end };
         inline::split(input, start, text_end, spans)?;
         self.position = end + 1;
         Ok(Step::Complete)
@@ -313,11 +303,7 @@ fn line(input: &[u8], from: usize) -> Line {
     let rest = input.get(from..).unwrap_or_default();
     let window = &rest[..rest.len().min(INLINE_BYTES_MAX)];
     let Some(length) = window.iter().position(|&byte| byte == b'\r') else {
-        return if rest.len() >= INLINE_BYTES_MAX {
-            Line::TooLong
-        } else {
-            Line::Incomplete
-        };
+        return if rest.len() >= INLINE_BYTES_MAX { Line::TooLong } else { Line::Incomplete };
     };
     if rest.len() < length + 2 {
         return Line::Incomplete;
@@ -345,35 +331,22 @@ pub fn integer(text: &[u8]) -> Option<i64> {
         }
         value = value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
     }
-    if negative {
-        0_i64.checked_sub_unsigned(value)
-    } else {
-        i64::try_from(value).ok()
-    }
+    if negative { 0_i64.checked_sub_unsigned(value) } else { i64::try_from(value).ok() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const RULES: Rules = Rules {
-        bulk_bytes_max: 1 << 20,
-        commands_max: 64,
-        standing: Standing::Authenticated,
-    };
+    const RULES: Rules =
+        Rules { bulk_bytes_max: 1 << 20, commands_max: 64, standing: Standing::Authenticated };
 
     fn parse(text: &[u8]) -> (Vec<Vec<Vec<u8>>>, Parsed) {
         let mut input = text.to_vec();
         let mut batch = Batch::default();
         let parsed = Parser::default().parse(&mut input, &RULES, &mut batch);
         let commands = (0..batch.len())
-            .map(|at| {
-                batch
-                    .command(at)
-                    .iter()
-                    .map(|span| input[span.range()].to_vec())
-                    .collect()
-            })
+            .map(|at| batch.command(at).iter().map(|span| input[span.range()].to_vec()).collect())
             .collect();
         (commands, parsed)
     }
@@ -384,11 +357,7 @@ mod tests {
             parse(b"*2\r\n$3\r\nGET\r\n$1\r\na\r\nPING\r\n*0\r\n*1\r\n$4\r\nQUIT\r\n*1\r\n$");
         assert_eq!(
             commands,
-            [
-                vec![b"GET".to_vec(), b"a".to_vec()],
-                vec![b"PING".to_vec()],
-                vec![b"QUIT".to_vec()]
-            ]
+            [vec![b"GET".to_vec(), b"a".to_vec()], vec![b"PING".to_vec()], vec![b"QUIT".to_vec()]]
         );
         assert_eq!(parsed.error, None);
         assert_eq!(parsed.consumed, 20 + 6 + 4 + 14);
@@ -407,10 +376,7 @@ mod tests {
         ] {
             assert_eq!(parse(text).1.error, Some(error));
         }
-        assert_eq!(
-            parse(&vec![b'a'; INLINE_BYTES_MAX + 1]).1.error,
-            Some(ProtocolError::InlineTooBig)
-        );
+        assert_eq!(parse(&vec![b'a'; INLINE_BYTES_MAX + 1]).1.error, Some(ProtocolError::InlineTooBig));
         let mut count = vec![b'1'; INLINE_BYTES_MAX + 1];
         count[0] = b'*';
         assert_eq!(parse(&count).1.error, Some(ProtocolError::CountTooBig));
@@ -420,17 +386,7 @@ mod tests {
     fn integers_are_read_only_in_their_printed_form() {
         assert_eq!(integer(b"-9223372036854775808"), Some(i64::MIN));
         assert_eq!(integer(b"9223372036854775807"), Some(i64::MAX));
-        for text in [
-            &b"9223372036854775808"[..],
-            b"",
-            b"-",
-            b"-0",
-            b"01",
-            b"+1",
-            b" 1",
-            b"1 ",
-            b"1a",
-        ] {
+        for text in [&b"9223372036854775808"[..], b"", b"-", b"-0", b"01", b"+1", b" 1", b"1 ", b"1a"] {
             assert_eq!(integer(text), None);
         }
     }

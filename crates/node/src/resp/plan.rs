@@ -36,12 +36,7 @@ pub(crate) enum Access {
 #[derive(Debug)]
 pub(crate) enum Plan {
     /// One device command on the key that is argument `key_at`.
-    One {
-        access: Access,
-        key_at: usize,
-        command: Command,
-        wait: Wait,
-    },
+    One { access: Access, key_at: usize, command: Command, wait: Wait },
     /// A read-modify-write of a key.
     Edit(Bytes, Change),
     /// A question about many keys.
@@ -67,19 +62,10 @@ pub(crate) fn plan(verb: Verb, request: &Request<'_>, place: &Place) -> Result<P
     match verb {
         Verb::Get => Ok(read(request, 1, u32::MAX, Wait::Value)),
         Verb::Set => strings::set(request, place.wall),
-        Verb::SetNx => Ok(strings::store(
-            request,
-            2,
-            Condition::IfAbsent,
-            Expiry::Never,
-            Wait::Count,
-        )),
+        Verb::SetNx => Ok(strings::store(request, 2, Condition::IfAbsent, Expiry::Never, Wait::Count)),
         Verb::SetEx => strings::set_with_time(request, place.wall, Unit::Seconds, "setex"),
         Verb::PSetEx => strings::set_with_time(request, place.wall, Unit::Millis, "psetex"),
-        Verb::GetSet => Ok(edit(
-            request,
-            strings::swap(request.bytes(2), Expiry::Never, Condition::Always),
-        )),
+        Verb::GetSet => Ok(edit(request, strings::swap(request.bytes(2), Expiry::Never, Condition::Always))),
         Verb::GetDel => Ok(edit(request, Change::Take)),
         Verb::GetEx => strings::get_ex(request, place.wall),
         Verb::Append => Ok(edit(request, Change::Append(request.bytes(2)))),
@@ -92,10 +78,7 @@ pub(crate) fn plan(verb: Verb, request: &Request<'_>, place: &Place) -> Result<P
         Verb::Decr => Ok(edit(request, Change::Increment(-1))),
         Verb::IncrBy => Ok(edit(request, Change::Increment(request.integer(2)?))),
         Verb::DecrBy => {
-            let by = request
-                .integer(2)?
-                .checked_neg()
-                .ok_or(errors::DECREMENT_OVERFLOW)?;
+            let by = request.integer(2)?.checked_neg().ok_or(errors::DECREMENT_OVERFLOW)?;
             Ok(edit(request, Change::Increment(by)))
         }
         Verb::IncrByFloat => {
@@ -115,10 +98,7 @@ fn plan_keys(verb: Verb, request: &Request<'_>, place: &Place) -> Result<Plan, F
         Verb::Del | Verb::Unlink => Ok(Plan::One {
             access: Access::Write,
             key_at: 1,
-            command: Command::Delete {
-                key: request.bytes(1),
-                condition: Condition::Always,
-            },
+            command: Command::Delete { key: request.bytes(1), condition: Condition::Always },
             wait: Wait::Count,
         }),
         Verb::Exists | Verb::Touch => Ok(exist(request, 1, Wait::Count)),
@@ -146,11 +126,7 @@ fn plan_alone(verb: Verb, request: &Request<'_>, place: &Place) -> Result<Operat
             if request.len().is_multiple_of(2) {
                 return Err(errors::wrong_arity(verb.name()));
             }
-            let condition = if verb == Verb::MSetNx {
-                Condition::IfAbsent
-            } else {
-                Condition::Always
-            };
+            let condition = if verb == Verb::MSetNx { Condition::IfAbsent } else { Condition::Always };
             Operation::Writes(Writes::parse(request, namespace, condition)?)
         }
         Verb::Lcs => Operation::Pair(Pair::parse(request, namespace)?),
@@ -200,10 +176,7 @@ fn exist(request: &Request<'_>, key_at: usize, wait: Wait) -> Plan {
     Plan::One {
         access: Access::Read,
         key_at,
-        command: Command::Exist {
-            key: request.bytes(key_at),
-            release: Release::WhenDurable,
-        },
+        command: Command::Exist { key: request.bytes(key_at), release: Release::WhenDurable },
         wait,
     }
 }
@@ -244,10 +217,7 @@ fn expire(request: &Request<'_>, wall: UnixMillis, unit: Unit, origin: Origin) -
 }
 
 fn relocate(request: &Request<'_>, namespace: NamespaceId, manner: Manner) -> Operation {
-    let route = Route {
-        from: (namespace, request.bytes(1)),
-        to: (namespace, request.bytes(2)),
-    };
+    let route = Route { from: (namespace, request.bytes(1)), to: (namespace, request.bytes(2)) };
     Operation::Relocate(Relocate::new(route, manner))
 }
 
@@ -266,10 +236,7 @@ fn copy(request: &Request<'_>, namespace: NamespaceId) -> Result<Operation, Fail
         }
         at += 1;
     }
-    let route = Route {
-        from: (namespace, request.bytes(1)),
-        to: (target, request.bytes(2)),
-    };
+    let route = Route { from: (namespace, request.bytes(1)), to: (target, request.bytes(2)) };
     if route.from == route.to {
         return Err(errors::SAME_OBJECT);
     }
@@ -286,10 +253,9 @@ fn object(request: &Request<'_>) -> Result<Plan, Failure> {
             "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when \
              switching between policies at runtime LRU and LFU data will take some time to adjust.",
         )),
-        (b"encoding" | b"refcount" | b"idletime" | b"freq", _) => Err(errors::wrong_arity(&format!(
-            "object|{}",
-            String::from_utf8_lossy(&word)
-        ))),
+        (b"encoding" | b"refcount" | b"idletime" | b"freq", _) => {
+            Err(errors::wrong_arity(&format!("object|{}", String::from_utf8_lossy(&word))))
+        }
         _ => Err(errors::unknown_subcommand("OBJECT", request.arg(1))),
     }
 }

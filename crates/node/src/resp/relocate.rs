@@ -62,12 +62,7 @@ pub(crate) struct Relocate {
 impl Relocate {
     /// A value on its way.
     pub(crate) fn new(route: Route, manner: Manner) -> Self {
-        Self {
-            route,
-            manner,
-            stage: Stage::Read,
-            retries: 0,
-        }
+        Self { route, manner, stage: Stage::Read, retries: 0 }
     }
 
     fn is_rename(&self) -> bool {
@@ -126,11 +121,7 @@ impl Relocate {
         }
         Stage::Write(Value {
             bytes: completion.sink.into(),
-            expiry: if completion.expiry_ms == 0 {
-                Expiry::Never
-            } else {
-                Expiry::At(completion.expiry_ms)
-            },
+            expiry: if completion.expiry_ms == 0 { Expiry::Never } else { Expiry::At(completion.expiry_ms) },
             sequence: completion.sequence,
         })
     }
@@ -161,21 +152,11 @@ impl Relocate {
         let bytes = value.bytes.clone();
         let expiry = value.expiry;
         if !self.is_rename() {
-            return Command::Store {
-                key,
-                value: bytes.into(),
-                condition,
-                expiry,
-            };
+            return Command::Store { key, value: bytes.into(), condition, expiry };
         }
         Command::Batch {
             writes: vec![
-                BatchWrite::Store {
-                    key,
-                    value: bytes,
-                    condition,
-                    expiry,
-                },
+                BatchWrite::Store { key, value: bytes, condition, expiry },
                 BatchWrite::Delete {
                     key: self.route.from.1.clone(),
                     condition: Condition::IfSequence(value.sequence),

@@ -63,12 +63,8 @@ impl<'a> Encoder<'a> {
 
     pub(crate) fn error(&mut self, failure: &Failure) {
         self.out.push(b'-');
-        self.out.extend(
-            failure
-                .0
-                .bytes()
-                .map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }),
-        );
+        self.out
+            .extend(failure.0.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
         self.line_end();
     }
 
@@ -131,14 +127,7 @@ impl<'a> Encoder<'a> {
     }
 
     pub(crate) fn set(&mut self, length: usize) {
-        self.header(
-            if self.protocol == Protocol::Resp3 {
-                b'~'
-            } else {
-                b'*'
-            },
-            length,
-        );
+        self.header(if self.protocol == Protocol::Resp3 { b'~' } else { b'*' }, length);
     }
 
     /// Begins a map; `pairs` keys and values follow, in turns.

@@ -21,10 +21,7 @@ impl<'a> Request<'a> {
 
     /// The same command without its first arguments.
     pub(crate) fn skip(&self, count: usize) -> Self {
-        Self {
-            chunk: self.chunk,
-            spans: self.spans.get(count..).unwrap_or_default(),
-        }
+        Self { chunk: self.chunk, spans: self.spans.get(count..).unwrap_or_default() }
     }
 
     /// How many arguments, the name included.
@@ -42,9 +39,7 @@ impl<'a> Request<'a> {
     /// An argument that keeps the chunk alive.
     #[inline]
     pub(crate) fn bytes(&self, at: usize) -> Bytes {
-        self.spans
-            .get(at)
-            .map_or_else(Bytes::new, |span| self.chunk.slice(span.range()))
+        self.spans.get(at).map_or_else(Bytes::new, |span| self.chunk.slice(span.range()))
     }
 
     /// Whether an argument is this word, in any case.

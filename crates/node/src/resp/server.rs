@@ -73,11 +73,7 @@ fn command(request: &Request<'_>, out: &mut Encoder<'_>) -> Result<(), Failure> 
         }
         b"docs" => {
             let all = request.len() == 2;
-            let entries: Vec<&Entry> = if all {
-                TABLE.iter().collect()
-            } else {
-                named().flatten().collect()
-            };
+            let entries: Vec<&Entry> = if all { TABLE.iter().collect() } else { named().flatten().collect() };
             out.map(entries.len());
             entries.iter().for_each(|entry| write_docs(entry, out));
         }
@@ -116,11 +112,9 @@ fn write_info(entry: &Entry, out: &mut Encoder<'_>) {
 fn write_docs(entry: &Entry, out: &mut Encoder<'_>) {
     out.text(entry.name);
     out.map(3);
-    for (name, value) in [
-        ("summary", entry.summary),
-        ("since", entry.since),
-        ("group", entry.category.group()),
-    ] {
+    for (name, value) in
+        [("summary", entry.summary), ("since", entry.since), ("group", entry.category.group())]
+    {
         out.text(name);
         out.text(value);
     }
@@ -131,9 +125,7 @@ fn get_keys(request: &Request<'_>, out: &mut Encoder<'_>) -> Result<(), Failure>
     let entry = entry.ok_or(Failure::fixed("ERR Invalid command specified"))?;
     let inner = request.skip(2);
     if entry.check_arity(inner.len()).is_err() {
-        return Err(Failure::fixed(
-            "ERR Invalid number of arguments specified for command",
-        ));
+        return Err(Failure::fixed("ERR Invalid number of arguments specified for command"));
     }
     let positions: Vec<usize> = entry.key_positions(&inner).collect();
     if positions.is_empty() {
@@ -161,10 +153,8 @@ fn config(request: &Request<'_>, out: &mut Encoder<'_>, shared: &mut Shared) -> 
             if request.len() % 2 == 1 {
                 return Err(errors::wrong_arity("config|set"));
             }
-            let pairs: Vec<(&[u8], &[u8])> = (2..request.len())
-                .step_by(2)
-                .map(|at| (request.arg(at), request.arg(at + 1)))
-                .collect();
+            let pairs: Vec<(&[u8], &[u8])> =
+                (2..request.len()).step_by(2).map(|at| (request.arg(at), request.arg(at + 1))).collect();
             settings::set(&pairs, &mut shared.settings, &mut shared.slowlog)?;
             out.ok();
         }

@@ -59,12 +59,7 @@ pub(crate) fn answer<S: Store>(
 
 /// Whether two passwords are the same, in a time that does not tell where they differ.
 fn same(left: &[u8], right: &[u8]) -> bool {
-    left.len() == right.len()
-        && left
-            .iter()
-            .zip(right)
-            .fold(0, |differs, (a, b)| differs | (a ^ b))
-            == 0
+    left.len() == right.len() && left.iter().zip(right).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
 fn ping(request: &Request<'_>) -> Result<Reply, Failure> {
@@ -77,11 +72,7 @@ fn ping(request: &Request<'_>) -> Result<Reply, Failure> {
 
 fn check_password(user: &[u8], password: &[u8], shared: &Shared) -> Result<(), Failure> {
     let right = user == b"default"
-        && shared
-            .settings
-            .password
-            .as_ref()
-            .is_none_or(|expected| same(expected, password));
+        && shared.settings.password.as_ref().is_none_or(|expected| same(expected, password));
     if right { Ok(()) } else { Err(errors::WRONGPASS) }
 }
 
@@ -142,11 +133,7 @@ fn greeting(connection: &Connection) -> Reply {
         encoder.text(value);
     }
     encoder.text("proto");
-    encoder.integer(if connection.protocol == Protocol::Resp3 {
-        3
-    } else {
-        2
-    });
+    encoder.integer(if connection.protocol == Protocol::Resp3 { 3 } else { 2 });
     encoder.text("id");
     encoder.count(connection.identity.id);
     for (name, value) in [("mode", "standalone"), ("role", "master")] {

@@ -92,12 +92,13 @@ fn value(name: &str, settings: &Settings, slowlog: &SlowLog) -> String {
         "maxmemory-policy" => "noeviction".to_owned(),
         "port" => settings.port.to_string(),
         "proto-max-bulk-len" => settings.bulk_bytes_max.to_string(),
-        "requirepass" => settings.password.as_ref().map_or_else(String::new, |password| {
-            String::from_utf8_lossy(password).into_owned()
-        }),
-        "slowlog-log-slower-than" => slowlog
-            .threshold
-            .map_or_else(|| "-1".to_owned(), |threshold| (threshold.0 / 1_000).to_string()),
+        "requirepass" => settings
+            .password
+            .as_ref()
+            .map_or_else(String::new, |password| String::from_utf8_lossy(password).into_owned()),
+        "slowlog-log-slower-than" => {
+            slowlog.threshold.map_or_else(|| "-1".to_owned(), |threshold| (threshold.0 / 1_000).to_string())
+        }
         "slowlog-max-len" => slowlog.entries_max.to_string(),
         "timeout" => settings.timeout_seconds.to_string(),
         "unixsocket" => settings.unix_path.clone(),
@@ -110,9 +111,7 @@ pub(crate) fn get(patterns: &[&[u8]], settings: &Settings, slowlog: &SlowLog) ->
     NAMES
         .iter()
         .filter(|name| {
-            patterns
-                .iter()
-                .any(|pattern| glob::matches(pattern, name.as_bytes(), Case::Insensitive))
+            patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes(), Case::Insensitive))
         })
         .map(|name| (*name, value(name, settings, slowlog)))
         .collect()
@@ -128,38 +127,25 @@ pub(crate) fn set(
     slowlog: &mut SlowLog,
 ) -> Result<(), Failure> {
     for (at, (name, text)) in pairs.iter().enumerate() {
-        let Some(known) = NAMES
-            .iter()
-            .find(|known| name.eq_ignore_ascii_case(known.as_bytes()))
-        else {
+        let Some(known) = NAMES.iter().find(|known| name.eq_ignore_ascii_case(known.as_bytes())) else {
             return Err(Failure::told(format!(
                 "ERR Unknown option or number of arguments for CONFIG SET - '{}'",
                 String::from_utf8_lossy(name)
             )));
         };
-        if pairs[..at]
-            .iter()
-            .any(|(before, _)| before.eq_ignore_ascii_case(name))
-        {
+        if pairs[..at].iter().any(|(before, _)| before.eq_ignore_ascii_case(name)) {
             return Err(failed(known, "duplicate parameter"));
         }
         check(known, text, settings, slowlog).map_err(|why| failed(known, why))?;
     }
     for (name, text) in pairs {
-        apply(
-            &String::from_utf8_lossy(name).to_ascii_lowercase(),
-            text,
-            settings,
-            slowlog,
-        );
+        apply(&String::from_utf8_lossy(name).to_ascii_lowercase(), text, settings, slowlog);
     }
     Ok(())
 }
 
 fn failed(name: &str, why: &str) -> Failure {
-    Failure::told(format!(
-        "ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"
-    ))
+    Failure::told(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
 }
 
 fn check(name: &str, text: &[u8], settings: &Settings, slowlog: &SlowLog) -> Result<(), &'static str> {

@@ -42,10 +42,7 @@ pub(crate) struct Counters {
 impl Counters {
     /// All zero.
     pub(crate) fn new() -> Self {
-        Self {
-            commands: vec![CommandCounters::default(); TABLE.len()],
-            ..Self::default()
-        }
+        Self { commands: vec![CommandCounters::default(); TABLE.len()], ..Self::default() }
     }
 }
 

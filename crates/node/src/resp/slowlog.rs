@@ -34,12 +34,7 @@ pub(crate) struct SlowLog {
 
 impl Default for SlowLog {
     fn default() -> Self {
-        Self {
-            entries: VecDeque::new(),
-            next: 0,
-            threshold: Some(Nanos::from_millis(10)),
-            entries_max: 128,
-        }
+        Self { entries: VecDeque::new(), next: 0, threshold: Some(Nanos::from_millis(10)), entries_max: 128 }
     }
 }
 

@@ -37,19 +37,11 @@ pub(crate) fn store(
 
 /// A store that answers with what was there.
 pub(crate) fn swap(value: Bytes, expiry: Expiry, condition: Condition) -> Change {
-    Change::Swap {
-        value,
-        expiry,
-        condition,
-    }
+    Change::Swap { value, expiry, condition }
 }
 
 fn check_length(request: &Request<'_>, value_at: usize) -> Result<(), Failure> {
-    if request.arg(value_at).len() > VALUE_BYTES_MAX {
-        Err(errors::TOO_LONG)
-    } else {
-        Ok(())
-    }
+    if request.arg(value_at).len() > VALUE_BYTES_MAX { Err(errors::TOO_LONG) } else { Ok(()) }
 }
 
 /// SET with all its options.
@@ -99,10 +91,7 @@ pub(crate) fn set_with_time(
     command: &str,
 ) -> Result<Plan, Failure> {
     check_length(request, 3)?;
-    let said = Said {
-        unit,
-        origin: Origin::Now,
-    };
+    let said = Said { unit, origin: Origin::Now };
     let expiry = said.expiry(request, 2, wall, command)?;
     Ok(store(request, 3, Condition::Always, expiry, Wait::Stored))
 }
@@ -135,11 +124,5 @@ pub(crate) fn get_range(request: &Request<'_>) -> Result<Plan, Failure> {
 /// SETRANGE.
 pub(crate) fn set_range(request: &Request<'_>) -> Result<Plan, Failure> {
     let offset = usize::try_from(request.integer(2)?).map_err(|_| errors::OFFSET)?;
-    Ok(edit(
-        request,
-        Change::SetRange {
-            offset,
-            value: request.bytes(3),
-        },
-    ))
+    Ok(edit(request, Change::SetRange { offset, value: request.bytes(3) }))
 }

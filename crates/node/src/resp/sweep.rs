@@ -44,13 +44,7 @@ impl Sweep {
     }
 
     fn range(first: u8, last: u8, work: Work) -> Self {
-        Self {
-            work,
-            next: first,
-            last,
-            outstanding: 0,
-            failed: None,
-        }
+        Self { work, next: first, last, outstanding: 0, failed: None }
     }
 
     /// Submits what is due.

@@ -47,11 +47,7 @@ impl RespFace {
         let Some(mut connection) = self.clients.take(index) else {
             return;
         };
-        let mut turn = Turn {
-            store,
-            shared: &mut self.shared,
-            clients: &mut self.clients,
-        };
+        let mut turn = Turn { store, shared: &mut self.shared, clients: &mut self.clients };
         work(&mut connection, &mut turn);
         self.conclude(connection);
     }
@@ -188,11 +184,7 @@ impl RespFace {
         let Some(index) = vacancy else {
             self.shared.counters.connections_rejected += 1;
             // Best effort: a client that cannot even take this line is closed all the same.
-            let _ = send(
-                &accepted.socket,
-                b"-ERR max number of clients reached\r\n",
-                SendFlags::NOSIGNAL,
-            );
+            let _ = send(&accepted.socket, b"-ERR max number of clients reached\r\n", SendFlags::NOSIGNAL);
             return;
         };
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
@@ -255,12 +247,8 @@ impl RespFace {
             return false;
         }
         let now = self.shared.now;
-        let due: Vec<Again> = self
-            .shared
-            .sleepers
-            .extract_if(.., |(time, _)| *time <= now)
-            .map(|(_, again)| again)
-            .collect();
+        let due: Vec<Again> =
+            self.shared.sleepers.extract_if(.., |(time, _)| *time <= now).map(|(_, again)| again).collect();
         for &again in &due {
             self.drive_again(store, again);
         }
@@ -300,11 +288,7 @@ impl RespFace {
             }
             Some(State::Working(operation)) => {
                 operation.accept(completion, &mut self.shared);
-                let mut turn = Turn {
-                    store,
-                    shared: &mut self.shared,
-                    clients: &mut self.clients,
-                };
+                let mut turn = Turn { store, shared: &mut self.shared, clients: &mut self.clients };
                 turn.drive(&mut connection, slot);
             }
             // Its client is gone.

@@ -91,24 +91,15 @@ impl Wait {
             Self::Count => Reply::Integer(i64::from(found)),
             Self::Time(_) if missing => Reply::Integer(-2),
             Self::Time(tell) => Reply::Integer(time(tell, completion.expiry_ms, wall)),
-            Self::Length => Reply::Integer(if found {
-                i64::from(completion.value_bytes)
-            } else {
-                0
-            }),
+            Self::Length => Reply::Integer(if found { i64::from(completion.value_bytes) } else { 0 }),
             Self::Kind => Reply::Simple(if found { "string" } else { "none" }),
             Self::Range { start, end } => {
                 let range = if found { clamp(start, end, length) } else { None };
-                let part = range
-                    .and_then(|range| completion.sink.get(range))
-                    .unwrap_or_default();
+                let part = range.and_then(|range| completion.sink.get(range)).unwrap_or_default();
                 Reply::Bulk(part.to_vec())
             }
             Self::Bit { offset } => {
-                let byte = usize::try_from(offset / 8)
-                    .ok()
-                    .and_then(|at| completion.sink.get(at))
-                    .copied();
+                let byte = usize::try_from(offset / 8).ok().and_then(|at| completion.sink.get(at)).copied();
                 Reply::Integer(i64::from(byte.unwrap_or(0) >> (7 - offset % 8) & 1))
             }
             Self::Encoding | Self::References | Self::Footprint { .. } if !found => Reply::Null,
@@ -152,15 +143,8 @@ pub(crate) fn clamp(start: i64, end: i64, length: usize) -> Option<std::ops::Ran
     if signed == 0 || (start < 0 && end < 0 && start > end) {
         return None;
     }
-    let start = if start < 0 {
-        start.saturating_add(signed)
-    } else {
-        start
-    }
-    .max(0);
-    let end = if end < 0 { end.saturating_add(signed) } else { end }
-        .max(0)
-        .min(signed - 1);
+    let start = if start < 0 { start.saturating_add(signed) } else { start }.max(0);
+    let end = if end < 0 { end.saturating_add(signed) } else { end }.max(0).min(signed - 1);
     if start > end {
         return None;
     }

@@ -39,10 +39,8 @@ impl Writes {
         for at in (1..request.len()).step_by(2) {
             last.insert(request.bytes(at), at + 1);
         }
-        let bytes: usize = last
-            .iter()
-            .map(|(key, &at)| key.len() + request.arg(at).len() + RECORD_OVERHEAD_BYTES)
-            .sum();
+        let bytes: usize =
+            last.iter().map(|(key, &at)| key.len() + request.arg(at).len() + RECORD_OVERHEAD_BYTES).sum();
         if last.len() > BATCH_WRITES_MAX || bytes > BATCH_BYTES_MAX {
             return Err(errors::BATCH_TOO_LARGE);
         }
@@ -55,13 +53,7 @@ impl Writes {
                 expiry: Expiry::Never,
             })
             .collect();
-        Ok(Self {
-            namespace,
-            writes,
-            condition,
-            done: None,
-            submitted: false,
-        })
+        Ok(Self { namespace, writes, condition, done: None, submitted: false })
     }
 
     /// Submits what is due.

@@ -169,10 +169,6 @@ mod tests {
         ] {
             assert!(decode(bytes).is_err(), "{}", String::from_utf8_lossy(bytes));
         }
-        assert_eq!(
-            decode(b"*9223372036854775807\r\n"),
-            Ok(None),
-            "a boast takes no memory"
-        );
+        assert_eq!(decode(b"*9223372036854775807\r\n"), Ok(None), "a boast takes no memory");
     }
 }

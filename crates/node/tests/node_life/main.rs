@@ -35,25 +35,14 @@ fn second_process_on_one_data_directory_is_told_who_has_it() {
     let node = Node::start(dir.path(), &[]);
     let data = node.data();
     for args in [
-        &[
-            "serve",
-            "--data",
-            &data,
-            "--resp",
-            "127.0.0.1:0",
-            "--metrics",
-            "127.0.0.1:0",
-        ][..],
+        &["serve", "--data", &data, "--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"][..],
         &["kv", "--data", &data, "get", "a"],
         &["device", "check", &data],
     ] {
         let output = headwater(args);
         let complaint = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{args:?}: {complaint}");
-        assert!(
-            complaint.contains(&format!("in use by process {}", node.pid())),
-            "{args:?}: {complaint}"
-        );
+        assert!(complaint.contains(&format!("in use by process {}", node.pid())), "{args:?}: {complaint}");
     }
     assert_eq!(node.kv(&["put", "still", "served"]).status.code(), Some(0));
     node.stop();
@@ -66,9 +55,8 @@ fn sigkill_keeps_every_acknowledged_file() {
     for index in 0..2_000usize {
         let folder = source.join(format!("folder-{}", index % 7));
         std::fs::create_dir_all(&folder).unwrap();
-        let bytes: Vec<u8> = (0..(index * 37) % 20_000)
-            .map(|at| u8::try_from((at * 31 + index) % 251).unwrap())
-            .collect();
+        let bytes: Vec<u8> =
+            (0..(index * 37) % 20_000).map(|at| u8::try_from((at * 31 + index) % 251).unwrap()).collect();
         std::fs::write(folder.join(format!("file-{index}")), bytes).unwrap();
     }
     let manifest = dir.path().join("manifest.jsonl");
@@ -105,10 +93,7 @@ fn sigkill_keeps_every_acknowledged_file() {
     assert_eq!(dumped.status.code(), Some(0), "{report}");
     assert_eq!(report["verified"].as_u64(), Some(2_000), "{report}");
     let original = std::fs::read(source.join("folder-3/file-1998")).unwrap();
-    assert_eq!(
-        std::fs::read(restored.join("folder-3/file-1998")).unwrap(),
-        original
-    );
+    assert_eq!(std::fs::read(restored.join("folder-3/file-1998")).unwrap(), original);
     node.stop();
 }
 
@@ -122,16 +107,9 @@ fn a_stopped_nodes_directory_answers_kv_commands_in_process() {
     let kv = |args: &[&str]| headwater(&[&["kv", "--data", &data], args].concat());
     assert_eq!(kv(&["get", "from-the-node"]).stdout, b"1");
     assert_eq!(kv(&["put", "from-the-directory", "2"]).status.code(), Some(0));
-    assert_eq!(
-        kv(&["scan", "--match", "from-the-d*"]).stdout,
-        b"from-the-directory\n"
-    );
+    assert_eq!(kv(&["scan", "--match", "from-the-d*"]).stdout, b"from-the-directory\n");
     assert_eq!(kv(&["exists", "from-the-node", "nothing"]).status.code(), Some(1));
-    assert_eq!(
-        kv(&["-n", "2", "get", "from-the-node"]).status.code(),
-        Some(1),
-        "namespaces are apart"
-    );
+    assert_eq!(kv(&["-n", "2", "get", "from-the-node"]).status.code(), Some(1), "namespaces are apart");
     let node = Node::start(dir.path(), &[]);
     assert_eq!(node.kv(&["get", "from-the-directory"]).stdout, b"2");
     node.stop();
@@ -149,10 +127,7 @@ fn records_of_any_bytes_survive_a_dump_and_a_load() {
     )
     .unwrap();
     let node = Node::start(dir.path(), &[]);
-    assert_eq!(
-        node.kv(&["load", records.to_str().unwrap()]).status.code(),
-        Some(0)
-    );
+    assert_eq!(node.kv(&["load", records.to_str().unwrap()]).status.code(), Some(0));
     let dumped = node.kv(&["dump", "-"]);
     assert_eq!(dumped.status.code(), Some(0));
     let text = String::from_utf8(dumped.stdout).unwrap();
@@ -171,17 +146,8 @@ fn capacity_of_an_existing_directory_is_never_changed() {
     let node = Node::start(dir.path(), &[]);
     let data = node.data();
     node.stop();
-    let args = [
-        "serve",
-        "--data",
-        &data,
-        "--resp",
-        "127.0.0.1:0",
-        "--metrics",
-        "127.0.0.1:0",
-        "--capacity",
-        "2GiB",
-    ];
+    let args =
+        ["serve", "--data", &data, "--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--capacity", "2GiB"];
     let output = headwater(&args);
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{complaint}");
@@ -204,19 +170,9 @@ fn bench_verifies_every_value_it_reads() {
         "--depth",
         "8",
     ];
-    let output = node.bench(
-        &[
-            &args[..],
-            &["--connections", "3", "--threads", "2", "--verify", "--json"],
-        ]
-        .concat(),
-    );
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output =
+        node.bench(&[&args[..], &["--connections", "3", "--threads", "2", "--verify", "--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["commands"].as_u64(), Some(3_000));
     assert_eq!(report["misses"].as_u64(), Some(0), "every key was filled first");

@@ -1,8 +1,5 @@
 //! A node of the tests: a real process on ports of its own, ended with the test.
-#![expect(
-    clippy::unwrap_used,
-    reason = "whatever fails while a test is set up fails the test"
-)]
+#![expect(clippy::unwrap_used, reason = "whatever fails while a test is set up fails the test")]
 
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -15,10 +12,7 @@ pub(crate) fn headwater(args: &[&str]) -> Output {
 
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
-    command
-        .args(args)
-        .env_remove("HEADWATER_RESP")
-        .stdin(Stdio::null());
+    command.args(args).env_remove("HEADWATER_RESP").stdin(Stdio::null());
     command
 }
 
@@ -36,46 +30,27 @@ impl Node {
         let ready = folder.join("ready.json");
         let data = folder.join("data");
         let mut args = vec!["serve", "--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
-        args.extend([
-            "--data",
-            data.to_str().unwrap(),
-            "--ready-file",
-            ready.to_str().unwrap(),
-        ]);
+        args.extend(["--data", data.to_str().unwrap(), "--ready-file", ready.to_str().unwrap()]);
         if !data.exists() {
             args.extend(["--capacity", "512MiB"]);
         }
         args.extend(more);
         let _left_by_a_killed_node = std::fs::remove_file(&ready);
-        let mut child = command(&args)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let text = loop {
             if let Ok(text) = std::fs::read_to_string(&ready) {
                 break text;
             }
             if let Some(status) = child.try_wait().unwrap() {
                 let mut complaint = String::new();
-                child
-                    .stderr
-                    .take()
-                    .unwrap()
-                    .read_to_string(&mut complaint)
-                    .unwrap();
+                child.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
                 panic!("the node ended with {status} before it served: {complaint}");
             }
             std::thread::yield_now();
         };
         let ready: serde_json::Value = serde_json::from_str(&text).expect("the ready file is whole");
         let address = |key: &str| ready[key].as_str().expect("an address").to_owned();
-        Self {
-            child,
-            folder: folder.to_owned(),
-            resp: address("resp"),
-            metrics: address("metrics"),
-        }
+        Self { child, folder: folder.to_owned(), resp: address("resp"), metrics: address("metrics") }
     }
 
     /// A `kv` command against the node.
@@ -90,19 +65,13 @@ impl Node {
 
     /// Runs a benchmark against the node.
     pub(crate) fn bench(&self, args: &[&str]) -> Output {
-        command(&[&["bench", "--resp", &self.resp], args].concat())
-            .output()
-            .unwrap()
+        command(&[&["bench", "--resp", &self.resp], args].concat()).output().unwrap()
     }
 
     /// What the metrics address answers.
     pub(crate) fn http(&self, path: &str) -> String {
         let mut stream = std::net::TcpStream::connect(&self.metrics).unwrap();
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        )
-        .unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -129,12 +98,7 @@ impl Node {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         let status = self.child.wait().unwrap();
         let mut complaint = String::new();
-        self.child
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut complaint)
-            .unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
         assert_eq!(status.code(), Some(0), "{complaint}");
     }
 

@@ -2,10 +2,7 @@
 //!
 //! `HEADWATER_PROOF_DIR` names the tree (default `/usr/share`), `HEADWATER_BIN` another binary to test than the one built
 //! beside this test. A tree of fewer than 1,000 files, or too small for a device, is skipped with a message.
-#![expect(
-    clippy::unwrap_used,
-    reason = "whatever fails while a test is set up fails the test"
-)]
+#![expect(clippy::unwrap_used, reason = "whatever fails while a test is set up fails the test")]
 #![expect(clippy::print_stderr, reason = "the proof says its numbers and its seed")]
 
 mod node;
@@ -72,10 +69,7 @@ impl Proof {
         let seed = fastrand::u64(..);
         let blocks = tree::blocks_for(&items);
         let bytes: u64 = items.iter().map(|item| item.bytes).sum();
-        eprintln!(
-            "{} files, {bytes} bytes, device of {blocks} blocks, seed {seed}",
-            items.len()
-        );
+        eprintln!("{} files, {bytes} bytes, device of {blocks} blocks, seed {seed}", items.len());
         Self {
             folder: folder.to_owned(),
             root,
@@ -97,11 +91,7 @@ impl Proof {
 
     fn say(&self, what: &str) {
         let Nanos(nanos) = self.clock.now();
-        eprintln!(
-            "{:6}.{:01} s  {what}",
-            nanos / 1_000_000_000,
-            nanos / 100_000_000 % 10
-        );
+        eprintln!("{:6}.{:01} s  {what}", nanos / 1_000_000_000, nanos / 100_000_000 % 10);
     }
 
     fn start(&self) -> Node {
@@ -128,9 +118,7 @@ impl Proof {
             let promised = promised_by(&manifest);
             let node = self.start();
             assert_eq!(node.verify(&manifest), promised);
-            self.say(&format!(
-                "killed in the load: {promised} acknowledged, all byte-identical"
-            ));
+            self.say(&format!("killed in the load: {promised} acknowledged, all byte-identical"));
             node.kill();
             if interrupted && promised > 0 {
                 assert!(promised < u64::try_from(self.items.len()).unwrap());
@@ -150,10 +138,7 @@ impl Proof {
         let numbers = node.info();
         node.kill();
         assert!(status.success(), "the load ended with {status}");
-        self.say(&format!(
-            "loaded everything in {seconds:.1} s; {}",
-            wear(&numbers)
-        ));
+        self.say(&format!("loaded everything in {seconds:.1} s; {}", wear(&numbers)));
         let expected = read_manifest(BufReader::new(File::open(&manifest).unwrap())).unwrap();
         for item in &self.items {
             // What the manifest promises is what the file holds: the two were computed apart from each other.
@@ -163,9 +148,7 @@ impl Proof {
         let node = self.start();
         assert_eq!(node.verify(&manifest), u64::try_from(expected.len()).unwrap());
         let full = self.full_percent(&node.info());
-        self.say(&format!(
-            "killed at the end: all byte-identical, device {full} % full"
-        ));
+        self.say(&format!("killed at the end: all byte-identical, device {full} % full"));
         node.kill();
     }
 
@@ -202,14 +185,8 @@ impl Proof {
             ));
         }
         let numbers = node.info();
-        assert!(
-            numbers["device_erases"] > 0,
-            "collection erased nothing: {numbers:?}"
-        );
-        assert!(
-            numbers["device_moved_bytes"] > 0,
-            "collection moved nothing: {numbers:?}"
-        );
+        assert!(numbers["device_erases"] > 0, "collection erased nothing: {numbers:?}");
+        assert!(numbers["device_moved_bytes"] > 0, "collection moved nothing: {numbers:?}");
         assert_eq!(numbers["device_damaged_records"], 0);
         metrics_agree(&node);
         node.kill();
@@ -244,11 +221,7 @@ fn overwrite(node: &Node, items: &[Item], (round, growth): (u8, Growth), manifes
     for (at, item) in items.iter().enumerate() {
         let value = item.rewritten(round, growth);
         batch_bytes += value.len();
-        batch.push(Record {
-            key: item.key.clone(),
-            value,
-            expiry_ms: None,
-        });
+        batch.push(Record { key: item.key.clone(), value, expiry_ms: None });
         if batch.len() == BATCH_ITEMS || batch_bytes >= BATCH_BYTES || at + 1 == items.len() {
             let mut refused = Vec::new();
             let stored = target.set(&batch, &mut |index, stored| {
@@ -310,10 +283,7 @@ fn metrics_agree(node: &Node) {
             .iter()
             .map(|(ours, theirs)| (*ours, info.get(*ours).copied(), metrics.get(*theirs).copied()))
             .collect();
-        if found
-            .iter()
-            .all(|(_, ours, theirs)| ours.is_some() && ours == theirs)
-        {
+        if found.iter().all(|(_, ours, theirs)| ours.is_some() && ours == theirs) {
             return;
         }
         Clock::sleep(Nanos::from_millis(20));
@@ -336,11 +306,7 @@ struct Lines {
 
 impl Lines {
     fn of(path: &Path) -> Self {
-        Self {
-            path: path.to_owned(),
-            file: None,
-            lines: 0,
-        }
+        Self { path: path.to_owned(), file: None, lines: 0 }
     }
 
     fn count(&mut self) -> usize {

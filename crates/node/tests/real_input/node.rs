@@ -79,11 +79,7 @@ impl Node {
         };
         let ready: serde_json::Value = serde_json::from_str(&text).expect("the ready file is whole");
         let address = |key: &str| ready[key].as_str().expect("an address").to_owned();
-        Self {
-            process,
-            resp: address("resp"),
-            metrics: address("metrics"),
-        }
+        Self { process, resp: address("resp"), metrics: address("metrics") }
     }
 
     /// Kills the node as a crash would.
@@ -111,12 +107,7 @@ impl Node {
 
     /// Runs `kv dump --verify FILE` and returns how many keys it found byte-identical; anything else fails the test.
     pub(crate) fn verify(&self, manifest: &Path) -> u64 {
-        let dump = self
-            .kv()
-            .args(["dump", "--json", "--verify"])
-            .arg(manifest)
-            .output()
-            .unwrap();
+        let dump = self.kv().args(["dump", "--json", "--verify"]).arg(manifest).output().unwrap();
         let report = String::from_utf8_lossy(&dump.stdout);
         let complaint = String::from_utf8_lossy(&dump.stderr);
         assert_eq!(dump.status.code(), Some(0), "{report} {complaint}");
@@ -147,11 +138,7 @@ impl Node {
     /// The whole numbers of `/metrics` that have no label, by their names.
     pub(crate) fn metrics(&self) -> BTreeMap<String, u64> {
         let mut stream = std::net::TcpStream::connect(&self.metrics).unwrap();
-        write!(
-            stream,
-            "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        )
-        .unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         numbers(&answer, ' ')

@@ -71,10 +71,7 @@ impl Growth {
     /// So that what is kept takes the room of all.
     pub(crate) fn between(all: &[Item], kept: &[Item]) -> Self {
         let bytes = |items: &[Item]| items.iter().map(Item::record_bytes).sum::<u64>();
-        Self {
-            all: bytes(all),
-            kept: bytes(kept).max(1),
-        }
+        Self { all: bytes(all), kept: bytes(kept).max(1) }
     }
 
     fn of(self, bytes: usize) -> usize {
@@ -104,11 +101,7 @@ pub(crate) fn walk(root: &Path) -> Vec<Item> {
                 let fits = usize::try_from(bytes).is_ok_and(|bytes| bytes <= VALUE_BYTES_MAX);
                 let readable = rustix::fs::access(entry.path(), rustix::fs::Access::READ_OK);
                 if fits && readable.is_ok() {
-                    items.push(Item {
-                        key,
-                        path: entry.path(),
-                        bytes,
-                    });
+                    items.push(Item { key, path: entry.path(), bytes });
                 }
             }
         }

@@ -30,9 +30,7 @@ fn counters_of_many_clients_lose_no_increment() {
         for wire in &mut wires {
             let mut last = 0;
             for _ in 0..30 {
-                let Value::Integer(value) = wire.receive() else {
-                    panic!("no number")
-                };
+                let Value::Integer(value) = wire.receive() else { panic!("no number") };
                 assert!(value > last, "seed {seed}: a pipeline was answered out of order");
                 last = value;
                 seen.push(value);
@@ -49,10 +47,8 @@ fn edits_stay_atomic_while_another_face_writes_the_same_keys() {
         eprintln!("seed {seed}");
         let mut model = Model::new(seed, 50);
         model.meddling = true;
-        let config = RespConfig {
-            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
-            ..RespConfig::default()
-        };
+        let config =
+            RespConfig { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..RespConfig::default() };
         let node = Node::start_with(config, model);
         let mut wires: Vec<_> = (0..8).map(|_| node.connect()).collect();
         let mut seen = Vec::new();
@@ -62,9 +58,7 @@ fn edits_stay_atomic_while_another_face_writes_the_same_keys() {
                 wire.send(&encode(&[b"APPEND", b"text", b"x"]));
             }
             for wire in &mut wires {
-                let Value::Integer(value) = wire.receive() else {
-                    panic!("no number")
-                };
+                let Value::Integer(value) = wire.receive() else { panic!("no number") };
                 seen.push(value);
                 assert!(matches!(wire.receive(), Value::Integer(_)));
             }
@@ -93,17 +87,13 @@ fn any_command_with_any_arguments_gets_exactly_one_reply() {
         let mut random = fastrand::Rng::with_seed(seed);
         let node = Node::start(seed, if seed % 2 == 0 { 3 } else { 1_000 });
         let odd: Vec<&[u8]> = ODD.split(' ').map(str::as_bytes).chain([&b""[..]]).collect();
-        let Value::Array(names) = node.connect().say("COMMAND LIST") else {
-            panic!("no names")
-        };
+        let Value::Array(names) = node.connect().say("COMMAND LIST") else { panic!("no names") };
         let mut wire = node.connect();
         for _ in 0..60 {
             let mut bytes = Vec::new();
             let count = random.usize(1..30);
             for _ in 0..count {
-                let Value::Bulk(name) = &names[random.usize(..names.len())] else {
-                    panic!("no name")
-                };
+                let Value::Bulk(name) = &names[random.usize(..names.len())] else { panic!("no name") };
                 // These end the conversation or answer in another dialect.
                 let name: &[u8] = if matches!(&name[..], b"quit" | b"debug" | b"client" | b"config") {
                     b"get"
@@ -117,17 +107,9 @@ fn any_command_with_any_arguments_gets_exactly_one_reply() {
             bytes.extend(encode(&[b"ECHO", b"the end of it"]));
             wire.send(&bytes);
             for _ in 0..count {
-                assert_ne!(
-                    wire.receive(),
-                    bulk("the end of it"),
-                    "seed {seed}: a reply was missing"
-                );
+                assert_ne!(wire.receive(), bulk("the end of it"), "seed {seed}: a reply was missing");
             }
-            assert_eq!(
-                wire.receive(),
-                bulk("the end of it"),
-                "seed {seed}: a reply too many"
-            );
+            assert_eq!(wire.receive(), bulk("the end of it"), "seed {seed}: a reply too many");
         }
     }
 }
@@ -152,10 +134,7 @@ fn a_pipeline_reads_its_own_writes_in_order() {
         for round in 0..200 {
             let value = format!("v{round}+");
             assert_eq!(wire.receive(), ok());
-            assert_eq!(
-                wire.receive(),
-                Value::Integer(i64::try_from(value.len()).unwrap())
-            );
+            assert_eq!(wire.receive(), Value::Integer(i64::try_from(value.len()).unwrap()));
             assert_eq!(wire.receive(), bulk(&value));
             assert_eq!(wire.receive(), Value::Array(vec![bulk(&value), Value::Null]));
             assert_eq!(wire.receive(), Value::Integer(1));
@@ -223,9 +202,7 @@ fn a_scan_finds_every_key_that_stays_while_others_come_and_go() {
         let Value::Array(parts) = wire.say(&format!("SCAN {cursor} COUNT 7 MATCH stay*")) else {
             panic!("no scan")
         };
-        let (Value::Bulk(next), Value::Array(keys)) = (&parts[0], &parts[1]) else {
-            panic!("no scan")
-        };
+        let (Value::Bulk(next), Value::Array(keys)) = (&parts[0], &parts[1]) else { panic!("no scan") };
         found.extend(keys.iter().map(|key| format!("{key:?}")));
         cursor = String::from_utf8(next.clone()).unwrap();
         if cursor == "0" {
@@ -233,9 +210,7 @@ fn a_scan_finds_every_key_that_stays_while_others_come_and_go() {
         }
     }
     assert_eq!(found.len(), 300);
-    let Value::Bulk(key) = wire.say("RANDOMKEY") else {
-        panic!("no key")
-    };
+    let Value::Bulk(key) = wire.say("RANDOMKEY") else { panic!("no key") };
     assert!(key.starts_with(b"stay") || key.starts_with(b"come"));
 }
 
@@ -243,9 +218,7 @@ fn a_scan_finds_every_key_that_stays_while_others_come_and_go() {
 fn every_command_with_subcommands_explains_them() {
     let node = Node::start(19, 100);
     let mut wire = node.connect();
-    for command in [
-        "CLIENT", "COMMAND", "CONFIG", "DEBUG", "MEMORY", "OBJECT", "SLOWLOG",
-    ] {
+    for command in ["CLIENT", "COMMAND", "CONFIG", "DEBUG", "MEMORY", "OBJECT", "SLOWLOG"] {
         let Value::Array(lines) = wire.say(&format!("{command} HELP")) else {
             panic!("no help for {command}")
         };
@@ -258,21 +231,14 @@ fn info_config_slowlog_and_debug_tell_what_happened() {
     let node = Node::start(16, 1_000);
     let mut wire = node.connect();
     assert_eq!(wire.say("SET a 1"), ok());
-    assert_eq!(
-        wire.say("CONFIG SET slowlog-log-slower-than 1000 slowlog-max-len 5"),
-        ok()
-    );
+    assert_eq!(wire.say("CONFIG SET slowlog-log-slower-than 1000 slowlog-max-len 5"), ok());
     assert_eq!(wire.say("DEBUG SLEEP 0.01"), ok());
-    let Value::Array(entries) = wire.say("SLOWLOG GET") else {
-        panic!("no log")
-    };
+    let Value::Array(entries) = wire.say("SLOWLOG GET") else { panic!("no log") };
     // On a busy machine other commands may be there too.
     let words = Value::Array(vec![bulk("debug"), bulk("... (2 more arguments)")]);
     let is_sleep = |entry: &Value| matches!(entry, Value::Array(parts) if parts.contains(&words));
     assert!(entries.iter().any(is_sleep));
-    let Value::Bulk(info) = wire.say("INFO commandstats keyspace") else {
-        panic!("no info")
-    };
+    let Value::Bulk(info) = wire.say("INFO commandstats keyspace") else { panic!("no info") };
     let info = String::from_utf8(info).unwrap();
     assert!(info.contains("cmdstat_set:calls=1,"), "{info}");
     assert!(info.contains("db0:keys=1,"), "{info}");
@@ -280,20 +246,12 @@ fn info_config_slowlog_and_debug_tell_what_happened() {
     assert_eq!(wire.say("MEMORY USAGE a"), Value::Integer(64));
     assert!(matches!(wire.say("DEBUG OBJECT a"), Value::Simple(_)));
     assert_eq!(wire.say("SAVE"), ok());
-    let Value::Error(text) = wire.say("CONFIG SET appendfsync no") else {
-        panic!("accepted")
-    };
+    let Value::Error(text) = wire.say("CONFIG SET appendfsync no") else { panic!("accepted") };
     assert!(text.starts_with("ERR CONFIG SET failed"), "{text}");
-    let Value::Array(docs) = wire.say("COMMAND DOCS get") else {
-        panic!("no docs")
-    };
+    let Value::Array(docs) = wire.say("COMMAND DOCS get") else { panic!("no docs") };
     assert_eq!(docs[0], bulk("get"));
-    let Value::Integer(count) = wire.say("COMMAND COUNT") else {
-        panic!("no count")
-    };
-    let Value::Array(all) = wire.say("COMMAND") else {
-        panic!("no commands")
-    };
+    let Value::Integer(count) = wire.say("COMMAND COUNT") else { panic!("no count") };
+    let Value::Array(all) = wire.say("COMMAND") else { panic!("no commands") };
     assert_eq!(all.len(), usize::try_from(count).unwrap());
 }
 
@@ -325,26 +283,17 @@ fn nothing_leaves_before_what_it_wrote_or_saw_is_durable() {
     bench.model.flushing = true;
     let expected = b":1\r\n:2\r\n:8\r\n-ERR value is not an integer or out of range\r\n$8\r\ntextmore\r\n$1\r\n2\r\n:1\r\n:0\r\n\
         *2\r\n$-1\r\n$8\r\ntextmore\r\n+OK\r\n";
-    assert_eq!(
-        String::from_utf8_lossy(&bench.wait_for(expected.len())),
-        String::from_utf8_lossy(expected)
-    );
+    assert_eq!(String::from_utf8_lossy(&bench.wait_for(expected.len())), String::from_utf8_lossy(expected));
 }
 
 #[test]
 fn increments_of_one_pipeline_do_not_wait_for_each_others_durability() {
     let mut bench = Bench::start();
     bench.model.flushing = false;
-    bench
-        .stream
-        .write_all(&encode(&[b"INCR", b"n"]).repeat(50))
-        .unwrap();
+    bench.stream.write_all(&encode(&[b"INCR", b"n"]).repeat(50)).unwrap();
     bench.turns(2_000);
     // All fifty are written though none is durable: a single flush releases them all.
     bench.model.flush_once();
     let expected: String = (1..=50).map(|value| format!(":{value}\r\n")).collect();
-    assert_eq!(
-        String::from_utf8(bench.wait_for(expected.len())).unwrap(),
-        expected
-    );
+    assert_eq!(String::from_utf8(bench.wait_for(expected.len())).unwrap(), expected);
 }

@@ -16,26 +16,18 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn start() -> Self {
-        let config = RespConfig {
-            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
-            ..RespConfig::default()
-        };
+        let config =
+            RespConfig { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..RespConfig::default() };
         let face = RespFace::bind(config).unwrap();
         let stream = TcpStream::connect(face.local_addr().unwrap()).unwrap();
         stream.set_nonblocking(true).unwrap();
-        Self {
-            face,
-            model: Model::new(17, 1_000),
-            stream,
-            turn: 0,
-        }
+        Self { face, model: Model::new(17, 1_000), stream, turn: 0 }
     }
 
     pub(crate) fn turns(&mut self, count: u64) {
         for _ in 0..count {
             self.turn += 3_000;
-            self.face
-                .poll(&mut self.model, Nanos(self.turn), UnixMillis(1_000_000));
+            self.face.poll(&mut self.model, Nanos(self.turn), UnixMillis(1_000_000));
         }
     }
 

@@ -32,30 +32,20 @@ fn nobody_gets_in_without_the_password() {
         wire.say("AUTH wrong"),
         error("WRONGPASS invalid username-password pair or user is disabled.")
     );
-    let Value::Error(text) = wire.say("HELLO 3") else {
-        panic!("let in")
-    };
+    let Value::Error(text) = wire.say("HELLO 3") else { panic!("let in") };
     assert!(text.starts_with("NOAUTH HELLO"));
     // A pipeline may authenticate and then say something longer than an unknown client may.
     let mut bytes = encode(&[b"AUTH", b"default", b"secret"]);
-    let words: Vec<&[u8]> = std::iter::once(&b"MGET"[..])
-        .chain(std::iter::repeat_n(&b"k"[..], 30))
-        .collect();
+    let words: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(std::iter::repeat_n(&b"k"[..], 30)).collect();
     bytes.extend(encode(&words));
     wire.send(&bytes);
     assert_eq!(wire.receive(), ok());
     assert_eq!(wire.receive(), Value::Array(vec![Value::Null; 30]));
     let mut other = node.connect();
     other.send(&encode(&words));
-    assert_eq!(
-        other.receive(),
-        error("ERR Protocol error: unauthenticated multibulk length")
-    );
+    assert_eq!(other.receive(), error("ERR Protocol error: unauthenticated multibulk length"));
     let mut third = node.connect();
-    assert!(matches!(
-        third.say("HELLO 3 AUTH default secret SETNAME me"),
-        Value::Map(_)
-    ));
+    assert!(matches!(third.say("HELLO 3 AUTH default secret SETNAME me"), Value::Map(_)));
     assert_eq!(third.say("CLIENT GETNAME"), bulk("me"));
 }
 
@@ -67,9 +57,8 @@ fn one_broken_client_leaves_the_others_alone() {
     let mut random = fastrand::Rng::with_seed(11);
     for _ in 0..50 {
         let mut bad = TcpStream::connect(node.address).unwrap();
-        let noise: Vec<u8> = (0..random.usize(1..300))
-            .map(|_| b"*$\r\n0123GET ab\"'\\x"[random.usize(..18)])
-            .collect();
+        let noise: Vec<u8> =
+            (0..random.usize(1..300)).map(|_| b"*$\r\n0123GET ab\"'\\x"[random.usize(..18)]).collect();
         // The node may close it before everything is written.
         let _ = bad.write_all(&noise);
         drop(bad);
@@ -90,9 +79,7 @@ fn a_client_that_leaves_in_the_middle_frees_what_it_held() {
     assert_eq!(wire.say("SET k 41"), ok());
     // The commands of those who left may still be carried out before this one, never in the middle of it.
     assert!(matches!(wire.say("INCR k"), Value::Integer(_)));
-    let Value::Bulk(list) = wire.say("CLIENT LIST") else {
-        panic!("no list")
-    };
+    let Value::Bulk(list) = wire.say("CLIENT LIST") else { panic!("no list") };
     assert!(!list.is_empty());
 }
 
@@ -122,10 +109,7 @@ fn a_client_that_stops_speaking_still_hears_its_answers() {
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut all = String::new();
         stream.read_to_string(&mut all).unwrap();
-        assert!(
-            all.ends_with(":50\r\n*2\r\n$2\r\n50\r\n$-1\r\n"),
-            "seed {seed}: {all}"
-        );
+        assert!(all.ends_with(":50\r\n*2\r\n$2\r\n50\r\n$-1\r\n"), "seed {seed}: {all}");
     }
 }
 
@@ -137,10 +121,7 @@ fn one_client_too_many_is_told_so() {
     let mut second = node.connect();
     assert_eq!(second.say("PING"), Value::Simple("PONG".to_owned()));
     let mut third = node.connect();
-    assert_eq!(
-        third.receive(),
-        Value::Error("ERR max number of clients reached".to_owned())
-    );
+    assert_eq!(third.receive(), Value::Error("ERR max number of clients reached".to_owned()));
     drop(second);
     // Its place is free as soon as the node has seen it go.
     loop {
@@ -155,10 +136,7 @@ fn one_client_too_many_is_told_so() {
 #[test]
 fn idle_clients_are_closed_when_there_is_a_timeout() {
     let mut bench = Bench::start();
-    bench
-        .stream
-        .write_all(&encode(&[b"CONFIG", b"SET", b"timeout", b"3"]))
-        .unwrap();
+    bench.stream.write_all(&encode(&[b"CONFIG", b"SET", b"timeout", b"3"])).unwrap();
     assert_eq!(bench.wait_for(5), b"+OK\r\n");
     assert_eq!(bench.face.connections(), 1);
     assert!(bench.face.next_deadline().is_some());
@@ -178,9 +156,7 @@ fn clients_can_be_silent_and_can_be_killed() {
     assert_eq!(one.receive(), bulk("1"));
     assert_eq!(one.receive(), ok());
     assert_eq!(one.receive(), bulk("2"));
-    let Value::Integer(id) = two.say("CLIENT ID") else {
-        panic!("no id")
-    };
+    let Value::Integer(id) = two.say("CLIENT ID") else { panic!("no id") };
     assert_eq!(one.say(&format!("CLIENT KILL ID {id}")), Value::Integer(1));
     let mut rest = Vec::new();
     two.stream.read_to_end(&mut rest).unwrap();
@@ -197,10 +173,7 @@ fn a_unix_socket_serves_and_its_file_goes_with_the_face() {
         ..RespConfig::default()
     };
     let node = Node::start_with(config.clone(), Model::new(15, 100));
-    assert_eq!(
-        Wire::new(UnixStream::connect(&path).unwrap()).say("SET a 1"),
-        ok()
-    );
+    assert_eq!(Wire::new(UnixStream::connect(&path).unwrap()).say("SET a 1"), ok());
     assert!(RespFace::bind(config).is_err(), "a live socket was taken over");
     drop(node);
     assert!(!path.exists());

@@ -68,11 +68,7 @@ fn same(words: &[&[u8]], mut left: Value, mut right: Value) -> bool {
 }
 
 fn shown(words: &[&[u8]]) -> String {
-    words
-        .iter()
-        .map(|word| String::from_utf8_lossy(word).into_owned())
-        .collect::<Vec<_>>()
-        .join(" ")
+    words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect::<Vec<_>>().join(" ")
 }
 
 /// One command between semicolons.
@@ -130,17 +126,10 @@ fn scripted_commands_are_answered_as_redis_answers_them() {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         let (expected, found) = (theirs.ask(&words), ours.ask(&words));
         if !same(&words, expected.clone(), found.clone()) {
-            differences.push(format!(
-                "{line}\n  redis:     {expected:?}\n  headwater: {found:?}"
-            ));
+            differences.push(format!("{line}\n  redis:     {expected:?}\n  headwater: {found:?}"));
         }
     }
-    assert!(
-        differences.is_empty(),
-        "{} differ:\n{}",
-        differences.len(),
-        differences.join("\n")
-    );
+    assert!(differences.is_empty(), "{} differ:\n{}", differences.len(), differences.join("\n"));
 }
 
 #[test]
@@ -187,12 +176,7 @@ fn broken_frames_get_the_same_error_and_the_connection_ends() {
         let (mut theirs, mut ours) = (redis.connect(), node.connect());
         theirs.send(broken);
         ours.send(broken);
-        assert_eq!(
-            theirs.receive(),
-            ours.receive(),
-            "{}",
-            String::from_utf8_lossy(broken)
-        );
+        assert_eq!(theirs.receive(), ours.receive(), "{}", String::from_utf8_lossy(broken));
         let mut rest = Vec::new();
         std::io::Read::read_to_end(&mut ours.stream, &mut rest).unwrap();
         assert!(rest.is_empty());
@@ -206,15 +190,7 @@ fn pick<'a>(random: &mut fastrand::Rng, from: &[&'a str]) -> &'a str {
 /// A command that is often right and sometimes not.
 fn command(random: &mut fastrand::Rng) -> String {
     const KEYS: &[&str] = &["a", "b", "c", "d"];
-    const VALUES: &[&str] = &[
-        "1",
-        "-7",
-        "hello",
-        "3.5",
-        "9223372036854775807",
-        "longer-than-a-word",
-        "0",
-    ];
+    const VALUES: &[&str] = &["1", "-7", "hello", "3.5", "9223372036854775807", "longer-than-a-word", "0"];
     const NUMBERS: &[&str] = &["0", "1", "-1", "3", "-3", "7", "100", "x"];
     let (key, other) = (pick(random, KEYS), pick(random, KEYS));
     let (value, number) = (pick(random, VALUES), pick(random, NUMBERS));
@@ -228,10 +204,7 @@ fn command(random: &mut fastrand::Rng) -> String {
     };
     match random.u8(..34) {
         0..=2 => format!("SET {key} {value}"),
-        3 => format!(
-            "SET {key} {value} {} EX {time}",
-            pick(random, &["NX", "XX", "GET"])
-        ),
+        3 => format!("SET {key} {value} {} EX {time}", pick(random, &["NX", "XX", "GET"])),
         4 => format!(
             "SET {key} {value} {}",
             pick(random, &["KEEPTTL", "NX GET", "XX GET", "XX", "NX KEEPTTL"])
@@ -280,9 +253,7 @@ fn random_pipelines_are_answered_as_redis_answers_them() {
             let lines: Vec<String> = (0..random.usize(1..40)).map(|_| command(&mut random)).collect();
             let mut bytes = Vec::new();
             for line in &lines {
-                bytes.extend(wire::encode(
-                    &line.split(' ').map(str::as_bytes).collect::<Vec<_>>(),
-                ));
+                bytes.extend(wire::encode(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>()));
             }
             theirs.send(&bytes);
             ours.send(&bytes);

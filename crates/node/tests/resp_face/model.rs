@@ -112,11 +112,7 @@ impl Model {
             Expiry::At(at) => at,
             Expiry::Keep => before.map_or(0, |record| record.expiry_ms),
         };
-        let record = Record {
-            value: value.to_vec(),
-            sequence: self.sequence,
-            expiry_ms,
-        };
+        let record = Record { value: value.to_vec(), sequence: self.sequence, expiry_ms };
         self.records.insert((namespace.0, key.to_vec()), record);
     }
 
@@ -159,17 +155,10 @@ impl Model {
         };
         let mut needs = 0;
         match submitted.command {
-            Command::Store {
-                key,
-                value,
-                condition,
-                expiry,
-            } => {
+            Command::Store { key, value, condition, expiry } => {
                 completion.status = self.check(namespace, &key, condition, wall);
                 if completion.status.is_success() {
-                    let Payload::Bytes(value) = value else {
-                        panic!("the face lends no memory")
-                    };
+                    let Payload::Bytes(value) = value else { panic!("the face lends no memory") };
                     self.put(namespace, &key, &value, expiry, wall);
                     completion.sequence = Sequence(self.sequence);
                 }
@@ -182,12 +171,7 @@ impl Model {
                 }
                 needs = self.seen(namespace, &key);
             }
-            Command::Retrieve {
-                key,
-                sink,
-                bytes_max,
-                release,
-            } => {
+            Command::Retrieve { key, sink, bytes_max, release } => {
                 completion.sink = owned(sink);
                 self.look(namespace, &key, Some(bytes_max), wall, &mut completion);
                 if release == Release::WhenDurable {
@@ -230,12 +214,7 @@ impl Model {
     fn clear(&mut self, namespace: NamespaceId) {
         self.sequence += 1;
         let sequence = self.sequence;
-        let cleared: Vec<_> = self
-            .records
-            .keys()
-            .filter(|place| place.0 == namespace.0)
-            .cloned()
-            .collect();
+        let cleared: Vec<_> = self.records.keys().filter(|place| place.0 == namespace.0).cloned().collect();
         for place in cleared {
             self.records.remove(&place);
             self.gone.insert(place, sequence);
@@ -283,9 +262,9 @@ impl Model {
         }
         for write in writes {
             match write {
-                BatchWrite::Store {
-                    key, value, expiry, ..
-                } => self.put(namespace, key, value, *expiry, wall),
+                BatchWrite::Store { key, value, expiry, .. } => {
+                    self.put(namespace, key, value, *expiry, wall);
+                }
                 BatchWrite::Delete { key, .. } => self.remove(namespace, key),
             }
         }
@@ -313,11 +292,8 @@ impl Model {
         all.sort_by_key(|(position, _, _)| *position);
         let more = all.len() > keys_max as usize;
         all.truncate(keys_max as usize);
-        completion.next = if more {
-            all.last().map(|(position, _, _)| ListPosition(*position))
-        } else {
-            None
-        };
+        completion.next =
+            if more { all.last().map(|(position, _, _)| ListPosition(*position)) } else { None };
         completion.keys = all
             .into_iter()
             .map(|(_, key, record)| ListedKey {
@@ -388,11 +364,7 @@ impl Store for Model {
         if self.queue.len() + self.held.len() + self.ready.len() >= self.room {
             return Err(SubmitError::Busy(self.room));
         }
-        self.queue.push_back(Submitted {
-            namespace,
-            token,
-            command,
-        });
+        self.queue.push_back(Submitted { namespace, token, command });
         Ok(())
     }
 

@@ -41,9 +41,7 @@ pub(crate) fn encode(arguments: &[&[u8]]) -> Vec<u8> {
 
 impl<T: Read + Write> Wire<T> {
     pub(crate) fn new(stream: T) -> Self {
-        Self {
-            stream: BufReader::new(stream),
-        }
+        Self { stream: BufReader::new(stream) }
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
@@ -104,11 +102,7 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn start(seed: u64, room: usize) -> Self {
         Self::start_with(
-            RespConfig {
-                listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
-                seed,
-                ..RespConfig::default()
-            },
+            RespConfig { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], seed, ..RespConfig::default() },
             Model::new(seed, room),
         )
     }
@@ -133,21 +127,13 @@ impl Node {
                 }
             }
         });
-        Self {
-            address,
-            ahead,
-            drain,
-            stop,
-            thread: Some(thread),
-        }
+        Self { address, ahead, drain, stop, thread: Some(thread) }
     }
 
     pub(crate) fn connect(&self) -> Wire<TcpStream> {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream
-            .set_read_timeout(Some(std::time::Duration::from_secs(60)))
-            .unwrap();
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
         Wire::new(stream)
     }
 

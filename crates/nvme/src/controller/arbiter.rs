@@ -55,13 +55,7 @@ impl<M: RingMemory> Arbiter<M> {
     /// No queues yet. `burst` is the most commands taken from one queue in its turn.
     #[must_use]
     pub fn new(burst: NonZeroU16) -> Self {
-        Self {
-            queues: Vec::new(),
-            order: Vec::new(),
-            turn: 0,
-            taken: 0,
-            burst,
-        }
+        Self { queues: Vec::new(), order: Vec::new(), turn: 0, taken: 0, burst }
     }
 
     /// Adds a queue at the end of the circle.

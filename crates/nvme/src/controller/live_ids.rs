@@ -13,10 +13,7 @@ pub struct LiveIds {
 
 impl LiveIds {
     pub(crate) fn new() -> Self {
-        Self {
-            bits: vec![0; WORDS].into_boxed_slice(),
-            count: 0,
-        }
+        Self { bits: vec![0; WORDS].into_boxed_slice(), count: 0 }
     }
 
     /// Adds an id; false if it was there.

@@ -178,18 +178,10 @@ impl<M: RingMemory> IoQueue<M> {
         };
         let command_id = entry.command_id.get();
         if !self.live.insert(command_id) {
-            self.answer(Answer {
-                command_id,
-                result: 0,
-                status: Status::COMMAND_ID_CONFLICT,
-            });
+            self.answer(Answer { command_id, result: 0, status: Status::COMMAND_ID_CONFLICT });
             return Fetch::Answered;
         }
-        Fetch::Command(Fetched {
-            kind: self.kind,
-            entry,
-            token: CommandToken::new(self.id, command_id),
-        })
+        Fetch::Command(Fetched { kind: self.kind, entry, token: CommandToken::new(self.id, command_id) })
     }
 
     /// Answers a command. `result` is dword 0 of the completion.
@@ -198,18 +190,10 @@ impl<M: RingMemory> IoQueue<M> {
     /// When the token is another queue's, or was answered: our own promise is broken.
     #[inline]
     pub fn complete(&mut self, token: CommandToken, result: u32, status: Status) {
-        assert_eq!(
-            token.queue(),
-            self.id,
-            "a token was answered on a queue it did not come from"
-        );
+        assert_eq!(token.queue(), self.id, "a token was answered on a queue it did not come from");
         let command_id = token.answer();
         assert!(self.live.remove(command_id), "a command was answered twice");
-        self.answer(Answer {
-            command_id,
-            result,
-            status,
-        });
+        self.answer(Answer { command_id, result, status });
     }
 
     /// Fence, ring: says whether the host must be woken for the answers since the last call.
@@ -252,10 +236,7 @@ impl<M: RingMemory> IoQueue<M> {
         if self.live.count() == 0 && self.unposted.is_empty() {
             return Drain::Done;
         }
-        Drain::Waiting {
-            live: self.live.count(),
-            unposted: self.unposted.len(),
-        }
+        Drain::Waiting { live: self.live.count(), unposted: self.unposted.len() }
     }
 
     /// Whether it takes commands.

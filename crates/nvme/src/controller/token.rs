@@ -17,11 +17,7 @@ pub struct CommandToken {
 
 impl CommandToken {
     pub(crate) fn new(queue: QueueId, command_id: u16) -> Self {
-        Self {
-            queue,
-            command_id,
-            answered: false,
-        }
+        Self { queue, command_id, answered: false }
     }
 
     /// The queue the command came from.

@@ -31,14 +31,7 @@ pub struct CompletionProducer<M> {
 impl<M: RingMemory> CompletionProducer<M> {
     pub(crate) fn new(memory: M, layout: RingLayout) -> Self {
         disarm(&memory, RingLayout::COMPLETION_HEAD_EVENT);
-        Self {
-            memory,
-            layout,
-            head: 0,
-            tail: 0,
-            rung: 0,
-            phase: Phase::One,
-        }
+        Self { memory, layout, head: 0, tail: 0, rung: 0, phase: Phase::One }
     }
 
     /// Posts a completion; its phase is set here. The host may see it at once, and is woken after [`ring`](Self::ring).
@@ -77,11 +70,7 @@ impl<M: RingMemory> CompletionProducer<M> {
                 self.head = head;
                 Ok(())
             }
-            _ => Err(DoorbellFault {
-                doorbell: DoorbellName::CompletionHead,
-                value,
-                slots: slots.get(),
-            }),
+            _ => Err(DoorbellFault { doorbell: DoorbellName::CompletionHead, value, slots: slots.get() }),
         }
     }
 
@@ -94,12 +83,7 @@ impl<M: RingMemory> CompletionProducer<M> {
         self.memory.fence();
         let moved = self.rung..self.tail;
         self.rung = self.tail;
-        wake_after_fence(
-            &self.memory,
-            RingLayout::COMPLETION_TAIL_EVENT,
-            self.layout.completion_slots,
-            moved,
-        )
+        wake_after_fence(&self.memory, RingLayout::COMPLETION_TAIL_EVENT, self.layout.completion_slots, moved)
     }
 
     /// Whether the head doorbell has moved since it was last loaded.
@@ -138,14 +122,7 @@ pub struct CompletionConsumer<M> {
 impl<M: RingMemory> CompletionConsumer<M> {
     pub(crate) fn new(memory: M, layout: RingLayout) -> Self {
         disarm(&memory, RingLayout::COMPLETION_TAIL_EVENT);
-        Self {
-            memory,
-            layout,
-            head: 0,
-            published: 0,
-            rung: 0,
-            phase: Phase::One,
-        }
+        Self { memory, layout, head: 0, published: 0, rung: 0, phase: Phase::One }
     }
 
     /// Takes the next completion. Its slot goes back with the next [`ring`](Self::ring).
@@ -188,8 +165,7 @@ impl<M: RingMemory> CompletionConsumer<M> {
             return false;
         }
         // Release: our loads of the entries come before the controller's next stores to their slots.
-        self.memory
-            .store_release(RingLayout::COMPLETION_HEAD, u64::from(self.head));
+        self.memory.store_release(RingLayout::COMPLETION_HEAD, u64::from(self.head));
         self.published = self.head;
         true
     }
@@ -201,12 +177,7 @@ impl<M: RingMemory> CompletionConsumer<M> {
         }
         let moved = self.rung..self.published;
         self.rung = self.published;
-        wake_after_fence(
-            &self.memory,
-            RingLayout::COMPLETION_HEAD_EVENT,
-            self.layout.completion_slots,
-            moved,
-        )
+        wake_after_fence(&self.memory, RingLayout::COMPLETION_HEAD_EVENT, self.layout.completion_slots, moved)
     }
 
     /// Asks to be woken by the next completion. Sleep only if [`has_work`](Self::has_work) then says no.
@@ -228,13 +199,7 @@ mod tests {
     use headwater_host::ring_memory::SharedWords;
     use zerocopy::little_endian::{U16, U32};
 
-    fn ends(
-        slots: u32,
-    ) -> (
-        CompletionProducer<SharedWords>,
-        CompletionConsumer<SharedWords>,
-        SharedWords,
-    ) {
+    fn ends(slots: u32) -> (CompletionProducer<SharedWords>, CompletionConsumer<SharedWords>, SharedWords) {
         let layout = RingLayout {
             submission_slots: QueueSlots::new(2).unwrap(),
             completion_slots: QueueSlots::new(slots).unwrap(),
@@ -269,11 +234,7 @@ mod tests {
                 assert_eq!(entry.result.get(), u32::from(expected) + 70_000);
             }
             assert_eq!(consumer.reap(), None);
-            assert_eq!(
-                producer.post(numbered(0)),
-                Err(CompletionFull),
-                "not given back yet"
-            );
+            assert_eq!(producer.post(numbered(0)), Err(CompletionFull), "not given back yet");
             assert_eq!(consumer.ring(), Wake::NotNeeded);
         }
     }

@@ -102,9 +102,7 @@ fn loom_entries_cross_whole_and_once_over_the_phase_wrap() {
             }
         });
         for id in 0..COMMANDS {
-            pusher
-                .push(command(id))
-                .expect("the last completion freed the slot");
+            pusher.push(command(id)).expect("the last completion freed the slot");
             let _ = pusher.ring();
             let answer = loop {
                 match reaper.reap() {
@@ -114,9 +112,7 @@ fn loom_entries_cross_whole_and_once_over_the_phase_wrap() {
             };
             assert_eq!(answer.command_id.get(), id);
             assert_eq!(answer.result.get(), u32::from(id) + 9);
-            pusher
-                .set_head(answer.submission_head.get())
-                .expect("the controller tells the truth");
+            pusher.set_head(answer.submission_head.get()).expect("the controller tells the truth");
             let _ = reaper.ring();
         }
         assert_eq!(reaper.reap(), None);
@@ -164,10 +160,7 @@ fn loom_a_sleeping_host_is_woken_by_the_completion() {
         let wakes_controller = Arc::clone(&to_controller);
         let controller = thread::spawn(move || {
             for id in 0..2_u16 {
-                let answer = CompletionEntry {
-                    command_id: U16::new(id),
-                    ..CompletionEntry::default()
-                };
+                let answer = CompletionEntry { command_id: U16::new(id), ..CompletionEntry::default() };
                 // The queue holds one: the second waits until the host has given the first slot back.
                 while poster.post(answer).is_err() {
                     poster.arm();

@@ -41,14 +41,7 @@ pub struct SubmissionProducer<M> {
 
 impl<M: RingMemory> SubmissionProducer<M> {
     pub(crate) fn new(memory: M, layout: RingLayout) -> Self {
-        Self {
-            memory,
-            layout,
-            head: 0,
-            tail: 0,
-            published: 0,
-            rung: 0,
-        }
+        Self { memory, layout, head: 0, tail: 0, published: 0, rung: 0 }
     }
 
     /// How many commands can be pushed now.
@@ -91,8 +84,7 @@ impl<M: RingMemory> SubmissionProducer<M> {
             return false;
         }
         // Release: the entries are visible to whoever acquires this tail.
-        self.memory
-            .store_release(RingLayout::SUBMISSION_TAIL, u64::from(self.tail));
+        self.memory.store_release(RingLayout::SUBMISSION_TAIL, u64::from(self.tail));
         self.published = self.tail;
         true
     }
@@ -104,12 +96,7 @@ impl<M: RingMemory> SubmissionProducer<M> {
         }
         let moved = self.rung..self.published;
         self.rung = self.published;
-        wake_after_fence(
-            &self.memory,
-            RingLayout::SUBMISSION_TAIL_EVENT,
-            self.layout.submission_slots,
-            moved,
-        )
+        wake_after_fence(&self.memory, RingLayout::SUBMISSION_TAIL_EVENT, self.layout.submission_slots, moved)
     }
 
     /// Learns from a completion how far the controller has fetched.
@@ -141,12 +128,7 @@ pub struct SubmissionConsumer<M> {
 impl<M: RingMemory> SubmissionConsumer<M> {
     pub(crate) fn new(memory: M, layout: RingLayout) -> Self {
         disarm(&memory, RingLayout::SUBMISSION_TAIL_EVENT);
-        Self {
-            memory,
-            layout,
-            head: 0,
-            tail: 0,
-        }
+        Self { memory, layout, head: 0, tail: 0 }
     }
 
     /// Fetches the next command, looking at the doorbell only when everything seen before is fetched.
@@ -187,11 +169,7 @@ impl<M: RingMemory> SubmissionConsumer<M> {
                 self.tail = tail;
                 Ok(())
             }
-            _ => Err(DoorbellFault {
-                doorbell: DoorbellName::SubmissionTail,
-                value,
-                slots: slots.get(),
-            }),
+            _ => Err(DoorbellFault { doorbell: DoorbellName::SubmissionTail, value, slots: slots.get() }),
         }
     }
 
@@ -230,13 +208,7 @@ mod tests {
     use headwater_host::ring_memory::SharedWords;
     use zerocopy::little_endian::U16;
 
-    fn ends(
-        slots: u32,
-    ) -> (
-        SubmissionProducer<SharedWords>,
-        SubmissionConsumer<SharedWords>,
-        SharedWords,
-    ) {
+    fn ends(slots: u32) -> (SubmissionProducer<SharedWords>, SubmissionConsumer<SharedWords>, SharedWords) {
         let layout = RingLayout {
             submission_slots: QueueSlots::new(slots).unwrap(),
             completion_slots: QueueSlots::new(2).unwrap(),
@@ -250,10 +222,7 @@ mod tests {
     }
 
     fn numbered(id: u16) -> SubmissionEntry {
-        SubmissionEntry {
-            command_id: U16::new(id),
-            ..SubmissionEntry::default()
-        }
+        SubmissionEntry { command_id: U16::new(id), ..SubmissionEntry::default() }
     }
 
     #[test]

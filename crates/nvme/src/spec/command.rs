@@ -186,10 +186,7 @@ mod tests {
         assert_eq!(entry.flags, 1);
         assert_eq!(entry.command_id.get(), 0x0302);
         assert_eq!(entry.namespace.get(), 0x0706_0504);
-        assert_eq!(
-            entry.kv_key_field(),
-            [8, 9, 10, 11, 12, 13, 14, 15, 56, 57, 58, 59, 60, 61, 62, 63]
-        );
+        assert_eq!(entry.kv_key_field(), [8, 9, 10, 11, 12, 13, 14, 15, 56, 57, 58, 59, 60, 61, 62, 63]);
         assert_eq!(entry.kv_key_bytes(), 44);
         assert_eq!(entry.kv_options().0, 45);
         assert_eq!(entry.kv_reserved(), 0x2F2E);
@@ -216,10 +213,8 @@ mod tests {
 
     #[test]
     fn debug_never_shows_the_key() {
-        let entry = SubmissionEntry {
-            cdw2: U32::new(u32::from_le_bytes(*b"sEcR")),
-            ..SubmissionEntry::default()
-        };
+        let entry =
+            SubmissionEntry { cdw2: U32::new(u32::from_le_bytes(*b"sEcR")), ..SubmissionEntry::default() };
         let shown = format!("{entry:?}");
         assert!(!shown.contains(&entry.cdw2.get().to_string()));
         assert!(!shown.contains("sEcR"));

@@ -41,11 +41,7 @@ impl Phase {
     #[must_use]
     #[inline]
     pub const fn of_word(word: u64) -> Self {
-        if word & PHASE_IN_WORD == 0 {
-            Self::Zero
-        } else {
-            Self::One
-        }
+        if word & PHASE_IN_WORD == 0 { Self::Zero } else { Self::One }
     }
 }
 
@@ -105,11 +101,7 @@ impl CompletionEntry {
     #[must_use]
     #[inline]
     pub fn phase(&self) -> Phase {
-        if self.status_and_phase.get() & PHASE_IN_STATUS == 0 {
-            Phase::Zero
-        } else {
-            Phase::One
-        }
+        if self.status_and_phase.get() & PHASE_IN_STATUS == 0 { Phase::Zero } else { Phase::One }
     }
 
     /// The same entry in another pass.

@@ -39,10 +39,7 @@ impl InlineKey {
         let bytes = entry.kv_key_bytes();
         (1..=KV_KEY_BYTES_MAX)
             .contains(&usize::from(bytes))
-            .then(|| Self {
-                field: entry.kv_key_field(),
-                bytes,
-            })
+            .then(|| Self { field: entry.kv_key_field(), bytes })
     }
 
     /// The key's bytes.
@@ -230,10 +227,7 @@ impl ListEncoder {
     /// # Errors
     /// [`ListFull`] if the key does not fit whole, or is longer than its 16-bit length field can say.
     pub fn push(&mut self, key: &[u8]) -> Result<(), ListFull> {
-        let full = ListFull {
-            key_bytes: key.len(),
-            bytes_left: self.bytes_max - self.data.len(),
-        };
+        let full = ListFull { key_bytes: key.len(), bytes_left: self.bytes_max - self.data.len() };
         let length = u16::try_from(key.len()).map_err(|_| full)?;
         let entry_bytes = list_entry_bytes(key.len());
         if entry_bytes > full.bytes_left {
@@ -309,26 +303,14 @@ mod tests {
         assert!(ListEncoder::new(3).is_none());
         let mut list = ListEncoder::new(11).unwrap();
         list.push(b"ab").unwrap();
-        assert_eq!(
-            list.push(b"c"),
-            Err(ListFull {
-                key_bytes: 1,
-                bytes_left: 3
-            })
-        );
+        assert_eq!(list.push(b"c"), Err(ListFull { key_bytes: 1, bytes_left: 3 }));
         assert_eq!(list.finish(), [1, 0, 0, 0, 2, 0, b'a', b'b']);
     }
 
     #[test]
     fn uio_entries_name_key_and_value_by_address() {
-        let key = DataPointer {
-            address: 0x1122_3344_5566_7788,
-            bytes: 300,
-        };
-        let value = DataPointer {
-            address: 0x99AA,
-            bytes: 5,
-        };
+        let key = DataPointer { address: 0x1122_3344_5566_7788, bytes: 300 };
+        let value = DataPointer { address: 0x99AA, bytes: 5 };
         let entry = uio_put(2, key, value);
         assert_eq!(entry.uio_key_address(), key.address);
         assert_eq!(entry.uio_key_bytes(), 300);

@@ -97,11 +97,7 @@ impl Status {
     pub const fn from_field(field: u16) -> Self {
         let [code, _] = (field >> 1).to_le_bytes();
         let [code_type, _] = ((field >> 9) & 0x7).to_le_bytes();
-        Self {
-            code_type,
-            code,
-            do_not_retry: field & DO_NOT_RETRY != 0,
-        }
+        Self { code_type, code, do_not_retry: field & DO_NOT_RETRY != 0 }
     }
 }
 
@@ -116,13 +112,7 @@ impl fmt::Debug for Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} (type {}, code {:02x}h)",
-            self.text(),
-            self.code_type,
-            self.code
-        )
+        write!(f, "{} (type {}, code {:02x}h)", self.text(), self.code_type, self.code)
     }
 }
 
@@ -135,11 +125,7 @@ mod tests {
         for code_type in 0..8 {
             for code in 0..=u8::MAX {
                 for do_not_retry in [false, true] {
-                    let status = Status {
-                        code_type,
-                        code,
-                        do_not_retry,
-                    };
+                    let status = Status { code_type, code, do_not_retry };
                     assert_eq!(Status::from_field(status.to_field()), status);
                     assert_eq!(Status::from_field(status.to_field() | 1), status);
                 }

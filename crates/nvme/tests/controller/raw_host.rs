@@ -21,10 +21,7 @@ pub(crate) struct RawHost {
 
 impl RawHost {
     pub(crate) fn push(&mut self, command_id: u16) {
-        let entry = SubmissionEntry {
-            command_id: U16::new(command_id),
-            ..SubmissionEntry::default()
-        };
+        let entry = SubmissionEntry { command_id: U16::new(command_id), ..SubmissionEntry::default() };
         let first = self.layout.submission_word(self.tail);
         for (word, value) in (first..).zip(entry.to_words()) {
             self.memory.store_relaxed(word, value);
@@ -55,27 +52,16 @@ impl RawHost {
 
     /// Everything that can be reaped, as command id and status.
     pub(crate) fn reap_all(&mut self) -> Vec<(u16, Status)> {
-        std::iter::from_fn(|| self.reap())
-            .map(|entry| (entry.command_id.get(), entry.status()))
-            .collect()
+        std::iter::from_fn(|| self.reap()).map(|entry| (entry.command_id.get(), entry.status())).collect()
     }
 }
 
 pub(crate) fn raw_queue(id: u16, depth: u32) -> (RawHost, IoQueue<SharedWords>) {
     let slots = QueueSlots::new(depth + 1).expect("a possible depth");
-    let layout = RingLayout {
-        submission_slots: slots,
-        completion_slots: slots,
-    };
+    let layout = RingLayout { submission_slots: slots, completion_slots: slots };
     let memory = SharedWords::zeroed(layout.words());
     let (_, end) = QueuePair::over(memory.clone(), depth).expect("memory for the depth");
-    let host = RawHost {
-        memory,
-        layout,
-        tail: 0,
-        head: 0,
-        phase: Phase::One,
-    };
+    let host = RawHost { memory, layout, tail: 0, head: 0, phase: Phase::One };
     (host, IoQueue::new(QueueId(id), QueueKind::Kv, end))
 }
 

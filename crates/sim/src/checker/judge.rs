@@ -29,11 +29,7 @@ impl Checker {
             let wrote = keys.len() == 1 || keys.iter().any(|one| matches!(one.effect, Effect::Store(..)));
             if wrote && sequence != 0 && sequence <= before {
                 let token = completion.token;
-                return Err(Violation::SequenceWentBack {
-                    token,
-                    sequence,
-                    before,
-                });
+                return Err(Violation::SequenceWentBack { token, sequence, before });
             }
             self.highest_acked = self.highest_acked.max(sequence);
             let kept = self.spaces[namespace.index()].durability == Durability::Always;
@@ -45,19 +41,14 @@ impl Checker {
             }
         } else if let Some(seen) = refusal(status) {
             self.take_back(namespace, group, keys);
-            let failed = usize::try_from(completion.position)
-                .ok()
-                .filter(|_| keys.len() > 1);
+            let failed = usize::try_from(completion.position).ok().filter(|_| keys.len() > 1);
             if let (Some(one), Some(seen)) = (keys.get(failed.unwrap_or(0)), seen) {
                 self.judge_refusal(namespace, one, (status, seen), when)?;
             }
         } else {
             return Err(unexpected(completion));
         }
-        let oldest_open = self
-            .open
-            .first_key_value()
-            .map_or(self.tick, |(_, asked)| asked.tick);
+        let oldest_open = self.open.first_key_value().map_or(self.tick, |(_, asked)| asked.tick);
         for one in keys {
             let history = self.spaces[namespace.index()].keys.get_mut(&one.key);
             if let Some(history) = history {
@@ -69,9 +60,7 @@ impl Checker {
 
     pub(super) fn take_back(&mut self, namespace: NamespaceId, group: u64, keys: &[KeyAsked]) {
         for one in keys {
-            self.key(namespace, &one.key)
-                .writes
-                .retain(|write| write.group != group);
+            self.key(namespace, &one.key).writes.retain(|write| write.group != group);
         }
         self.groups.remove(&group);
     }
@@ -88,16 +77,12 @@ impl Checker {
         before.writes.retain(|write| write.group != group);
         let possible = match one.condition {
             Condition::Always => true,
-            Condition::IfExists => !before
-                .explanations(&self.groups, Seen::Something, when)
-                .is_empty(),
+            Condition::IfExists => !before.explanations(&self.groups, Seen::Something, when).is_empty(),
             Condition::IfAbsent => !before.explanations(&self.groups, Seen::Absent, when).is_empty(),
             Condition::IfSequence(Sequence(wanted)) => {
                 let places = before.explanations(&self.groups, Seen::Something, when);
                 let known = |place: &usize| before.writes[*place].sequence;
-                places
-                    .iter()
-                    .any(|place| known(place).is_none_or(|sequence| sequence == wanted))
+                places.iter().any(|place| known(place).is_none_or(|sequence| sequence == wanted))
             }
         };
         if possible {
@@ -215,34 +200,14 @@ impl Checker {
         let saw = match seen {
             Seen::Absent => "nothing is there".to_owned(),
             Seen::Something => "something is there".to_owned(),
-            Seen::Present {
-                bytes,
-                sequence,
-                expiry_ms,
-                ..
-            } => {
+            Seen::Present { bytes, sequence, expiry_ms, .. } => {
                 format!("found {bytes} bytes (sequence {sequence}, expiry {expiry_ms})")
             }
         };
         match seen {
-            Seen::Absent => Violation::Lost {
-                namespace,
-                key,
-                saw,
-                expected,
-            },
-            _ if history.ever_written(seen, when) => Violation::CameBack {
-                namespace,
-                key,
-                saw,
-                expected,
-            },
-            _ => Violation::NeverWritten {
-                namespace,
-                key,
-                saw,
-                expected,
-            },
+            Seen::Absent => Violation::Lost { namespace, key, saw, expected },
+            _ if history.ever_written(seen, when) => Violation::CameBack { namespace, key, saw, expected },
+            _ => Violation::NeverWritten { namespace, key, saw, expected },
         }
     }
 }

@@ -122,13 +122,7 @@ impl KeyHistory {
             .filter(|(id, _)| self.writes.iter().any(|write| write.group == **id))
             .map(|(id, group)| {
                 let certain = group.certain && group.kept;
-                (
-                    *id,
-                    Group {
-                        certain,
-                        ..group.clone()
-                    },
-                )
+                (*id, Group { certain, ..group.clone() })
             })
             .collect();
         self.explanations(&lasting, seen, when).len() == 1
@@ -136,10 +130,7 @@ impl KeyHistory {
 
     /// Whether any write at all, however old, looks like what was seen.
     pub(super) fn ever_written(&self, seen: Seen, when: Interval) -> bool {
-        let any_time = Interval {
-            wall_asked: UnixMillis(0),
-            ..when
-        };
+        let any_time = Interval { wall_asked: UnixMillis(0), ..when };
         let was = |value: &Fingerprint| match seen {
             Seen::Present { bytes, hash, .. } => {
                 value.bytes == bytes && hash.is_none_or(|hash| hash == value.hash)
@@ -163,18 +154,12 @@ impl KeyHistory {
             .map(|write| match write.effect {
                 Effect::Delete => "nothing".to_owned(),
                 Effect::Store(value, lifetime) => {
-                    let sequence = write
-                        .sequence
-                        .map_or_else(|| "?".to_owned(), |known| known.to_string());
+                    let sequence = write.sequence.map_or_else(|| "?".to_owned(), |known| known.to_string());
                     format!("{} bytes (sequence {sequence}, {lifetime:?})", value.bytes)
                 }
             })
             .collect();
-        format!(
-            "expected {} at wall time {}",
-            may.join(" or "),
-            when.wall_answered.0
-        )
+        format!("expected {} at wall time {}", may.join(" or "), when.wall_answered.0)
     }
 
     /// Forgets writes that nobody can see any more: even an observer who asked at tick `oldest_open`, and even after a
@@ -206,10 +191,7 @@ impl KeyHistory {
 /// If the key holds this record, its sequence is the one that was seen.
 fn with_sequence_of(write: Write, seen: Seen) -> Write {
     match (seen, write.sequence) {
-        (Seen::Present { sequence, .. }, None) => Write {
-            sequence: Some(sequence),
-            ..write
-        },
+        (Seen::Present { sequence, .. }, None) => Write { sequence: Some(sequence), ..write },
         _ => write,
     }
 }
@@ -236,15 +218,7 @@ fn explains(write: &Write, seen: Seen, when: Interval) -> bool {
             Lifetime::Inherited(known) => known != Some(0),
         },
         (Effect::Store(_, lifetime), Seen::Something) => outlives(lifetime, when.wall_asked),
-        (
-            Effect::Store(value, lifetime),
-            Seen::Present {
-                bytes,
-                hash,
-                sequence,
-                expiry_ms,
-            },
-        ) => {
+        (Effect::Store(value, lifetime), Seen::Present { bytes, hash, sequence, expiry_ms }) => {
             value.bytes == bytes
                 && hash.is_none_or(|hash| hash == value.hash)
                 && write.sequence.is_none_or(|known| known == sequence)

@@ -23,19 +23,14 @@ impl Checker {
         let accuse = |key, what| Err(Violation::Listing { namespace, key, what });
         let mut named = BTreeSet::new();
         for listed in &completion.keys {
-            let history = self
-                .space(namespace)
-                .and_then(|space| space.keys.get(&listed.key));
+            let history = self.space(namespace).and_then(|space| space.keys.get(&listed.key));
             let Some(history) = history else {
                 return accuse(usize::MAX, "a key that was never used is named");
             };
             if !named.insert(&listed.key) {
                 return accuse(history.number, "a key is named twice");
             }
-            if history
-                .explanations(&self.groups, Seen::Something, when)
-                .is_empty()
-            {
+            if history.explanations(&self.groups, Seen::Something, when).is_empty() {
                 return accuse(history.number, "a key is named that cannot be there");
             }
         }

@@ -24,29 +24,15 @@ impl Checker {
         wall: WallSpan,
     ) -> Result<(), Violation> {
         self.tick += 1;
-        let when = Interval {
-            asked: self.tick,
-            wall_asked: wall.asked,
-            wall_answered: wall.answered,
-        };
+        let when = Interval { asked: self.tick, wall_asked: wall.asked, wall_answered: wall.answered };
         let before = self.key(namespace, key).clone();
         let hash = Fingerprint::of(&completion.sink).hash;
-        self.read_completed(
-            (namespace, key, Release::WhenDurable),
-            completion,
-            Some(hash),
-            when,
-        )?;
+        self.read_completed((namespace, key, Release::WhenDurable), completion, Some(hash), when)?;
         let (sequence, effect, seen) = match completion.status {
             Status::SUCCESS => {
                 let bytes = completion.value_bytes;
                 let (sequence, expiry_ms) = (completion.sequence.0, completion.expiry_ms);
-                let seen = Seen::Present {
-                    bytes,
-                    hash: Some(hash),
-                    sequence,
-                    expiry_ms,
-                };
+                let seen = Seen::Present { bytes, hash: Some(hash), sequence, expiry_ms };
                 let effect = Effect::Store(Fingerprint { bytes, hash }, Lifetime::Until(expiry_ms));
                 (Some(sequence), effect, seen)
             }
@@ -57,12 +43,7 @@ impl Checker {
         self.highest_acked = self.highest_acked.max(sequence.unwrap_or(0));
         let history = self.key(namespace, key);
         history.bury(|_| true);
-        history.writes = vec![Write {
-            group,
-            effect,
-            sequence,
-            replaces: None,
-        }];
+        history.writes = vec![Write { group, effect, sequence, replaces: None }];
         Ok(())
     }
 
@@ -87,12 +68,7 @@ impl Checker {
                 self.lacked.entry(batch).or_insert(history.number);
             }
             if let (Some(&present), Some(&missing)) = (self.shown.get(&batch), self.lacked.get(&batch)) {
-                return Err(Violation::TornBatch {
-                    namespace,
-                    batch,
-                    present,
-                    missing,
-                });
+                return Err(Violation::TornBatch { namespace, batch, present, missing });
             }
         }
         Ok(())
@@ -103,9 +79,8 @@ impl Checker {
         self.shown.clear();
         self.lacked.clear();
         let used = self.spaces.iter().flat_map(|space| space.keys.values());
-        let used: BTreeSet<u64> = used
-            .flat_map(|history| history.writes.iter().map(|write| write.group))
-            .collect();
+        let used: BTreeSet<u64> =
+            used.flat_map(|history| history.writes.iter().map(|write| write.group)).collect();
         self.groups.retain(|id, _| *id == GENESIS || used.contains(id));
     }
 }

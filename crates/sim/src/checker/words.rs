@@ -16,11 +16,7 @@ impl Asked {
                     Effect::Delete => format!("delete {:?}", one.condition),
                 });
                 let writes: Vec<_> = writes.collect();
-                if writes.len() > 8 {
-                    format!("{} writes", writes.len())
-                } else {
-                    writes.join(", ")
-                }
+                if writes.len() > 8 { format!("{} writes", writes.len()) } else { writes.join(", ") }
             }
             Kind::Read { release, .. } => format!("retrieve {release:?}"),
             Kind::Exist { release, .. } => format!("exist {release:?}"),

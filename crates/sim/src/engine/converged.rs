@@ -11,10 +11,7 @@ const FACE: FaceId = FaceId(1);
 
 impl Engine for Device<SimMedia> {
     fn open(media: SimMedia, config: &DeviceConfig, at: BootTime) -> Result<Self, String> {
-        let start = Start {
-            now: at.now,
-            wall: at.wall,
-        };
+        let start = Start { now: at.now, wall: at.wall };
         Device::open(media, config.clone(), start, &mut |_| {}).map_err(|error| error.to_string())
     }
 

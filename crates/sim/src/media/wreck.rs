@@ -82,11 +82,7 @@ impl Wreck {
     pub fn next_boot(&self, rng: &mut fastrand::Rng, damage: &DamagePlan) -> Option<SimMedia> {
         let mut flash = self.lock().flash.take()?;
         flash.cut(rng, damage, self.config.guard_pages);
-        Some(SimMedia::with_flash(
-            self.config,
-            flash,
-            NandRules::unknown(self.config.geometry),
-        ))
+        Some(SimMedia::with_flash(self.config, flash, NandRules::unknown(self.config.geometry)))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Remains> {

@@ -40,25 +40,13 @@ impl WorldConfig {
         let blocks = rng.u32(20..=40);
         let addressable = preset.cached.is_none() && rng.u8(0..4) == 0;
         let media = SimMediaConfig {
-            guard_pages: if addressable || rng.bool() {
-                0
-            } else {
-                rng.u8(1..=2)
-            },
+            guard_pages: if addressable || rng.bool() { 0 } else { rng.u8(1..=2) },
             queue_max: [8, 32, 256][rng.usize(0..3)],
-            addressing: if addressable {
-                Addressing::InPlace
-            } else {
-                Addressing::ByRead
-            },
+            addressing: if addressable { Addressing::InPlace } else { Addressing::ByRead },
             ..SimMediaConfig::new(preset, blocks)
         };
         let mut device = DeviceConfig {
-            victim: if rng.bool() {
-                VictimPolicy::Greedy
-            } else {
-                VictimPolicy::Fifo
-            },
+            victim: if rng.bool() { VictimPolicy::Greedy } else { VictimPolicy::Fifo },
             frames_max: [256, 1_024][rng.usize(0..2)],
             hash_seed: rng.u64(..),
             ..DeviceConfig::default()

@@ -11,10 +11,7 @@ pub(crate) enum Op {
 }
 
 pub(crate) fn le(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+    bytes.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
 }
 
 fn put(out: &mut Vec<u8>, bytes: &[u8]) {

@@ -19,9 +19,7 @@ impl<const FLAW: usize> Toy<FLAW> {
                 let page = PageAddress::new(BlockId(block), page);
                 let frame = Frame::zeroed();
                 let op = MediaOp::Read { page, frame };
-                self.media
-                    .submit(MediaToken(0), op, now)
-                    .map_err(|refused| format!("{refused:?}"))?;
+                self.media.submit(MediaToken(0), op, now).map_err(|refused| format!("{refused:?}"))?;
                 now = self.media.wait(now);
                 let mut done = Vec::new();
                 self.media.poll(now, &mut done);

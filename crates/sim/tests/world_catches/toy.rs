@@ -47,11 +47,7 @@ struct Record {
 }
 
 enum Waiting {
-    Media {
-        left: usize,
-        then_flush: bool,
-        answer: Completion,
-    },
+    Media { left: usize, then_flush: bool, answer: Completion },
     Ready(Completion),
 }
 
@@ -112,14 +108,7 @@ impl<const FLAW: usize> Toy<FLAW> {
     pub(crate) fn apply(&mut self, op: Op, sequence: u64) {
         match op {
             Op::Store(namespace, key, value, expiry) => {
-                self.map.insert(
-                    (namespace, key),
-                    Record {
-                        value,
-                        sequence,
-                        expiry,
-                    },
-                );
+                self.map.insert((namespace, key), Record { value, sequence, expiry });
             }
             Op::Delete(namespace, key) => drop(self.map.remove(&(namespace, key))),
             Op::Clear(namespace) => self.map.retain(|(other, _), _| *other != namespace),
@@ -165,9 +154,7 @@ impl<const FLAW: usize> Toy<FLAW> {
         if self.at.is_none() {
             let block = self.free.pop_front()?;
             if !Self::has(Flaw::ProgramsWithoutErase) {
-                self.media
-                    .submit(MediaToken(0), MediaOp::Erase { block }, now)
-                    .ok()?;
+                self.media.submit(MediaToken(0), MediaOp::Erase { block }, now).ok()?;
             }
             self.at = Some(PageAddress::new(block, 0));
         }
@@ -200,11 +187,7 @@ impl<const FLAW: usize> Toy<FLAW> {
             frame[..8].copy_from_slice(&hash.to_le_bytes());
             self.program(frame, now);
         }
-        let guard = if Self::has(Flaw::SkipsGuardPages) {
-            0
-        } else {
-            guard
-        };
+        let guard = if Self::has(Flaw::SkipsGuardPages) { 0 } else { guard };
         for _ in 0..guard {
             self.program(Frame::zeroed(), now);
         }
@@ -213,9 +196,7 @@ impl<const FLAW: usize> Toy<FLAW> {
 
     fn program(&mut self, frame: Frame, now: Nanos) {
         if let Some(page) = self.next_page(now) {
-            let _ = self
-                .media
-                .submit(MediaToken(0), MediaOp::Program { page, frame }, now);
+            let _ = self.media.submit(MediaToken(0), MediaOp::Program { page, frame }, now);
         }
     }
 
@@ -253,11 +234,7 @@ impl<const FLAW: usize> Toy<FLAW> {
         let then_flush = self.media.traits().volatile_cache
             && mode != Durability::OnFlush
             && !Self::has(Flaw::ForgetsFlush);
-        Waiting::Media {
-            left,
-            then_flush,
-            answer,
-        }
+        Waiting::Media { left, then_flush, answer }
     }
 
     fn start(
@@ -268,23 +245,20 @@ impl<const FLAW: usize> Toy<FLAW> {
     ) {
         let refuse = |status| Waiting::Ready(answer(token, status));
         let waiting = match command {
-            Command::Store {
-                key,
-                value,
-                condition,
-                expiry,
-            } => match self.judge((namespace, &key), condition, wall) {
-                Err(status) => refuse(status),
-                Ok(()) => {
-                    let until = self.until(namespace, &key, expiry, wall);
-                    self.write(
-                        namespace,
-                        token,
-                        vec![Op::Store(namespace.0, key, bytes_of(value), until)],
-                        now,
-                    )
+            Command::Store { key, value, condition, expiry } => {
+                match self.judge((namespace, &key), condition, wall) {
+                    Err(status) => refuse(status),
+                    Ok(()) => {
+                        let until = self.until(namespace, &key, expiry, wall);
+                        self.write(
+                            namespace,
+                            token,
+                            vec![Op::Store(namespace.0, key, bytes_of(value), until)],
+                            now,
+                        )
+                    }
                 }
-            },
+            }
             Command::Delete { key, condition } => match self.judge((namespace, &key), condition, wall) {
                 Err(status) => refuse(status),
                 Ok(()) if self.find(namespace, &key, wall).is_none() => refuse(Status::KEY_DOES_NOT_EXIST),
@@ -302,11 +276,7 @@ impl<const FLAW: usize> Toy<FLAW> {
             Command::Flush => {
                 let _ = self.media.submit(MediaToken(0), MediaOp::Flush, now);
                 let (left, then_flush) = (self.media.in_flight(), false);
-                Waiting::Media {
-                    left,
-                    then_flush,
-                    answer: answer(token, Status::SUCCESS),
-                }
+                Waiting::Media { left, then_flush, answer: answer(token, Status::SUCCESS) }
             }
             Command::Fence { .. } => Waiting::Ready(answer(token, Status::SUCCESS)),
         };
@@ -323,20 +293,14 @@ impl<const FLAW: usize> Toy<FLAW> {
         let mut ops = Vec::new();
         for (position, write) in (0..).zip(writes) {
             let (judged, op) = match write {
-                BatchWrite::Store {
-                    key,
-                    value,
-                    condition,
-                    expiry,
-                } => {
+                BatchWrite::Store { key, value, condition, expiry } => {
                     let judged = self.judge((namespace, &key), condition, at.1);
                     let until = self.until(namespace, &key, expiry, at.1);
                     (judged, Op::Store(namespace.0, key, value, until))
                 }
-                BatchWrite::Delete { key, condition } => (
-                    self.judge((namespace, &key), condition, at.1),
-                    Op::Delete(namespace.0, key),
-                ),
+                BatchWrite::Delete { key, condition } => {
+                    (self.judge((namespace, &key), condition, at.1), Op::Delete(namespace.0, key))
+                }
             };
             if let Err(status) = judged {
                 let mut refused = answer(token, status);
@@ -386,11 +350,7 @@ impl<const FLAW: usize> Toy<FLAW> {
                 break;
             }
             let (key, value_bytes, expiry_ms) = (key.clone(), 0, 0);
-            listed.keys.push(ListedKey {
-                key,
-                value_bytes,
-                expiry_ms,
-            });
+            listed.keys.push(ListedKey { key, value_bytes, expiry_ms });
         }
         if Self::has(Flaw::ListsTwice) && listed.keys.len() > 3 {
             listed.keys.push(listed.keys[0].clone());
@@ -451,32 +411,20 @@ impl<const FLAW: usize> Engine for Toy<FLAW> {
                     let failed = self::answer(answer.token, Status::INTERNAL_ERROR);
                     self.waiting = Some(Waiting::Ready(failed));
                 }
-                Some(Waiting::Media {
-                    then_flush, answer, ..
-                }) if self.media.in_flight() == 0 => {
+                Some(Waiting::Media { then_flush, answer, .. }) if self.media.in_flight() == 0 => {
                     let ready = Waiting::Ready(answer);
                     if then_flush {
                         let _ = self.media.submit(MediaToken(0), MediaOp::Flush, now);
                     }
                     self.waiting = Some(match (then_flush, ready) {
-                        (true, Waiting::Ready(answer)) => Waiting::Media {
-                            left: 1,
-                            then_flush: false,
-                            answer,
-                        },
+                        (true, Waiting::Ready(answer)) => {
+                            Waiting::Media { left: 1, then_flush: false, answer }
+                        }
                         (_, ready) => ready,
                     });
                 }
-                Some(Waiting::Media {
-                    left,
-                    then_flush,
-                    answer,
-                }) => {
-                    self.waiting = Some(Waiting::Media {
-                        left,
-                        then_flush,
-                        answer,
-                    });
+                Some(Waiting::Media { left, then_flush, answer }) => {
+                    self.waiting = Some(Waiting::Media { left, then_flush, answer });
                     return moved;
                 }
             }

@@ -19,14 +19,8 @@ const TABLE_WRITES_MAX: usize = 64;
 /// What a transfer on the ring is for.
 #[derive(Debug)]
 pub(super) enum Flight {
-    Reads {
-        first: PageAddress,
-        tokens: Vec<MediaToken>,
-    },
-    Programs {
-        first: PageAddress,
-        tokens: Vec<MediaToken>,
-    },
+    Reads { first: PageAddress, tokens: Vec<MediaToken> },
+    Programs { first: PageAddress, tokens: Vec<MediaToken> },
     TablePiece,
     Sync,
     Zeros,
@@ -99,17 +93,11 @@ impl FileMedia {
     pub(super) fn start(&mut self) {
         while self.ring.room() > 0 {
             let stretches = &self.stretches;
-            let Some(batch) = self
-                .programs
-                .take(|batch| !stretches.must_wait(batch.first.block))
-            else {
+            let Some(batch) = self.programs.take(|batch| !stretches.must_wait(batch.first.block)) else {
                 break;
             };
             let offset = self.layout.slot_offset(batch.first);
-            let flight = Flight::Programs {
-                first: batch.first,
-                tokens: batch.tokens,
-            };
+            let flight = Flight::Programs { first: batch.first, tokens: batch.tokens };
             let buffers = batch.slots;
             self.launch(flight, Transfer::Write { offset, buffers });
         }
@@ -132,10 +120,7 @@ impl FileMedia {
 
     fn start_reads(&mut self, batch: Batch) {
         let offset = self.layout.slot_offset(batch.first);
-        let flight = Flight::Reads {
-            first: batch.first,
-            tokens: batch.tokens,
-        };
+        let flight = Flight::Reads { first: batch.first, tokens: batch.tokens };
         let buffers = batch.slots;
         self.launch(flight, Transfer::Read { offset, buffers });
     }
@@ -148,11 +133,7 @@ impl FileMedia {
                 Transfer::Read { buffers, .. } | Transfer::Write { buffers, .. } => buffers,
                 Transfer::SyncData => Vec::new(),
             };
-            self.land(Finished {
-                id,
-                buffers,
-                result: Err(EIO),
-            });
+            self.land(Finished { id, buffers, result: Err(EIO) });
         }
     }
 
@@ -190,8 +171,7 @@ impl FileMedia {
             Some(Flight::Sync) => self.land_sync(result.err()),
             Some(Flight::Zeros) => {
                 let arrived = whole(result, &buffers).is_none();
-                self.stretches
-                    .written(buffers.into_iter().next().filter(|_| arrived));
+                self.stretches.written(buffers.into_iter().next().filter(|_| arrived));
             }
             None => {}
         }
@@ -212,11 +192,7 @@ impl FileMedia {
                 None => Ok(self.state_of(page, &slot)),
                 // One page that cannot be read must not take its neighbours with it: each is asked for alone.
                 Some(_) if !alone => {
-                    self.start_reads(Batch {
-                        first: page,
-                        tokens: vec![token],
-                        slots: vec![slot],
-                    });
+                    self.start_reads(Batch { first: page, tokens: vec![token], slots: vec![slot] });
                     continue;
                 }
                 // The file ends within the slot, or the disk cannot read it.

@@ -138,11 +138,7 @@ const PIECE: u64 = PIECE_BYTES as u64;
 
 impl Layout {
     pub(super) fn new(geometry: Geometry, uuid: [u8; 16]) -> Self {
-        Self {
-            geometry,
-            uuid,
-            seed: crc32c(0, &uuid),
-        }
+        Self { geometry, uuid, seed: crc32c(0, &uuid) }
     }
 
     /// Pages of one copy of the erase table.
@@ -217,20 +213,12 @@ impl Layout {
             return Err(SuperblockFault::Nonsense);
         }
         let layout = Self::new(geometry, found.uuid);
-        if layout.superblock().as_bytes() == bytes {
-            Ok(layout)
-        } else {
-            Err(SuperblockFault::Nonsense)
-        }
+        if layout.superblock().as_bytes() == bytes { Ok(layout) } else { Err(SuperblockFault::Nonsense) }
     }
 
     pub(super) fn session_piece(&self, session: u64) -> [u8; PIECE_BYTES] {
-        let mut found = SessionLayout {
-            magic: SESSION_MAGIC,
-            session: session.into(),
-            zero: [0; 4_076],
-            crc: U32::ZERO,
-        };
+        let mut found =
+            SessionLayout { magic: SESSION_MAGIC, session: session.into(), zero: [0; 4_076], crc: U32::ZERO };
         found.crc = piece_crc(self.seed, found.as_bytes()).into();
         zerocopy::transmute!(found)
     }

@@ -27,11 +27,7 @@ pub(super) struct Opened {
 }
 
 fn system<'p>(path: &'p Path, doing: &'static str) -> impl FnOnce(io::Error) -> FileMediaError + use<'p> {
-    move |source| FileMediaError::System {
-        path: path.to_owned(),
-        doing,
-        source,
-    }
+    move |source| FileMediaError::System { path: path.to_owned(), doing, source }
 }
 
 /// Makes the file. It appears under its name only when it is complete and durable.
@@ -65,14 +61,9 @@ pub(super) fn create(directory: &Path, geometry: Geometry, uuid: [u8; 16]) -> Re
 
 fn fill(file: &File, path: &Path, layout: &Layout) -> Result<(), FileMediaError> {
     allocate(file, layout.file_bytes()).map_err(|error| match error {
-        AllocateError::NoSpace {
-            needed_bytes,
-            free_bytes,
-        } => FileMediaError::NoSpace {
-            path: path.to_owned(),
-            needed_bytes,
-            free_bytes,
-        },
+        AllocateError::NoSpace { needed_bytes, free_bytes } => {
+            FileMediaError::NoSpace { path: path.to_owned(), needed_bytes, free_bytes }
+        }
         AllocateError::System(source) => system(path, "allocate")(source),
     })?;
     let write = || -> io::Result<()> {
@@ -97,72 +88,49 @@ fn fill(file: &File, path: &Path, layout: &Layout) -> Result<(), FileMediaError>
 /// Opens the file, checks it, and begins a session.
 pub(super) fn open(directory: &Path) -> Result<Opened, FileMediaError> {
     let path = directory.join(FLASH_FILE_NAME);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(&path)
-        .map_err(system(&path, "open"))?;
+    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(system(&path, "open"))?;
     lock(&path, &file)?;
     let layout = superblock(&path, &file)?;
     let mut table = EraseTable::load(&layout, &file).map_err(|fault| match fault {
-        TableFault::Damaged(number) => FileMediaError::TableDamaged {
-            path: path.clone(),
-            number,
-        },
+        TableFault::Damaged(number) => FileMediaError::TableDamaged { path: path.clone(), number },
         TableFault::Io(source) => system(&path, "read the erase table of")(source),
     })?;
     let (last, copy) = last_session(&path, &file, &layout)?;
     let session = table.session_after().max(last + 1);
     let begin = || -> io::Result<()> {
-        file.write_all_at(
-            &layout.session_piece(session),
-            Layout::session_offset(copy.other()),
-        )?;
+        file.write_all_at(&layout.session_piece(session), Layout::session_offset(copy.other()))?;
         file.sync_all()
     };
     begin().map_err(system(&path, "begin a session in"))?;
     table.begin_session(session);
-    Ok(Opened {
-        path,
-        lock: file,
-        layout,
-        table,
-    })
+    Ok(Opened { path, lock: file, layout, table })
 }
 
 fn lock(path: &Path, file: &File) -> Result<(), FileMediaError> {
     file.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => FileMediaError::InUse {
-            path: path.to_owned(),
-        },
+        TryLockError::WouldBlock => FileMediaError::InUse { path: path.to_owned() },
         TryLockError::Error(source) => system(path, "lock")(source),
     })
 }
 
 fn superblock(path: &Path, file: &File) -> Result<Layout, FileMediaError> {
     let found_bytes = file.metadata().map_err(system(path, "examine"))?.len();
-    let too_short = |expected_bytes| FileMediaError::Length {
-        path: path.to_owned(),
-        expected_bytes,
-        found_bytes,
-    };
+    let too_short =
+        |expected_bytes| FileMediaError::Length { path: path.to_owned(), expected_bytes, found_bytes };
     if found_bytes < PIECE_BYTES as u64 {
         return Err(too_short(PIECE_BYTES as u64));
     }
     let mut piece = [0; PIECE_BYTES];
-    file.read_exact_at(&mut piece, 0)
-        .map_err(system(path, "read the superblock of"))?;
+    file.read_exact_at(&mut piece, 0).map_err(system(path, "read the superblock of"))?;
     let path_owned = path.to_owned();
     let layout = Layout::from_superblock(&piece).map_err(|fault| match fault {
         SuperblockFault::NotFlash => FileMediaError::NotFlash { path: path_owned },
         SuperblockFault::Damaged | SuperblockFault::Nonsense => {
             FileMediaError::SuperblockDamaged { path: path_owned }
         }
-        SuperblockFault::Version(found) => FileMediaError::Version {
-            path: path_owned,
-            found,
-            known: VERSION,
-        },
+        SuperblockFault::Version(found) => {
+            FileMediaError::Version { path: path_owned, found, known: VERSION }
+        }
     })?;
     // A longer file is no harm: what lies behind the last slot is not looked at.
     if found_bytes < layout.file_bytes() {
@@ -185,7 +153,5 @@ fn last_session(path: &Path, file: &File, layout: &Layout) -> Result<(u64, Twin)
             _ => best,
         };
     }
-    best.ok_or_else(|| FileMediaError::SessionDamaged {
-        path: path.to_owned(),
-    })
+    best.ok_or_else(|| FileMediaError::SessionDamaged { path: path.to_owned() })
 }

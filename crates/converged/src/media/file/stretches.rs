@@ -52,31 +52,17 @@ pub(super) struct Stretches {
 impl Stretches {
     /// A stretch with a used block is ready; the others are not known to have been written.
     pub(super) fn new(layout: Layout, generations: &[u64]) -> Self {
-        let states = generations
-            .chunks(STRETCH_BLOCKS)
-            .enumerate()
-            .map(|(index, part)| {
-                let used = part.iter().any(|&generation| generation != 0);
-                // The first one was written when the file was made.
-                if used || index == 0 {
-                    Stretch::Ready
-                } else {
-                    Stretch::Untouched
-                }
-            });
-        Self {
-            states: states.collect(),
-            filling: None,
-            next: None,
-            zeros: None,
-            layout,
-        }
+        let states = generations.chunks(STRETCH_BLOCKS).enumerate().map(|(index, part)| {
+            let used = part.iter().any(|&generation| generation != 0);
+            // The first one was written when the file was made.
+            if used || index == 0 { Stretch::Ready } else { Stretch::Untouched }
+        });
+        Self { states: states.collect(), filling: None, next: None, zeros: None, layout }
     }
 
     /// Whether programs of the block must wait for zeros on their way.
     pub(super) fn must_wait(&self, block: BlockId) -> bool {
-        self.filling
-            .is_some_and(|(stretch, _)| stretch == block.index() / STRETCH_BLOCKS)
+        self.filling.is_some_and(|(stretch, _)| stretch == block.index() / STRETCH_BLOCKS)
     }
 
     /// Hears that a block that was never used is about to be programmed.

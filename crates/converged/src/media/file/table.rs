@@ -63,30 +63,19 @@ impl EraseTable {
         for (number, part) in generations.chunks_mut(GENERATIONS_PER_PIECE).enumerate() {
             let mut best: Option<Piece> = None;
             for copy in Twin::BOTH {
-                file.read_exact_at(&mut found, layout.table_offset(number, copy))
-                    .map_err(TableFault::Io)?;
+                file.read_exact_at(&mut found, layout.table_offset(number, copy)).map_err(TableFault::Io)?;
                 let mut read = [0; GENERATIONS_PER_PIECE];
                 let Some(write) = layout.read_table(number, &found, &mut read) else {
                     continue;
                 };
                 if best.is_none_or(|best| write > best.write) {
                     part.copy_from_slice(&read[..part.len()]);
-                    best = Some(Piece {
-                        write,
-                        durable: copy,
-                        dirty: false,
-                        writing: false,
-                    });
+                    best = Some(Piece { write, durable: copy, dirty: false, writing: false });
                 }
             }
             pieces.push(best.ok_or(TableFault::Damaged(number))?);
         }
-        Ok(Self {
-            generations,
-            pieces,
-            writing: Vec::new(),
-            next_generation: 0,
-        })
+        Ok(Self { generations, pieces, writing: Vec::new(), next_generation: 0 })
     }
 
     /// The first write of every page of the table, into a new file.
@@ -121,10 +110,9 @@ impl EraseTable {
     /// Begins a new life of the block; every page of it is blank.
     pub(super) fn advance(&mut self, block: BlockId) {
         let index = block.index();
-        if let (Some(generation), Some(piece)) = (
-            self.generations.get_mut(index),
-            self.pieces.get_mut(index / GENERATIONS_PER_PIECE),
-        ) {
+        if let (Some(generation), Some(piece)) =
+            (self.generations.get_mut(index), self.pieces.get_mut(index / GENERATIONS_PER_PIECE))
+        {
             *generation = self.next_generation;
             self.next_generation += 1;
             piece.dirty = true;
@@ -148,16 +136,8 @@ impl EraseTable {
             let mut buffer = SectorBuffer::zeroed(PIECE_BYTES / SECTOR_BYTES);
             let first = number * GENERATIONS_PER_PIECE;
             let last = self.generations.len().min(first + GENERATIONS_PER_PIECE);
-            layout.write_table(
-                number,
-                piece.write + 1,
-                &self.generations[first..last],
-                &mut buffer,
-            );
-            writes.push(PieceWrite {
-                offset: layout.table_offset(number, piece.durable.other()),
-                buffer,
-            });
+            layout.write_table(number, piece.write + 1, &self.generations[first..last], &mut buffer);
+            writes.push(PieceWrite { offset: layout.table_offset(number, piece.durable.other()), buffer });
         }
         writes
     }

@@ -1,9 +1,6 @@
 //! A flash file keeps its promises, whichever machinery moves its bytes.
 
-#![expect(
-    clippy::cast_possible_truncation,
-    reason = "block and page numbers of small media"
-)]
+#![expect(clippy::cast_possible_truncation, reason = "block and page numbers of small media")]
 
 mod damage;
 mod fixture;
@@ -17,11 +14,7 @@ const UUID: [u8; 16] = *b"0123456789abcdef";
 
 /// Every way to reach the file.
 fn ways() -> [FileOptions; 4] {
-    let way = |direct, uring| FileOptions {
-        direct,
-        uring,
-        prepare: Prepare::Ahead,
-    };
+    let way = |direct, uring| FileOptions { direct, uring, prepare: Prepare::Ahead };
     [
         way(DirectChoice::Auto, UringChoice::Auto),
         way(DirectChoice::Auto, UringChoice::Never),
@@ -86,10 +79,7 @@ fn flush(media: &mut FileMedia) {
 
 fn erase(media: &mut FileMedia, block: u32) {
     let block = BlockId(block);
-    assert_eq!(
-        only(media, MediaOp::Erase { block }).result,
-        Ok(PageState::Programmed)
-    );
+    assert_eq!(only(media, MediaOp::Erase { block }).result, Ok(PageState::Programmed));
 }
 
 fn refusal(media: &mut FileMedia, op: MediaOp) -> RefusedReason {
@@ -102,18 +92,10 @@ fn programmed_pages_survive_a_reopening_and_erased_ones_do_not() {
         let directory = TempDir::new().unwrap();
         let mut media = create(&directory, 20, way);
         for number in 0..PAGES_PER_BLOCK as u8 {
-            submit(
-                &mut media,
-                u64::from(number),
-                program(page(3, number), number + 1),
-            );
+            submit(&mut media, u64::from(number), program(page(3, number), number + 1));
         }
         submit(&mut media, 99, program(page(19, 0), 200));
-        assert!(
-            drain(&mut media)
-                .iter()
-                .all(|done| done.result.is_ok() && done.frame.is_some())
-        );
+        assert!(drain(&mut media).iter().all(|done| done.result.is_ok() && done.frame.is_some()));
         flush(&mut media);
         erase(&mut media, 19);
         flush(&mut media);
@@ -135,40 +117,19 @@ fn what_flash_cannot_do_is_refused() {
         let directory = TempDir::new().unwrap();
         let mut media = create(&directory, 2, way);
         let rule = RefusedReason::Rule;
-        assert_eq!(
-            refusal(&mut media, program(page(0, 1), 1)),
-            rule(NandRule::OutOfOrder)
-        );
+        assert_eq!(refusal(&mut media, program(page(0, 1), 1)), rule(NandRule::OutOfOrder));
         assert!(only(&mut media, program(page(0, 0), 1)).result.is_ok());
-        assert_eq!(
-            refusal(&mut media, program(page(0, 0), 1)),
-            rule(NandRule::ProgrammedTwice)
-        );
-        assert_eq!(
-            refusal(&mut media, program(page(2, 0), 1)),
-            rule(NandRule::OutsideGeometry)
-        );
-        assert_eq!(
-            refusal(&mut media, program(page(0, 64), 1)),
-            rule(NandRule::OutsideGeometry)
-        );
+        assert_eq!(refusal(&mut media, program(page(0, 0), 1)), rule(NandRule::ProgrammedTwice));
+        assert_eq!(refusal(&mut media, program(page(2, 0), 1)), rule(NandRule::OutsideGeometry));
+        assert_eq!(refusal(&mut media, program(page(0, 64), 1)), rule(NandRule::OutsideGeometry));
         let block = BlockId(2);
-        assert_eq!(
-            refusal(&mut media, MediaOp::Erase { block }),
-            rule(NandRule::OutsideGeometry)
-        );
-        let outside = MediaOp::Read {
-            page: page(0, 64),
-            frame: Frame::zeroed(),
-        };
+        assert_eq!(refusal(&mut media, MediaOp::Erase { block }), rule(NandRule::OutsideGeometry));
+        let outside = MediaOp::Read { page: page(0, 64), frame: Frame::zeroed() };
         assert_eq!(refusal(&mut media, outside), rule(NandRule::OutsideGeometry));
         flush(&mut media);
         drop(media);
         let mut media = FileMedia::open(directory.path(), way).unwrap();
-        assert_eq!(
-            refusal(&mut media, program(page(0, 1), 1)),
-            rule(NandRule::NotErased)
-        );
+        assert_eq!(refusal(&mut media, program(page(0, 1), 1)), rule(NandRule::NotErased));
         erase(&mut media, 0);
         assert_eq!(read(&mut media, page(0, 0)), None);
         assert!(only(&mut media, program(page(0, 0), 2)).result.is_ok());
@@ -182,10 +143,7 @@ fn a_block_is_not_erased_under_a_program_on_its_way() {
     let mut media = create(&directory, 2, FileOptions::default());
     submit(&mut media, 1, program(page(0, 0), 1));
     let block = BlockId(0);
-    assert_eq!(
-        refusal(&mut media, MediaOp::Erase { block }),
-        RefusedReason::QueueFull
-    );
+    assert_eq!(refusal(&mut media, MediaOp::Erase { block }), RefusedReason::QueueFull);
     assert_eq!(drain(&mut media).len(), 1);
     erase(&mut media, 0);
 }
@@ -222,30 +180,18 @@ fn zeros_written_ahead_never_touch_a_programmed_page() {
         let mut media = create(&directory, 64, way);
         // Every stretch is entered while the one before still wants zeros.
         for block in 0..64 {
-            submit(
-                &mut media,
-                u64::from(block),
-                program(page(block, 0), block as u8 + 1),
-            );
+            submit(&mut media, u64::from(block), program(page(block, 0), block as u8 + 1));
             if block % 5 == 0 {
                 media.poll(Nanos::ZERO, &mut Vec::new());
             }
         }
         drain(&mut media);
         for block in 0..64 {
-            assert!(
-                only(&mut media, program(page(block, 1), block as u8 + 101))
-                    .result
-                    .is_ok()
-            );
+            assert!(only(&mut media, program(page(block, 1), block as u8 + 101)).result.is_ok());
         }
         for block in 0..64 {
             assert_eq!(read(&mut media, page(block, 0)), Some(block as u8 + 1), "{way:?}");
-            assert_eq!(
-                read(&mut media, page(block, 1)),
-                Some(block as u8 + 101),
-                "{way:?}"
-            );
+            assert_eq!(read(&mut media, page(block, 1)), Some(block as u8 + 101), "{way:?}");
         }
     }
 }

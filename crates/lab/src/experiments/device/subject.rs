@@ -69,20 +69,13 @@ pub(super) fn record_bytes(value_bytes: u32) -> usize {
 impl Subject {
     /// A device that holds `keys` values and is 70 % full with them.
     pub(super) fn filled(keys: u64, value_bytes: u32, seed: u64) -> Result<Self, LabError> {
-        let data = usize::try_from(keys)
-            .unwrap_or(usize::MAX)
-            .saturating_mul(record_bytes(value_bytes));
+        let data = usize::try_from(keys).unwrap_or(usize::MAX).saturating_mul(record_bytes(value_bytes));
         let blocks = u32::try_from(data / 7 * 10 / BLOCK_DATA_BYTES).unwrap_or(u32::MAX);
         let media = MemoryMedia::erased(Geometry::with_blocks(blocks)).map_err(start)?;
-        let config = DeviceConfig {
-            durability: [Durability::OnFlush; NAMESPACES],
-            ..DeviceConfig::default()
-        };
+        let config =
+            DeviceConfig { durability: [Durability::OnFlush; NAMESPACES], ..DeviceConfig::default() };
         let clock = Clock::start();
-        let at = Start {
-            now: clock.now(),
-            wall: clock.wall(),
-        };
+        let at = Start { now: clock.now(), wall: clock.wall() };
         let device = Device::open(media, config, at, &mut |_| {}).map_err(start)?;
         let mut face = RingFace::new(FaceId(1)).map_err(start)?;
         let client = face.add_client();
@@ -91,9 +84,7 @@ impl Subject {
         if let Some(memory) = face.memory(client) {
             memory.register(BUFFERS, buffers).map_err(start)?;
         }
-        let queue = face
-            .create_queue_pair(client, DEPTH, QueueKind::Kv)
-            .map_err(start)?;
+        let queue = face.create_queue_pair(client, DEPTH, QueueKind::Kv).map_err(start)?;
         let mut subject = Self {
             device,
             face,
@@ -226,15 +217,9 @@ fn key_bytes(key: u64) -> [u8; KEY_BYTES] {
 }
 
 fn start(reason: impl Display) -> LabError {
-    LabError::Start {
-        program: "the device".to_owned(),
-        reason: reason.to_string(),
-    }
+    LabError::Start { program: "the device".to_owned(), reason: reason.to_string() }
 }
 
 fn failed(reason: impl Display) -> LabError {
-    LabError::Measure {
-        program: "the device".to_owned(),
-        reason: reason.to_string(),
-    }
+    LabError::Measure { program: "the device".to_owned(), reason: reason.to_string() }
 }

@@ -18,14 +18,8 @@ use std::net::SocketAddr;
 /// Rate that the round which does not count assumes; it shows the real one to those that follow.
 const PILOT_PER_S: f64 = 10_000.0;
 /// How a quick and a full run spend their time.
-const QUICK: Effort = Effort {
-    rounds: 5,
-    span: Nanos::from_millis(50),
-};
-const FULL: Effort = Effort {
-    rounds: 7,
-    span: Nanos::from_millis(1_000),
-};
+const QUICK: Effort = Effort { rounds: 5, span: Nanos::from_millis(50) };
+const FULL: Effort = Effort { rounds: 7, span: Nanos::from_millis(1_000) };
 
 struct Effort {
     rounds: usize,
@@ -94,9 +88,7 @@ impl Contest {
 
     /// What Redis calls itself.
     pub(super) fn redis_version(&self) -> &str {
-        self.redis
-            .as_ref()
-            .map_or("no redis-server", |(version, _)| version)
+        self.redis.as_ref().map_or("no redis-server", |(version, _)| version)
     }
 
     /// Drives the servers in turns.
@@ -128,10 +120,7 @@ impl Contest {
         for ((place, _, _), of_place) in seats.iter().zip(taken) {
             samples[*place] = of_place;
         }
-        Ok(Measured {
-            mode: self.mode,
-            samples,
-        })
+        Ok(Measured { mode: self.mode, samples })
     }
 
     fn seats(&self) -> Vec<(usize, SocketAddr, CpuAccount)> {
@@ -167,10 +156,7 @@ fn sample(
     counts_flushes: bool,
 ) -> Result<Sample, LabError> {
     let flushes = || counts_flushes.then(|| info_number(address, "flushes")).flatten();
-    let gone = || LabError::Measure {
-        program: address.to_string(),
-        reason: "the server ended".to_owned(),
-    };
+    let gone = || LabError::Measure { program: address.to_string(), reason: "the server ended".to_owned() };
     let flushes_before = flushes();
     let before = account.used().ok_or_else(gone)?;
     let ran = run()?;
@@ -181,16 +167,11 @@ fn sample(
         p50_ms: ran.p50_ms,
         p99_ms: ran.p99_ms,
         ops: ran.ops,
-        flushes: flushes()
-            .zip(flushes_before)
-            .map(|(after, before)| after.saturating_sub(before)),
+        flushes: flushes().zip(flushes_before).map(|(after, before)| after.saturating_sub(before)),
     })
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a count of operations is far below 2^52"
-)]
+#[expect(clippy::cast_precision_loss, reason = "a count of operations is far below 2^52")]
 fn count(ops: u64) -> f64 {
     ops.max(1) as f64
 }
@@ -208,35 +189,22 @@ impl Measured {
                 .with("clients", scenario.load.clients)
                 .with("cpu_us_per_op", self.spread(place, |sample| sample.cpu_us))
                 .with("ops_per_s", self.spread(place, |sample| sample.ops_per_s))
-                .with(
-                    "p50_ms",
-                    self.spread(place, |sample| sample.p50_ms)
-                        .map(|spread| spread.median),
-                )
-                .with(
-                    "p99_ms",
-                    self.spread(place, |sample| sample.p99_ms)
-                        .map(|spread| spread.median),
-                )
+                .with("p50_ms", self.spread(place, |sample| sample.p50_ms).map(|spread| spread.median))
+                .with("p99_ms", self.spread(place, |sample| sample.p99_ms).map(|spread| spread.median))
                 .with("flushes_per_s", flushes.map(|(per_s, _)| per_s))
                 .with("sets_per_flush", flushes.map(|(_, sets)| sets))
         };
-        (0..3)
-            .filter(|place| !self.samples[*place].is_empty())
-            .map(row)
-            .collect()
+        (0..3).filter(|place| !self.samples[*place].is_empty()).map(row).collect()
     }
 
     /// Middle CPU microseconds of an operation.
     fn cpu_us(&self, place: usize) -> f64 {
-        self.spread(place, |sample| sample.cpu_us)
-            .map_or(f64::NAN, |spread| spread.median)
+        self.spread(place, |sample| sample.cpu_us).map_or(f64::NAN, |spread| spread.median)
     }
 
     /// Middle operations a second.
     fn ops_per_s(&self, place: usize) -> f64 {
-        self.spread(place, |sample| sample.ops_per_s)
-            .map_or(f64::NAN, |spread| spread.median)
+        self.spread(place, |sample| sample.ops_per_s).map_or(f64::NAN, |spread| spread.median)
     }
 
     /// Our CPU an operation over Redis's, of runs side by side.
@@ -280,10 +248,7 @@ impl Measured {
     }
 
     fn ratio(&self, of: impl Fn(&Sample) -> f64) -> Option<Spread> {
-        let (ours, redis) = (
-            self.numbers(Contest::OURS, &of),
-            self.numbers(Contest::REDIS, &of),
-        );
+        let (ours, redis) = (self.numbers(Contest::OURS, &of), self.numbers(Contest::REDIS, &of));
         Spread::of_ratios(&ours, &redis)
     }
 

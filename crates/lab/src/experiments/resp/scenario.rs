@@ -81,10 +81,7 @@ impl Scenario {
     /// The same load by the client that everybody has, without a promise: to show that both clients see the same.
     pub(super) fn by_redis_benchmark(&self) -> Self {
         Self {
-            load: Load {
-                client: Client::RedisBenchmark,
-                ..self.load
-            },
+            load: Load { client: Client::RedisBenchmark, ..self.load },
             promises: &[],
             name: self.name.clone(),
         }
@@ -130,10 +127,7 @@ pub(super) const GROUPS: &[Group] = &[
                 verbs: BOTH,
                 pipeline: 16,
                 clients: 50,
-                promises: &[
-                    Promise::Cpu(Goal::AtMost(0.8)),
-                    Promise::Throughput(Goal::AtLeast(1.15)),
-                ],
+                promises: &[Promise::Cpu(Goal::AtMost(0.8)), Promise::Throughput(Goal::AtLeast(1.15))],
             },
             Shape {
                 name: "p1",

@@ -33,10 +33,7 @@ fn a_damaged_superblock_is_named() {
     for at in [8, 12, 16, 20, 40, 56, 100, 4_095] {
         let (directory, _) = made();
         flip(&file(&directory), at);
-        assert!(
-            matches!(open_error(&directory), FileMediaError::SuperblockDamaged { .. }),
-            "{at}"
-        );
+        assert!(matches!(open_error(&directory), FileMediaError::SuperblockDamaged { .. }), "{at}");
     }
     let (directory, _) = made();
     flip(&file(&directory), 3);
@@ -53,14 +50,7 @@ fn an_unknown_version_is_named_with_both_numbers() {
     let crc = headwater_host::copy::crc32c(0, &piece[..PIECE_BYTES - 4]);
     piece[PIECE_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
     file.write_all_at(&piece, 0).unwrap();
-    assert!(matches!(
-        open_error(&directory),
-        FileMediaError::Version {
-            found: 9,
-            known: 1,
-            ..
-        }
-    ));
+    assert!(matches!(open_error(&directory), FileMediaError::Version { found: 9, known: 1, .. }));
 }
 
 #[test]
@@ -73,10 +63,7 @@ fn a_geometry_that_makes_no_sense_is_refused_although_its_check_holds() {
     let crc = headwater_host::copy::crc32c(0, &piece[..PIECE_BYTES - 4]);
     piece[PIECE_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
     file.write_all_at(&piece, 0).unwrap();
-    assert!(matches!(
-        open_error(&directory),
-        FileMediaError::SuperblockDamaged { .. }
-    ));
+    assert!(matches!(open_error(&directory), FileMediaError::SuperblockDamaged { .. }));
 }
 
 #[test]
@@ -88,10 +75,7 @@ fn a_file_that_was_cut_off_is_named_with_both_lengths() {
         let error = open_error(&directory);
         let FileMediaError::Length { found_bytes, .. } = error else {
             // Bytes that were cut off and came back are zeros, and a file of zeros is not ours.
-            assert!(
-                matches!(error, FileMediaError::NotFlash { .. }),
-                "{length}: {error}"
-            );
+            assert!(matches!(error, FileMediaError::NotFlash { .. }), "{length}: {error}");
             continue;
         };
         assert_eq!(found_bytes, length);
@@ -123,14 +107,9 @@ fn sessions_survive_one_damaged_record_and_not_two() {
     flip(&file(&directory), Layout::session_offset(Twin::First));
     FileMedia::open(directory.path(), FileOptions::default()).unwrap();
     for copy in Twin::BOTH {
-        file(&directory)
-            .write_all_at(&[0; 16], Layout::session_offset(copy))
-            .unwrap();
+        file(&directory).write_all_at(&[0; 16], Layout::session_offset(copy)).unwrap();
     }
-    assert!(matches!(
-        open_error(&directory),
-        FileMediaError::SessionDamaged { .. }
-    ));
+    assert!(matches!(open_error(&directory), FileMediaError::SessionDamaged { .. }));
 }
 
 #[test]
@@ -142,9 +121,7 @@ fn an_erase_that_a_power_cut_took_back_never_shows_pages_of_the_lost_life() {
     flush(&mut media);
     let table = |copy| {
         let mut piece = vec![0; PIECE_BYTES];
-        file(&directory)
-            .read_exact_at(&mut piece, layout.table_offset(0, copy))
-            .unwrap();
+        file(&directory).read_exact_at(&mut piece, layout.table_offset(0, copy)).unwrap();
         piece
     };
     let before = Twin::BOTH.map(table);
@@ -153,11 +130,7 @@ fn an_erase_that_a_power_cut_took_back_never_shows_pages_of_the_lost_life() {
     assert!(only(&mut media, program(page(0, 0), 2)).result.is_ok());
     assert!(only(&mut media, program(page(0, 1), 3)).result.is_ok());
     drop(media);
-    assert_eq!(
-        before,
-        Twin::BOTH.map(table),
-        "an erase is not written before a flush"
-    );
+    assert_eq!(before, Twin::BOTH.map(table), "an erase is not written before a flush");
     let mut media = FileMedia::open(directory.path(), FileOptions::default()).unwrap();
     assert_eq!(read(&mut media, page(0, 0)), None);
     erase(&mut media, 0);
@@ -181,10 +154,7 @@ fn damaged_bytes_of_a_page_are_handed_over_as_they_are() {
     let slot = layout.slot_offset(page(2, 0));
     flip(&file(&directory), slot + 9);
     let mut media = FileMedia::open(directory.path(), FileOptions::default()).unwrap();
-    let op = MediaOp::Read {
-        page: page(2, 0),
-        frame: Frame::zeroed(),
-    };
+    let op = MediaOp::Read { page: page(2, 0), frame: Frame::zeroed() };
     let done = only(&mut media, op);
     assert_eq!(done.result, Ok(PageState::Programmed));
     assert_eq!(done.frame.unwrap()[8..11], [6, 6 ^ 0x10, 6]);
@@ -204,13 +174,7 @@ fn a_file_cut_off_under_a_live_medium_makes_pages_unreadable() {
         flush(&mut media);
         file(&directory).set_len(PIECE_BYTES as u64).unwrap();
         let at = page(3, 0);
-        let done = only(
-            &mut media,
-            MediaOp::Read {
-                page: at,
-                frame: Frame::zeroed(),
-            },
-        );
+        let done = only(&mut media, MediaOp::Read { page: at, frame: Frame::zeroed() });
         assert_eq!(done.result, Err(MediaError::Unreadable { page: at }), "{way:?}");
         assert!(done.frame.is_some());
     }
@@ -230,26 +194,17 @@ fn a_page_that_cannot_be_read_takes_no_other_with_it() {
         let end = media.layout.slot_offset(page(3, 5)) + 512;
         file(&directory).set_len(end).unwrap();
         for number in 0..8 {
-            let op = MediaOp::Read {
-                page: page(3, number),
-                frame: Frame::zeroed(),
-            };
+            let op = MediaOp::Read { page: page(3, number), frame: Frame::zeroed() };
             submit(&mut media, u64::from(number), op);
         }
         let mut done = drain(&mut media);
         done.sort_by_key(|done| done.token);
         for (done, number) in done.iter().zip(0..8) {
             let page = page(3, number);
-            let expected = if number < 5 {
-                Ok(PageState::Programmed)
-            } else {
-                Err(MediaError::Unreadable { page })
-            };
+            let expected =
+                if number < 5 { Ok(PageState::Programmed) } else { Err(MediaError::Unreadable { page }) };
             assert_eq!(done.result, expected, "{way:?} {number}");
-            assert_eq!(
-                done.frame.as_ref().map(|frame| frame.len()),
-                Some(layout::SLOT_BYTES)
-            );
+            assert_eq!(done.frame.as_ref().map(|frame| frame.len()), Some(layout::SLOT_BYTES));
             assert!(number >= 5 || done.frame.as_ref().unwrap()[100] == number);
         }
         assert_eq!(done.len(), 8);
@@ -274,10 +229,7 @@ fn a_write_that_the_system_refuses_is_an_error_with_its_number_and_brings_the_fr
         }
         // The erase table cannot be written either, and a flush that fails says so every time.
         for _ in 0..2 {
-            assert!(matches!(
-                only(&mut media, MediaOp::Flush).result,
-                Err(MediaError::Io { errno: 9, .. })
-            ));
+            assert!(matches!(only(&mut media, MediaOp::Flush).result, Err(MediaError::Io { errno: 9, .. })));
         }
     }
 }

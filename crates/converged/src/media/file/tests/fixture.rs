@@ -10,11 +10,7 @@ fn write_the_fixture() {
     let directory = TempDir::new().unwrap();
     let mut media = create(&directory, 1, FileOptions::default());
     for number in 0..3 {
-        assert!(
-            only(&mut media, program(page(0, number), number + 1))
-                .result
-                .is_ok()
-        );
+        assert!(only(&mut media, program(page(0, number), number + 1)).result.is_ok());
     }
     flush(&mut media);
     let used = usize::try_from(media.layout.slot_offset(page(0, 3))).unwrap();

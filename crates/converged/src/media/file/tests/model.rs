@@ -15,10 +15,7 @@ fn run(seed: u64, way: FileOptions) {
     let mut random = fastrand::Rng::with_seed(seed);
     let directory = TempDir::new().unwrap();
     let mut media = create(&directory, BLOCKS, way);
-    let mut model = Model {
-        pages: vec![Vec::new(); BLOCKS as usize],
-        erased: vec![true; BLOCKS as usize],
-    };
+    let mut model = Model { pages: vec![Vec::new(); BLOCKS as usize], erased: vec![true; BLOCKS as usize] };
     for step in 0..STEPS {
         let block = random.u32(0..BLOCKS);
         let index = block as usize;
@@ -27,11 +24,7 @@ fn run(seed: u64, way: FileOptions) {
             50..80 => {
                 let number = random.u8(0..64);
                 let expected = model.pages[index].get(usize::from(number)).copied();
-                assert_eq!(
-                    read(&mut media, page(block, number)),
-                    expected,
-                    "seed {seed} step {step}"
-                );
+                assert_eq!(read(&mut media, page(block, number)), expected, "seed {seed} step {step}");
             }
             80..92 => {
                 erase(&mut media, block);
@@ -53,11 +46,7 @@ fn run(seed: u64, way: FileOptions) {
     for block in 0..BLOCKS {
         for number in 0..64 {
             let expected = model.pages[block as usize].get(usize::from(number)).copied();
-            assert_eq!(
-                read(&mut media, page(block, number)),
-                expected,
-                "seed {seed} at the end"
-            );
+            assert_eq!(read(&mut media, page(block, number)), expected, "seed {seed} at the end");
         }
     }
 }
