@@ -270,14 +270,24 @@ impl Blocks {
         self.table[block.index()].next = Some(next);
     }
 
+    /// Where a chained record goes on behind `block`: the block that was opened right after it, if it is still in the
+    /// life it had then.
+    #[must_use]
+    #[inline]
+    pub fn follow(&self, block: BlockId) -> Option<BlockId> {
+        let entry = self.table.get(block.index())?;
+        let next = entry.next?;
+        (self.table.get(next.index())?.order == entry.order + 1).then_some(next)
+    }
+
     /// Whether a chained record that starts in `from` may go on in `to`: not once `from` has begun another life.
     #[must_use]
     pub fn leads_to(&self, from: BlockId, to: BlockId) -> bool {
-        let mut block = self.table.get(from.index());
+        let mut block = self.follow(from);
         for _ in 0..=VALUE_BYTES_MAX / BLOCK_DATA_BYTES + 1 {
-            match block.and_then(|block| block.next) {
+            match block {
                 Some(next) if next == to => return true,
-                Some(next) => block = self.table.get(next.index()),
+                Some(next) => block = self.follow(next),
                 None => return false,
             }
         }
@@ -362,7 +372,7 @@ impl Blocks {
             }
             left -= here;
             offset = 0;
-            match entry.next {
+            match self.follow(block) {
                 Some(next) => block = next,
                 None => break,
             }

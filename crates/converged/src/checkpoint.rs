@@ -20,7 +20,7 @@ use crate::index::hashed::SEGMENTS;
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::media::{Media, MediaOp, MediaToken, Refused};
 use crate::page::{NO_RECORD, PageKind, PageSpare};
-use crate::utl::{LOW_BLOCKS, RESERVE_BLOCKS, Utl};
+use crate::utl::Utl;
 use headwater_host::clock::Nanos;
 use stream::Encoder;
 
@@ -133,9 +133,9 @@ impl Checkpointer {
         let bytes = Encoder::size_estimate(utl);
         // The index may grow while it is written.
         let blocks = (bytes + bytes / 8).div_ceil(BLOCK_DATA_BYTES) + 1;
-        if utl.blocks.free() < blocks + LOW_BLOCKS || utl.collector.is_cleaning_up() {
+        if utl.blocks.free() < blocks + utl.low_blocks() || utl.collector.is_cleaning_up() {
             self.state = State::Wanting;
-            utl.set_aside = blocks + LOW_BLOCKS;
+            utl.set_aside = blocks + utl.low_blocks();
             return utl.collector.demand(blocks);
         }
         utl.set_aside = 0;
@@ -246,7 +246,7 @@ impl Writing {
             return false;
         }
         if self.page == PAGES_PER_BLOCK {
-            if utl.blocks.ready() <= RESERVE_BLOCKS {
+            if utl.blocks.ready() <= utl.reserve_blocks() {
                 return false;
             }
             let Some(block) = utl.blocks.open(utl.log.sequence_next(), true) else {

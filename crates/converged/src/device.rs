@@ -402,7 +402,7 @@ impl<M: Media> Device<M> {
         stats.live_bytes = self.utl.blocks.live_bytes();
         stats.tombstone_bytes = self.utl.blocks.tombstone_bytes();
         stats.index_bytes = self.utl.index.bytes();
-        stats.capacity_bytes = self.utl.capacity_bytes();
+        stats.capacity_bytes = self.utl.capacity_with(0);
         stats.commits = self.utl.commit.commits;
         stats.gated = self.release.gated() as u64;
         stats.in_flight = self.slab.len() as u64;

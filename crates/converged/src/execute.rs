@@ -162,7 +162,7 @@ fn store<M: Media>(
         expiry_ms: One::expiry_ms(expiry, alive),
         batch: 0,
     };
-    if !utl.has_capacity(record.bytes(), units_of(found.as_ref())) {
+    if !utl.has_capacity(record.bytes(), record.bytes(), units_of(found.as_ref())) {
         return Ok(Outcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
     utl.client_room(record.bytes())?;
@@ -284,7 +284,8 @@ fn batch<M: Media>(
         .collect();
     let more: usize = effective.iter().map(|(_, write, _)| bytes_of(write)).sum();
     let less = effective.iter().map(|(_, _, found)| units_of(found.as_ref())).sum();
-    if !utl.has_capacity(more, less) {
+    let largest = effective.iter().map(|(_, write, _)| bytes_of(write)).max().unwrap_or(0);
+    if !utl.has_capacity(largest, more, less) {
         return Ok(Outcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
     // Records that do not fit behind one another leave room at the end of a block: an eighth covers it.

@@ -29,9 +29,9 @@ use crate::reads::{Reads, Waiter, read_page};
 use headwater_host::clock::Nanos;
 
 /// Blocks that only the collector may open.
-pub(crate) const RESERVE_BLOCKS: usize = 3;
+const RESERVE_BLOCKS: usize = 3;
 /// Collection starts when fewer blocks than this are free.
-pub(crate) const LOW_BLOCKS: usize = 6;
+const LOW_BLOCKS: usize = 6;
 /// Blocks kept erased ahead of need.
 const READY_BLOCKS: usize = 4;
 
@@ -78,6 +78,8 @@ pub(crate) struct Utl<M> {
     pub(crate) last_removal: Sequence,
     /// Blocks that a stalled append needs erased ahead.
     pub(crate) ready_wanted: usize,
+    /// Blocks that the collector needs beyond its usual reserve, to move the largest chained record there has been.
+    chain_reserve: usize,
     /// Blocks that a checkpoint waits for: clients leave them alone meanwhile.
     pub(crate) set_aside: usize,
     /// Set when a program, erase or flush failed: nothing can be promised any more, so nothing is accepted.
@@ -110,6 +112,7 @@ impl<M: Media> Utl<M> {
             wall_ms: 0,
             last_removal: Sequence(0),
             ready_wanted: 0,
+            chain_reserve: 0,
             set_aside: 0,
             failed: None,
             checkpoint_done: 0,
@@ -134,12 +137,28 @@ impl<M: Media> Utl<M> {
         Sequence(self.log.sequence_next().0 - 1)
     }
 
+    /// Blocks that only the collector may open.
+    pub(crate) fn reserve_blocks(&self) -> usize {
+        RESERVE_BLOCKS + self.chain_reserve
+    }
+
+    /// Collection starts when fewer blocks than this are free.
+    pub(crate) fn low_blocks(&self) -> usize {
+        LOW_BLOCKS + self.chain_reserve
+    }
+
+    /// A record of so many bytes is on the medium: the collector must be able to move it whole, whatever else is full.
+    pub(crate) fn reserve_for(&mut self, bytes: usize) {
+        self.chain_reserve = self.chain_reserve.max(chain_reserve(bytes));
+    }
+
     /// Bytes of live records that the medium may hold: all of it but the reserve, room for two checkpoints of the
-    /// index, quarantined blocks, and one part in 32 that collection needs to breathe.
-    pub(crate) fn capacity_bytes(&self) -> u64 {
+    /// index, quarantined blocks, and one part in 32 that collection needs to breathe. A record of `bytes` may come.
+    pub(crate) fn capacity_with(&self, bytes: usize) -> u64 {
         let checkpoints = (2 * self.index.len() * crate::index::hashed::ENTRY_BYTES as u64)
             .div_ceil(BLOCK_DATA_BYTES as u64);
-        let set_aside = LOW_BLOCKS as u64 + 2 + self.stats.quarantined + checkpoints;
+        let reserve = LOW_BLOCKS + 2 + self.chain_reserve.max(chain_reserve(bytes));
+        let set_aside = reserve as u64 + self.stats.quarantined + checkpoints;
         let blocks = u64::from(self.geometry.blocks).saturating_sub(set_aside);
         blocks * BLOCK_DATA_BYTES as u64 / 32 * 31
     }
@@ -226,7 +245,7 @@ impl<M: Media> Utl<M> {
         let wanted = if self.wants_all_erased() {
             usize::MAX
         } else {
-            READY_BLOCKS.max(self.ready_wanted + self.set_aside + RESERVE_BLOCKS)
+            READY_BLOCKS.max(self.ready_wanted + self.set_aside + self.reserve_blocks())
         };
         while self.blocks.ready() + self.blocks.erasing_now() < wanted {
             let Some(block) = self.blocks.take_dirty() else {
@@ -316,3 +335,11 @@ impl<M: Media> Utl<M> {
         self.log.programmed_pages() * PAGE_DATA_BYTES as u64
     }
 }
+
+/// Blocks that moving a record of so many bytes may open, beyond the usual reserve.
+const fn chain_reserve(bytes: usize) -> usize {
+    (bytes.div_ceil(BLOCK_DATA_BYTES) + 2).saturating_sub(RESERVE_BLOCKS)
+}
+
+const _: () =
+    assert!(chain_reserve(BLOCK_DATA_BYTES) == 0, "records of one block need nothing beyond the usual");

@@ -13,7 +13,7 @@ use crate::index::{Entry, Index, KeyHash, Lifetime};
 use crate::limits::NAMESPACES;
 use crate::media::{Media, MediaError, PageAddress};
 use crate::record::{
-    FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH, RecordAddress,
+    FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH, RecordAddress, UNIT_BYTES,
 };
 use crate::utl::{Found, Reach, Stall, Utl};
 use headwater_host::clock::Nanos;
@@ -234,6 +234,7 @@ fn account<M: Media>(utl: &mut Utl<M>, decoded: Option<&Decoded>) {
                 break;
             };
             utl.blocks.add_live(entry.address, entry.units);
+            utl.reserve_for(entry.units as usize * UNIT_BYTES);
             utl.namespaces[entry.namespace.index()].keys += 1;
         }
         from = KeyHash(hash.0 + 1);

@@ -5,7 +5,7 @@
 //! Invariant: a record is moved only if the index names exactly its address at that moment (compare and swap); a
 //! tombstone is dropped only when no block is left that was opened before it was written.
 
-use super::{Found, Gather, RESERVE_BLOCKS, Stall, Utl};
+use super::{Found, Gather, Stall, Utl};
 use crate::blocks::BlockState;
 use crate::command::Sequence;
 use crate::device::VictimPolicy;
@@ -17,8 +17,8 @@ use crate::page::{NO_RECORD, PageKind, PageSpare};
 use crate::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Blocks that stand free before collection rests.
-const HIGH_BLOCKS: usize = super::LOW_BLOCKS + 1;
+/// So many more blocks stand free before collection rests.
+const HIGH_ABOVE_LOW: usize = 1;
 /// Records looked at before other work gets a turn.
 const RECORDS_PER_TURN: usize = 256;
 
@@ -168,9 +168,10 @@ impl<M: Media> Utl<M> {
 
     fn next_victim(&mut self) -> Option<BlockId> {
         let in_sight = self.blocks_in_sight();
-        if in_sight >= HIGH_BLOCKS + self.collector.demand {
+        let high = self.low_blocks() + HIGH_ABOVE_LOW + self.collector.demand;
+        if in_sight >= high {
             // What is in sight may still wait for a flush: whoever wants it would ask again, and again, if it were forgotten.
-            if self.blocks.free() >= HIGH_BLOCKS + self.collector.demand {
+            if self.blocks.free() >= high {
                 self.collector.demand = 0;
             }
             return None;
@@ -192,7 +193,7 @@ impl<M: Media> Utl<M> {
     /// Whether blocks that were never looked into are in the way: no tombstone can go before they are erased. While
     /// there is room enough nobody minds the tombstones, and erases are spared.
     pub(super) fn wants_all_erased(&self) -> bool {
-        let short = self.blocks_in_sight() <= HIGH_BLOCKS + self.collector.demand;
+        let short = self.blocks_in_sight() <= self.low_blocks() + HIGH_ABOVE_LOW + self.collector.demand;
         self.blocks.has_unknown() && (short || self.tombstones_pile_up())
     }
 
@@ -422,5 +423,3 @@ fn in_place<'a, M: Media>(
 const fn page_of(block: BlockId, page: usize) -> PageAddress {
     PageAddress::new(block, page as u8)
 }
-
-const _: () = assert!(RESERVE_BLOCKS >= 2, "one to move into, one to close while it is being opened");

@@ -45,7 +45,7 @@ impl<'a, M: Media> Gather<'a, M> {
         let mut offset = address.offset_in_block() + skip;
         while offset >= BLOCK_DATA_BYTES {
             offset -= BLOCK_DATA_BYTES;
-            match utl.blocks.get(block).next {
+            match utl.blocks.follow(block) {
                 Some(next) => block = next,
                 None => {
                     return Self { utl, block, offset: 0, left: 0 };
@@ -65,7 +65,7 @@ impl<'a, M: Media> Gather<'a, M> {
         self.offset += bytes;
         if self.offset == BLOCK_DATA_BYTES && self.left > 0 {
             self.offset = 0;
-            match self.utl.blocks.get(self.block).next {
+            match self.utl.blocks.follow(self.block) {
                 Some(next) => self.block = next,
                 None => self.left = 0,
             }

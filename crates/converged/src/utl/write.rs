@@ -31,14 +31,14 @@ impl NewRecord<'_> {
 }
 
 impl<M: Media> Utl<M> {
-    /// Whether live bytes may grow by so many.
-    pub(crate) fn has_capacity(&self, more: usize, less: usize) -> bool {
-        self.blocks.live_bytes() + more as u64 <= self.capacity_bytes() + less as u64
+    /// Whether live bytes may grow by `more` and shrink by `less`, the largest new record having `largest` bytes.
+    pub(crate) fn has_capacity(&self, largest: usize, more: usize, less: usize) -> bool {
+        self.blocks.live_bytes() + more as u64 <= self.capacity_with(largest) + less as u64
     }
 
     /// Whether an append by a client can happen now.
     pub(crate) fn client_room(&self, bytes: usize) -> Result<(), Stall> {
-        self.room(bytes, super::RESERVE_BLOCKS + self.set_aside)
+        self.room(bytes, self.reserve_blocks() + self.set_aside)
     }
 
     /// Appends a record in place of `old`, and returns its sequence. The caller checked for room.
@@ -62,6 +62,7 @@ impl<M: Media> Utl<M> {
         let payload = [Source::Bytes(new.key), value];
         let address = self.log.append(&mut self.dram, &mut self.blocks, &header, Checksum::Compute, &payload);
         self.log.advance();
+        self.reserve_for(units as usize * UNIT_BYTES);
         self.stats.client_bytes += u64::from(units) * UNIT_BYTES as u64;
         if new.value.is_some() {
             let lifetime = if new.expiry_ms == 0 { Lifetime::Unlimited } else { Lifetime::Limited };
