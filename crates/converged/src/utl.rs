@@ -245,7 +245,7 @@ impl<M: Media> Utl<M> {
         let wanted = if self.wants_all_erased() {
             usize::MAX
         } else {
-            READY_BLOCKS.max(self.ready_wanted + self.set_aside + self.reserve_blocks())
+            READY_BLOCKS.max(self.ready_wanted + self.set_aside + self.reserve_blocks() + 1)
         };
         while self.blocks.ready() + self.blocks.erasing_now() < wanted {
             let Some(block) = self.blocks.take_dirty() else {
