@@ -10,8 +10,9 @@
 //!
 //! Invariant: a block is opened only when it is Ready, and its order is higher than that of every block before it.
 
+mod victim;
+
 use crate::command::Sequence;
-use crate::device::VictimPolicy;
 use crate::limits::VALUE_BYTES_MAX;
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, Geometry};
 use crate::record::{RecordAddress, UNIT_BYTES};
@@ -428,43 +429,6 @@ impl Blocks {
     pub fn saw_sequence(&mut self, block: BlockId, sequence: Sequence) {
         let entry = &mut self.table[block.index()];
         entry.max_sequence = entry.max_sequence.max(sequence);
-    }
-
-    /// Bytes that must be moved before the block can be erased.
-    #[must_use]
-    pub fn cost(&self, block: BlockId) -> u32 {
-        let entry = self.get(block);
-        let kept = if entry.tombstone_sequence < self.watermark() { 0 } else { entry.tombstone_bytes };
-        entry.live_bytes + kept
-    }
-
-    /// The next block to collect, by policy: closed, and no younger than what a durable page witnesses, in the
-    /// sequences of its records and in its order.
-    #[must_use]
-    pub fn victim(&self, policy: VictimPolicy, witnessed: (Sequence, u64)) -> Option<BlockId> {
-        let (durable, order) = witnessed;
-        let eligible = |block: &BlockId| {
-            let entry = self.get(*block);
-            entry.state == BlockState::Closed && entry.max_sequence <= durable && entry.order <= order
-        };
-        let mut by_order = self.by_order.values().copied().filter(eligible);
-        match policy {
-            VictimPolicy::Fifo => by_order.next(),
-            VictimPolicy::Greedy => {
-                let lowest = self.costs.iter().min()?;
-                let cheapest = (0..).map(BlockId).zip(&self.costs).find(|(_, cost)| *cost == lowest);
-                let cheapest = cheapest.map(|(block, _)| block).filter(eligible);
-                // The emptiest block may be too young; then every other is looked at.
-                cheapest.or_else(|| by_order.min_by_key(|block| self.costs[block.index()]))
-            }
-        }
-    }
-
-    /// Keeps the cost of a block in step with its entry.
-    fn note_cost(&mut self, block: BlockId) {
-        let entry = &self.table[block.index()];
-        let closed = entry.state == BlockState::Closed && !entry.checkpoint;
-        self.costs[block.index()] = if closed { entry.live_bytes + entry.tombstone_bytes } else { u32::MAX };
     }
 
     /// A block that recovery found in use.

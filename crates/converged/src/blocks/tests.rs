@@ -1,6 +1,7 @@
 //! What the block table promises: states, victims, the watermark, accounting over chained records.
 
 use super::*;
+use crate::device::VictimPolicy;
 
 fn ready(count: u32) -> Blocks {
     let mut blocks = Blocks::new(Geometry::with_blocks(count));

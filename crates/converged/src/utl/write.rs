@@ -129,7 +129,7 @@ impl<M: Media> Utl<M> {
         self.last_removal = sequence;
         let mut removed = 0;
         let mut from = KeyHash(0);
-        while let Some((hash, entry)) = self.index.next(from) {
+        while let Some((hash, _)) = self.index.next(from) {
             let doomed: Vec<Entry> = (0..)
                 .map_while(|nth| self.index.find(hash, nth))
                 .filter(|entry| entry.namespace == namespace)
@@ -139,7 +139,6 @@ impl<M: Media> Utl<M> {
                 self.blocks.remove_live(entry.address, entry.units);
                 removed += 1;
             }
-            let _ = entry;
             from = KeyHash(hash.0 + 1);
         }
         let index = &self.index;
