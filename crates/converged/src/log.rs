@@ -188,7 +188,7 @@ impl Log {
     #[must_use]
     pub fn blocks_for(&self, bytes: usize) -> usize {
         let left = self.open.as_ref().map_or(0, left_in);
-        if bytes <= left { 0 } else { 1 + bytes.div_ceil(BLOCK_DATA_BYTES) }
+        if bytes <= left { 0 } else { bytes.div_ceil(BLOCK_DATA_BYTES) }
     }
 
     /// Frames that an append of this many bytes may take, at most.
