@@ -3,6 +3,7 @@
 //! In: a [`Command`] with the bytes it brings or the place its bytes go. Out: one [`Completion`] with the same token.
 //! The contract of `submit` is one sentence: `Ok` means exactly one completion will follow; `Err` means none will.
 
+use crate::namespace::NamespaceChange;
 use bytes::Bytes;
 use headwater_dma::iova::Segments;
 use headwater_nvme::spec::status::Status;
@@ -27,6 +28,34 @@ impl fmt::Display for NamespaceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "namespace {}", self.0)
     }
+}
+
+/// A logical block address of a block namespace, in blocks of its format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lba(pub u64);
+
+impl fmt::Display for Lba {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LBA {}", self.0)
+    }
+}
+
+/// A run of logical blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LbaRange {
+    /// The first.
+    pub start: Lba,
+    /// How many.
+    pub blocks: u32,
+}
+
+/// Force Unit Access: whether a write is durable before it completes, whatever its namespace promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fua {
+    /// Durable first.
+    Yes,
+    /// As the namespace promises.
+    No,
 }
 
 /// Who submitted a command and gets its completion.
@@ -205,8 +234,56 @@ pub enum Command {
         /// The last sequence that must be durable.
         up_to: Sequence,
     },
-    /// Remove every key of the namespace.
+    /// Remove every key, or every block, of the namespace.
     Clear,
+    /// Read blocks (NVM Read 02h). A block that was never written, or was deallocated, reads as zeroes.
+    Read {
+        /// Which blocks.
+        range: LbaRange,
+        /// Where their bytes go, all of them: the blocks' bytes, no fewer.
+        sink: Sink,
+    },
+    /// Write blocks (NVM Write 01h), all or nothing, also across a power cut.
+    Write {
+        /// The first block.
+        start: Lba,
+        /// Their bytes, a whole number of blocks and at least one.
+        data: Payload,
+        /// Whether it is durable first.
+        fua: Fua,
+    },
+    /// Make blocks read as zeroes and give their space back (NVM Write Zeroes 08h, Dataset Management 09h deallocate).
+    Deallocate {
+        /// Which blocks.
+        ranges: Vec<LbaRange>,
+        /// Whether it is durable first.
+        fua: Fua,
+    },
+    /// Compare blocks with bytes (NVM Compare 05h), else [`Status::COMPARE_FAILURE`].
+    Compare {
+        /// The first block.
+        start: Lba,
+        /// What they should hold, a whole number of blocks.
+        data: Payload,
+    },
+    /// Read blocks and check them against their checksums, without moving a byte (NVM Verify 0Ch).
+    Verify {
+        /// Which blocks.
+        range: LbaRange,
+    },
+    /// Copy blocks within the namespace (NVM Copy 19h), source ranges in order, to one destination; all or nothing.
+    Copy {
+        /// From where.
+        sources: Vec<LbaRange>,
+        /// To where, without a gap.
+        destination: Lba,
+        /// Whether it is durable first.
+        fua: Fua,
+    },
+    /// Change the table of namespaces, all or nothing, durable when this completes. The namespace that a command is
+    /// submitted with is the one changed; for [`NamespaceChange::Create`] it is ignored, and the completion's `position`
+    /// is the number given.
+    Namespace(NamespaceChange),
 }
 
 /// A place in the device's order of keys.

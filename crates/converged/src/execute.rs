@@ -79,6 +79,7 @@ pub(crate) fn execute<M: Media>(utl: &mut Utl<M>, operation: &mut Operation) -> 
         Command::Flush => Ok(Outcome { gate: Gate::Durable(utl.applied()), ..Outcome::wrote(utl.applied()) }),
         Command::Fence { up_to } => Ok(Outcome::status(Status::SUCCESS, (*up_to).min(utl.applied()))),
         Command::Clear => clear(utl, namespace),
+        _ => Ok(Outcome::status(Status::INVALID_OPCODE, Sequence(0))),
     }
 }
 

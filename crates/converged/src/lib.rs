@@ -18,6 +18,7 @@ pub mod interpreter;
 pub mod limits;
 pub mod log;
 pub mod media;
+pub mod namespace;
 mod operation;
 pub mod page;
 pub mod reads;

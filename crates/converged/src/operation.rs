@@ -81,7 +81,7 @@ impl Operation {
                 self.hashes.dedup();
             }
             Command::List { from, .. } => self.position = *from,
-            Command::Flush | Command::Fence { .. } | Command::Clear => {}
+            _ => {}
         }
     }
 
@@ -208,6 +208,7 @@ impl Operation {
                 | Command::Fence { .. }
                 | Command::Clear => true,
                 Command::Retrieve { .. } | Command::Exist { .. } | Command::List { .. } => false,
+                _ => false,
             },
         }
     }

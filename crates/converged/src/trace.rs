@@ -78,5 +78,12 @@ const fn name(command: &Command) -> &'static str {
         Command::Flush => "flush",
         Command::Fence { .. } => "fence",
         Command::Clear => "clear",
+        Command::Read { .. } => "read",
+        Command::Write { .. } => "write",
+        Command::Deallocate { .. } => "deallocate",
+        Command::Compare { .. } => "compare",
+        Command::Verify { .. } => "verify",
+        Command::Copy { .. } => "copy",
+        Command::Namespace(_) => "namespace",
     }
 }

@@ -152,6 +152,7 @@ impl Checker {
             Command::List { .. } => Kind::List,
             Command::Flush => Kind::Flush,
             Command::Fence { up_to } => Kind::Fence(*up_to),
+            other => panic!("the checker does not know {other:?} yet"),
         };
         Asked { namespace, kind, tick: 0, wall, highest_acked: 0 }
     }

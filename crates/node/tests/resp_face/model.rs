@@ -195,6 +195,7 @@ impl Model {
                 self.clear(namespace);
                 needs = self.sequence;
             }
+            other => panic!("the RESP face never submits {other:?}"),
         }
         (needs, completion)
     }

@@ -63,6 +63,10 @@ statuses! {
     UNRECOVERED_ERROR = (0, 0x88, true, "unrecovered error");
     /// The key is there already.
     KEY_EXISTS = (0, 0x89, true, "key exists");
+    /// The blocks do not hold what they were compared with.
+    COMPARE_FAILURE = (2, 0x85, false, "compare failure");
+    /// The command names blocks beyond the size of the namespace.
+    LBA_OUT_OF_RANGE = (0, 0x80, true, "LBA out of range");
     /// The completion queue of a new submission queue does not exist.
     COMPLETION_QUEUE_INVALID = (1, 0x00, true, "completion queue invalid");
     /// The queue identifier is out of range or taken.
