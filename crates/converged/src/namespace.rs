@@ -76,6 +76,17 @@ pub struct Namespace {
     pub uuid: [u8; 16],
 }
 
+impl Namespace {
+    /// A key space that nobody made.
+    pub const IMPLICIT: Self = Self {
+        kind: NamespaceKind::Kv,
+        size: 0,
+        durability: None,
+        limits: NamespaceLimits { iops: 0, bytes_per_second: 0, burst: 0 },
+        uuid: [0; 16],
+    };
+}
+
 /// A change of the table of namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamespaceChange {

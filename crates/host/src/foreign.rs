@@ -3,14 +3,22 @@
 //! In: an offset and bytes of our own. Out: copies. Invariant: nobody ever holds a reference into the pages, because the
 //! other side, which may be another process, writes them at any time; what was copied in is judged after the copy, once.
 //!
+//! Memory of others is taken only where nobody can shrink it under us: a memfd sealed against shrinking.
+//!
 //! # What this does not do
-//! It knows no I/O virtual addresses (`dma::iova` does) and takes no memory of others yet: it makes its own.
+//! It knows no I/O virtual addresses (`dma::iova` does).
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::fmt;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// What offsets into a descriptor are a multiple of.
+const PAGE_BYTES: u64 = 4_096;
 
 /// The range does not lie in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +46,28 @@ pub struct MapError {
     pub errno: rustix::io::Errno,
 }
 
+/// A descriptor's memory cannot be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TakeError {
+    /// Whoever has the descriptor could shrink it, and the device would fault.
+    #[error("the region is not sealed against shrinking; make it with memfd_create and add F_SEAL_SHRINK")]
+    Unsealed,
+    /// The range does not lie in the file, or not on page borders.
+    #[error("{bytes} bytes at offset {offset} are no pages of a file of {file_bytes} bytes")]
+    Range {
+        /// Where the range starts.
+        offset: u64,
+        /// How long it is.
+        bytes: usize,
+        /// How long the file is.
+        file_bytes: u64,
+    },
+    /// The kernel refused.
+    #[error(transparent)]
+    Map(#[from] MapError),
+}
+
 /// A shared region. A clone is another handle to the same pages; they are unmapped with the last one.
 #[derive(Clone)]
 pub struct Foreign {
@@ -59,6 +89,67 @@ impl Foreign {
         let start = mapped.map_err(errno_of)?;
         let start = NonNull::new(start.cast::<u8>()).ok_or(errno_of(rustix::io::Errno::NOMEM))?;
         Ok(Self { mapping: Arc::new(Mapping { start, bytes }) })
+    }
+
+    /// A region of zeroes and the descriptor that other processes map it by, sealed so that its length stays.
+    ///
+    /// # Errors
+    /// [`TakeError::Map`] when the kernel has no memory or no descriptor to give.
+    pub fn memfd(bytes: usize) -> Result<(Self, OwnedFd), TakeError> {
+        let errno_of = |errno| MapError { bytes, errno };
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let descriptor = memfd_create(c"headwater", flags).map_err(errno_of)?;
+        let length = u64::try_from(bytes).unwrap_or(u64::MAX);
+        ftruncate(&descriptor, length).map_err(errno_of)?;
+        fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(errno_of)?;
+        let region = Self::take(descriptor.as_fd(), 0, bytes)?;
+        Ok((region, descriptor))
+    }
+
+    /// Maps a range of a memfd that somebody else made.
+    ///
+    /// # Errors
+    /// [`TakeError`] for one that could shrink, a range outside it or off page borders, or when the kernel refuses.
+    pub fn take(descriptor: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<Self, TakeError> {
+        let errno_of = |errno| MapError { bytes, errno };
+        // Other files than memfds have no seals at all.
+        let seals = fcntl_get_seals(descriptor).map_err(|_| TakeError::Unsealed)?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(TakeError::Unsealed);
+        }
+        let file_bytes = u64::try_from(fstat(descriptor).map_err(errno_of)?.st_size).unwrap_or(0);
+        let end = u64::try_from(bytes).ok().and_then(|bytes| offset.checked_add(bytes));
+        let inside = end.is_some_and(|end| end <= file_bytes);
+        if !inside || bytes == 0 || !offset.is_multiple_of(PAGE_BYTES) {
+            return Err(TakeError::Range { offset, bytes, file_bytes });
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: bounds: the range lies in the file, whose seal keeps it from shrinking, so no access faults. Alignment:
+        // the offset is a multiple of the page size, the kernel chooses an address on a page. Lifetime: ours until
+        // `Mapping::drop` unmaps it. Aliasing: a null hint without FIXED replaces no mapping.
+        let mapped =
+            unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, descriptor, offset) };
+        let start = mapped.map_err(errno_of)?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or(errno_of(rustix::io::Errno::NOMEM))?;
+        Ok(Self { mapping: Arc::new(Mapping { start, bytes }) })
+    }
+
+    /// The 64-bit word at an offset, for rings.
+    ///
+    /// # Errors
+    /// [`OutOfRegion`] for an offset that is not a multiple of 8 or runs over the end.
+    #[inline]
+    pub(crate) fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfRegion> {
+        let place = self.range(offset, 8)?;
+        if !offset.is_multiple_of(8) {
+            return Err(OutOfRegion { offset, bytes: 8, region_bytes: self.mapping.bytes });
+        }
+        // SAFETY: bounds: `range` found 8 bytes. Alignment: the mapping starts on a page and the offset is a multiple of
+        // 8. Lifetime: the reference borrows `self`, which keeps the mapping. Aliasing: inside this process the word is
+        // touched by atomics, or by copies that expect others to write; other processes write as they like, which an
+        // atomic expects.
+        Ok(unsafe { AtomicU64::from_ptr(place.cast::<u64>()) })
     }
 
     /// Length in bytes.
@@ -211,6 +302,30 @@ mod tests {
         region.copy_in(90, &mut own).unwrap();
         assert_eq!(own, [0; 10]);
         region.copy_in(100, &mut []).unwrap();
+    }
+
+    #[test]
+    fn a_sealed_memfd_is_one_memory_for_all_who_take_it() {
+        let (ours, descriptor) = Foreign::memfd(8_192).unwrap();
+        let theirs = Foreign::take(descriptor.as_fd(), 4_096, 4_096).unwrap();
+        theirs.copy_out(0, b"hello").unwrap();
+        let mut back = [0; 5];
+        ours.copy_in(4_096, &mut back).unwrap();
+        assert_eq!(&back, b"hello");
+        assert!(ftruncate(&descriptor, 0).is_err(), "nobody can shrink it");
+        for (offset, bytes) in [(0, 8_193), (8_192, 1), (1, 4_096), (0, 0), (u64::MAX - 4_095, 4_096)] {
+            assert!(matches!(Foreign::take(descriptor.as_fd(), offset, bytes), Err(TakeError::Range { .. })));
+        }
+    }
+
+    #[test]
+    fn what_could_shrink_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4_096).unwrap();
+        assert_eq!(Foreign::take(file.as_fd(), 0, 4_096).err(), Some(TakeError::Unsealed));
+        let open = memfd_create(c"open", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&open, 4_096).unwrap();
+        assert_eq!(Foreign::take(open.as_fd(), 0, 4_096).err(), Some(TakeError::Unsealed));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! their wire layout. Invariant: nobody ever holds a reference into the words; the other side may change them any time,
 //! so a reader takes each word once and judges its copy.
 
+#[cfg(not(loom))]
+use crate::foreign::{Foreign, OutOfRegion};
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::fmt;
 use std::sync::Arc;
@@ -94,6 +96,66 @@ impl fmt::Debug for SharedWords {
     }
 }
 
+/// Ring memory that other processes, or a guest, have mapped too: words of a [`Foreign`] region.
+#[derive(Clone, Debug)]
+#[cfg(not(loom))]
+pub struct ForeignWords {
+    region: Foreign,
+    offset: usize,
+    words: usize,
+}
+
+#[cfg(not(loom))]
+impl ForeignWords {
+    /// `words` words from byte `offset` of a region on.
+    ///
+    /// # Errors
+    /// [`OutOfRegion`] for an offset that is not a multiple of 8, or words that run over the end.
+    pub fn new(region: Foreign, offset: usize, words: usize) -> Result<Self, OutOfRegion> {
+        let bytes = words.saturating_mul(8);
+        let region_bytes = region.bytes();
+        let out = OutOfRegion { offset, bytes, region_bytes };
+        if !offset.is_multiple_of(8) || offset.checked_add(bytes).is_none_or(|end| end > region_bytes) {
+            return Err(out);
+        }
+        Ok(Self { region, offset, words })
+    }
+
+    #[inline]
+    #[expect(clippy::expect_used, reason = "the trait promises a panic for a word number that we made up")]
+    fn word(&self, word: usize) -> &AtomicU64 {
+        assert!(word < self.words, "word {word} of {} words of ring memory", self.words);
+        self.region.word(self.offset + word * 8).expect("the constructor found all words in the region")
+    }
+}
+
+#[cfg(not(loom))]
+impl RingMemory for ForeignWords {
+    fn words(&self) -> usize {
+        self.words
+    }
+
+    #[inline]
+    fn load_relaxed(&self, word: usize) -> u64 {
+        u64::from_le(self.word(word).load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn load_acquire(&self, word: usize) -> u64 {
+        u64::from_le(self.word(word).load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn store_relaxed(&self, word: usize, value: u64) {
+        self.word(word).store(value.to_le(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn store_release(&self, word: usize, value: u64) {
+        self.word(word).store(value.to_le(), Ordering::Release);
+    }
+}
+
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
@@ -107,6 +169,20 @@ mod tests {
         one.store_release(8, 0x0102_0304);
         assert_eq!(other.load_acquire(8), 0x0102_0304);
         assert_eq!(other.load_relaxed(7), 0);
+    }
+
+    #[test]
+    fn foreign_words_are_the_words_of_their_region() {
+        let region = Foreign::anonymous(4_096).unwrap();
+        let words = ForeignWords::new(region.clone(), 64, 4).unwrap();
+        words.store_release(1, 0x0102_0304_0506_0708);
+        let mut bytes = [0; 8];
+        region.copy_in(72, &mut bytes).unwrap();
+        assert_eq!(bytes, [8, 7, 6, 5, 4, 3, 2, 1]);
+        assert_eq!(words.load_acquire(1), 0x0102_0304_0506_0708);
+        assert!(ForeignWords::new(region.clone(), 4, 1).is_err());
+        assert!(ForeignWords::new(region.clone(), 4_088, 2).is_err());
+        assert!(ForeignWords::new(region, usize::MAX - 7, usize::MAX).is_err());
     }
 
     #[test]

@@ -266,7 +266,6 @@ impl<const FLAW: usize> Toy<FLAW> {
             },
             Command::Batch { writes } => self.batch(namespace, token, writes, (now, wall)),
             Command::Clear => self.write(namespace, token, vec![Op::Clear(namespace.0)], now),
-            other => panic!("the toy does not know {other:?}"),
             Command::Retrieve { key, bytes_max, .. } => {
                 Waiting::Ready(self.read((namespace, &key), token, bytes_max, wall))
             }
@@ -280,6 +279,7 @@ impl<const FLAW: usize> Toy<FLAW> {
                 Waiting::Media { left, then_flush, answer: answer(token, Status::SUCCESS) }
             }
             Command::Fence { .. } => Waiting::Ready(answer(token, Status::SUCCESS)),
+            other => panic!("the toy does not know {other:?}"),
         };
         self.waiting = Some(waiting);
     }
