@@ -1,0 +1,226 @@
+"""One virtual machine: a script inside, its output and exit status outside.
+
+In: a `Boot`. Out: the script's exit status, 124 when the time was over, 125 when the guest died without a word. QEMU
+emulates everything (no KVM), so that a plain container is enough. The first serial line is the kernel's console, the
+second the script's output, the third a dialogue: the script asks the host to run a command and gets the answer.
+Invariant: neither the machine nor a node outlives this process.
+"""
+
+import base64
+import ctypes
+import json
+import os
+import re
+import select
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import parts
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LIBC = ctypes.CDLL(None)
+
+
+def die_with_parent():
+    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+class Boot:
+    """A boot's file: shell script for the guest, with what it needs said in comments: `#: key value`."""
+
+    def __init__(self, path):
+        self.name = os.path.basename(path).removesuffix(".sh")
+        self.script = open(path, encoding="ascii").read()
+        said = re.findall(r"^#: *(\S+) *(.*)$", self.script, re.M)
+        unknown = {key for key, _ in said} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel"}
+        if unknown:
+            raise SystemExit(f"{path}: unknown keys {', '.join(sorted(unknown))}; tests/vm/README.md lists what there is")
+        self.every = lambda key: [value for name, value in said if name == key]
+        self.one = lambda key, default: (self.every(key) or [default])[-1]
+
+
+class Host:
+    """What the guest may ask of the host: its programs, and nodes that live as long as the run."""
+
+    def __init__(self, folder, program):
+        self.folder, self.program, self.nodes = folder, program, {}
+        self.environment = {**os.environ, "RUN": folder, "HEADWATER": program, "HEADWATER_SPIN_US": "20"}
+
+    def run(self, line):
+        word, *arguments = shlex.split(line) or [""]
+        built_in = {"serve": self.serve, "stop": self.stop, "kill": self.kill, "address": self.address}.get(word)
+        if built_in:
+            try:
+                return 0, built_in(*arguments)
+            except (OSError, RuntimeError, TypeError, KeyError, ValueError, subprocess.TimeoutExpired) as error:
+                return 1, f"{line}: {error!r}\n"
+        environment = {**self.environment, **{f"{name}_RESP": self.ready(name).get("resp", "") for name in self.nodes}}
+        done = subprocess.run(["bash", "-c", line], cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
+        return done.returncode, done.stdout.decode(errors="replace")
+
+    def ready(self, name):
+        try:
+            return json.load(open(f"{self.folder}/{name}.ready", encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+
+    def serve(self, name, *arguments):
+        """Starts a node on the data directory `name` and waits until it serves."""
+        command = [self.program, "serve", "--data", name, "--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0",
+                   "--ready-file", f"{name}.ready", *arguments]
+        log = open(f"{self.folder}/{name}.log", "ab")
+        node = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=log,
+                                stderr=log, preexec_fn=die_with_parent)
+        self.nodes[name] = node
+        until = time.monotonic() + 30
+        while self.ready(name).get("pid") != node.pid:
+            if node.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"the node did not come up: {open(log.name, errors='replace').read()[-2000:]}")
+            time.sleep(0.02)
+        return ""
+
+    def address(self, name, face):
+        """The address that a node's ready file has for a face, with the host's name as the guest knows it."""
+        return self.ready(name)[face].replace("127.0.0.1", "10.0.2.2") + "\n"
+
+    def stop(self, name):
+        """Ends a node cleanly; its exit status must be 0."""
+        node = self.nodes.pop(name)
+        node.terminate()
+        if node.wait(30) != 0:
+            raise RuntimeError(f"exit status {node.returncode}")
+        return ""
+
+    def kill(self, name):
+        """Kills a node; what it served is gone from one moment to the next."""
+        node = self.nodes.pop(name)
+        node.kill()
+        node.wait()
+        return ""
+
+    def end(self):
+        """Stops what still runs; returns what went wrong with it."""
+        wrong = []
+        for name in list(self.nodes):
+            if self.nodes[name].poll() is not None:
+                wrong.append(f"node {name} had ended with {self.nodes[name].returncode}")
+            else:
+                status, text = self.run(f"stop {name}")
+                wrong += [text] * status
+        for log in [file for file in os.listdir(self.folder) if file.endswith(".log")]:
+            text = open(f"{self.folder}/{log}", errors="replace").read()
+            wrong += [f"{log}: {line}" for line in text.splitlines() if "panicked" in line]
+        return wrong
+
+
+def first_files(boot, system):
+    files = parts.base(system)
+    for tool in " ".join(boot.every("tools")).split():
+        path = shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin")
+        if not path:
+            raise SystemExit(f"{boot.name}: {tool} is not installed here; see `make test-vm`")
+        files.program(os.path.realpath(path), f"usr/local/bin/{tool}")
+    for name in ["init", "promises"]:
+        files.program(f"{HERE}/guest/{name}", name if name == "init" else f"etc/{name}")
+    facts = {"MODULES": " ".join(boot.every("modules")), "NET": "1" if boot.every("net") else ""}
+    files.text("etc/boot", "".join(f"{name}={shlex.quote(value)}\n" for name, value in facts.items()))
+    files.text("etc/script", boot.script)
+    files.text("etc/nvme/hostnqn", "nqn.2014-08.org.nvmexpress:uuid:6b1f7a52-0d0a-4c53-9a39-0f6c1e4d2a10\n", 0o644)
+    files.text("etc/nvme/hostid", "6b1f7a52-0d0a-4c53-9a39-0f6c1e4d2a10\n", 0o644)
+    return files.done()
+
+
+def command(boot, folder, system, qemu, dialogue):
+    # Without "rep movsb" in the feature bits the guest's C library copies in words, which emulation does much faster.
+    line = [qemu, "-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm,-la57", "-smp", "2", "-machine", "q35",
+            "-m", boot.one("memory", "512"), "-object", f"memory-backend-memfd,id=ram,share=on,size={boot.one('memory', '512')}M",
+            "-numa", "node,memdev=ram", "-nodefaults", "-display", "none", "-no-reboot",
+            "-serial", f"file:{folder}/console", "-serial", "stdio",
+            "-chardev", f"socket,id=dialogue,fd={dialogue}", "-serial", "chardev:dialogue",
+            "-kernel", f"{system}/vmlinux", "-initrd", f"{folder}/initrd", "-append",
+            "console=ttyS0 panic=-1 mitigations=off no_timer_check tsc=reliable audit=0 random.trust_cpu=1 "
+            + " ".join(boot.every("kernel"))]
+    for path in boot.every("vfio-user"):
+        device = {"driver": "vfio-user-pci", "bus": "pcie.0", "socket": {"type": "unix", "path": f"{folder}/{path}"}}
+        line += ["-device", json.dumps(device)]
+    if boot.every("net"):
+        line += ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,bus=pcie.0,romfile="]
+    return line
+
+
+class Dialogue:
+    """The host's half of the third serial line."""
+
+    def __init__(self, stream, host):
+        self.stream, self.host, self.pending, self.status = stream, host, b"", None
+
+    def listen(self):
+        received = self.stream.recv(4096)
+        self.pending += received
+        while b"\n" in self.pending:
+            line, self.pending = self.pending.split(b"\n", 1)
+            word, _, rest = line.decode(errors="replace").strip().partition(" ")
+            if word == "exit":
+                self.status = int(rest)
+            elif word == "host":
+                status, text = self.host.run(base64.b64decode(rest).decode())
+                self.stream.sendall(f"{status} {base64.b64encode(text.encode()).decode()}\n".encode())
+        return bool(received)
+
+
+def run(boot, cache, folder, program):
+    """Runs a boot; prints the script's output as it comes."""
+    system = parts.once(cache, "system", parts.make_system)
+    qemu = parts.once(cache, "qemu", parts.make_qemu) + "/qemu"
+    host = Host(folder, program)
+    try:
+        for line in boot.every("host"):
+            status, text = host.run(line)
+            if status:
+                print(f"FAILED  {boot.name}: on the host: {line}: {text}")
+                return 1
+        open(f"{folder}/initrd", "wb").write(first_files(boot, system))
+        status = run_guest(boot, folder, system, qemu, host)
+    finally:
+        wrong = host.end()
+    for text in wrong:
+        print(f"FAILED  {boot.name}: {text}")
+    if status in (124, 125):
+        print("".join(open(f"{folder}/console", errors="replace").readlines()[-30:]))
+    return status or len(wrong)
+
+
+def run_guest(boot, folder, system, qemu, host):
+    ours, theirs = socket.socketpair()
+    line = command(boot, folder, system, qemu, theirs.fileno())
+    errors = open(f"{folder}/qemu.log", "ab")
+    machine = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+                               pass_fds=[theirs.fileno()], preexec_fn=die_with_parent)
+    theirs.close()
+    dialogue, until = Dialogue(ours, host), time.monotonic() + float(boot.one("timeout", "120"))
+    open_ends = [machine.stdout, ours]
+    while open_ends and time.monotonic() < until:
+        ready, _, _ = select.select(open_ends, [], [], 1)
+        for end in ready:
+            if end is ours:
+                going_on = dialogue.listen()
+            else:
+                text = os.read(machine.stdout.fileno(), 65536)
+                going_on = bool(text)
+                sys.stdout.write(text.decode(errors="replace"))
+                sys.stdout.flush()
+            if not going_on:
+                open_ends.remove(end)
+    if open_ends:
+        machine.kill()
+    machine.wait()
+    if dialogue.status is None:
+        print(open(errors.name, errors="replace").read()[-2000:])
+        return 124 if open_ends else 125
+    return dialogue.status

@@ -1,0 +1,189 @@
+"""What a virtual machine is made of, fetched by apt once and kept.
+
+In: a cache folder. Out: a kernel, a first file system with busybox and modules, and a QEMU that speaks vfio-user. Nothing
+is installed: Debian's kernel and busybox come from the archive that this machine's apt knows; QEMU comes from
+trixie-backports and is unpacked beside the system with every library it needs, its own loader included.
+Invariant: a part is complete or absent, however many runs start at once and wherever one is killed.
+"""
+
+import fcntl
+import glob
+import io
+import lzma
+import os
+import re
+import shutil
+import stat
+import subprocess
+
+QEMU_SUITE = "trixie-backports"  # the first that has vfio-user-pci
+MODULES = "nvme nvme-tcp virtio_pci virtio_net af_packet ext4 crc32c_generic crct10dif_generic crc64_rocksoft_generic".split()
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+def output(*command, **more):
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, **more).stdout
+
+
+def once(cache, name, make):
+    """The folder `name` of the cache, made by `make(folder)` unless it is there."""
+    os.makedirs(cache, exist_ok=True)
+    path = os.path.join(cache, name)
+    with open(path + ".lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.isdir(path):
+            half = path + ".half"
+            shutil.rmtree(half, ignore_errors=True)
+            os.makedirs(half)
+            make(half)
+            os.rename(half, path)
+    return path
+
+
+def unpack(packages, into):
+    for package in packages:
+        tar = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE)
+        subprocess.run(["tar", "-x", "--keep-directory-symlink", "-C", into], stdin=tar.stdout, check=True)
+        if tar.wait() != 0:
+            raise RuntimeError(f"{package} is damaged; remove it and try again")
+        os.remove(package)
+
+
+def archive():
+    """The Debian archive that this machine's apt is set up to use."""
+    for _ in range(2):
+        known = output("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian").split()
+        known = [address for address in known if "security" not in address]
+        if known:
+            return known[0]
+        subprocess.run(["apt-get", "-qq", "update"], check=True)
+    raise RuntimeError("apt knows no Debian archive; look at /etc/apt/sources.list.d")
+
+
+def make_system(folder):
+    """`vmlinux`, `version`, `busybox` and `modules/` with what each needs."""
+    archive()
+    depends = output("apt-cache", "depends", "linux-image-amd64")
+    image = re.search(r"Depends: (linux-image-\S+)", depends)[1]
+    try:
+        output("apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", image, "busybox-static", cwd=folder)
+    except subprocess.CalledProcessError:  # the lists are older than the archive
+        subprocess.run(["apt-get", "-qq", "update"], check=True)
+        image = re.search(r"Depends: (linux-image-\S+)", output("apt-cache", "depends", "linux-image-amd64"))[1]
+        output("apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", image, "busybox-static", cwd=folder)
+    root = os.path.join(folder, "root")
+    os.makedirs(root)
+    unpack(glob.glob(f"{folder}/*.deb"), root)
+    version = os.listdir(f"{root}/lib/modules")[0]
+    subprocess.run(["depmod", "-b", root, version], check=True)
+    # Unpacked here, because a kernel that unpacks itself takes seconds of emulation for it.
+    packed = open(glob.glob(f"{root}/boot/vmlinuz*")[0], "rb").read()
+    start = packed.find(b"\xfd7zXZ\0")
+    open(f"{folder}/vmlinux", "wb").write(lzma.LZMADecompressor().decompress(packed[start:]))
+    open(f"{folder}/version", "w", encoding="ascii").write(version)
+    shutil.copy(f"{root}/bin/busybox", f"{folder}/busybox")
+    keep_modules(f"{root}/lib/modules/{version}", f"{folder}/modules/lib/modules/{version}")
+    subprocess.run(["depmod", "-b", f"{folder}/modules", version], check=True)
+    shutil.rmtree(root)
+
+
+def keep_modules(tree, kept):
+    lines = [line.split(":", 1) for line in open(f"{tree}/modules.dep", encoding="ascii")]
+    needs = {path: needed.split() for path, needed in lines}
+    paths = {os.path.basename(path).split(".ko")[0].replace("-", "_"): path for path in needs}
+    wanted = [paths[name.replace("-", "_")] for name in MODULES if name.replace("-", "_") in paths]
+    for path in {path for name in wanted for path in [name, *needs[name]]}:
+        os.makedirs(os.path.dirname(f"{kept}/{path}"), exist_ok=True)
+        shutil.copy(f"{tree}/{path}", f"{kept}/{path}")
+    for table in [*glob.glob(f"{tree}/modules.builtin*"), f"{tree}/modules.order"]:
+        shutil.copy(table, kept)
+
+
+def make_qemu(folder):
+    """`qemu`, a launcher, and `root/`, what it launches."""
+    apt = f"{folder}/apt"
+    for made in ["lists/partial", "archives/partial"]:
+        os.makedirs(f"{apt}/{made}")
+    open(f"{apt}/status", "w", encoding="ascii").close()
+    with open(f"{apt}/sources.list", "w", encoding="ascii") as sources:
+        for suite in [QEMU_SUITE.removesuffix("-backports"), QEMU_SUITE]:
+            sources.write(f"deb [signed-by={KEYRING}] {archive()} {suite} main\n")
+    settings = {
+        "Dir::State": apt, "Dir::State::status": f"{apt}/status", "Dir::Cache": apt,
+        "Dir::Etc::sourcelist": f"{apt}/sources.list", "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::Etc::preferencesparts": "/dev/null", "APT::Sandbox::User": "root",
+        "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false", "Acquire::Languages": "none",
+    }
+    command = ["apt-get", "-qq", *(part for name, value in settings.items() for part in ("-o", f"{name}={value}"))]
+    output(*command, "update")
+    output(*command, "-y", "--no-install-recommends", "--download-only", "-t", QEMU_SUITE, "install", "qemu-system-x86")
+    root = f"{folder}/root"
+    for name in ["bin", "sbin", "lib", "lib64"]:
+        os.makedirs(f"{root}/usr/{name}")
+        os.symlink(f"usr/{name}", f"{root}/{name}")
+    unpack(glob.glob(f"{apt}/archives/*.deb"), root)
+    shutil.rmtree(apt)
+    for unused in ["doc", "man", "locale", "perl", "i18n", "zoneinfo"]:
+        shutil.rmtree(f"{root}/usr/share/{unused}", ignore_errors=True)
+    with open(f"{folder}/qemu", "w", encoding="ascii") as launcher:
+        launcher.write(
+            '#!/bin/sh\nroot=$(dirname "$0")/root\nlib=$root/usr/lib/x86_64-linux-gnu\nexport QEMU_MODULE_DIR=$lib/qemu\n'
+            'exec "$root/lib64/ld-linux-x86-64.so.2" --library-path "$lib" "$root/usr/bin/qemu-system-x86_64" '
+            '-L "$root/usr/share/qemu" -L "$root/usr/share/seabios" "$@"\n'
+        )
+    os.chmod(f"{folder}/qemu", 0o755)
+
+
+class Archive:
+    """A first file system as the kernel takes it: cpio, format newc, unpacked."""
+
+    def __init__(self):
+        self.bytes = io.BytesIO()
+        self.names = set()
+
+    def add(self, name, mode, content=b""):
+        name = name.strip("/")
+        if name in self.names:
+            return
+        if "/" in name:
+            self.add(os.path.dirname(name), stat.S_IFDIR | 0o755)
+        self.names.add(name)
+        path = name.encode() + b"\0"
+        fields = (len(self.names), mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(path), 0)
+        head = b"070701" + b"".join(b"%08x" % field for field in fields) + path
+        for part in (head, content):
+            self.bytes.write(part + bytes(-len(part) % 4))
+
+    def text(self, name, content, mode=0o755):
+        self.add(name, stat.S_IFREG | mode, content.encode())
+
+    def program(self, source, name):
+        """A program or script, with the shared libraries it needs."""
+        content = open(source, "rb").read()
+        self.add(name, stat.S_IFREG | 0o755, content)
+        if content.startswith(b"\x7fELF"):
+            libraries = subprocess.run(["ldd", source], text=True, capture_output=True, check=False).stdout
+            for library in re.findall(r"(/\S+) \(0x", libraries):
+                self.add(library, stat.S_IFREG | 0o755, open(library, "rb").read())
+
+    def tree(self, source, name):
+        for folder, _, files in os.walk(source):
+            for file in files:
+                path = os.path.join(folder, file)
+                self.add(os.path.join(name, os.path.relpath(path, source)), stat.S_IFREG | 0o644, open(path, "rb").read())
+
+    def done(self):
+        self.add("TRAILER!!!", 0)
+        return self.bytes.getvalue() + bytes(512)
+
+
+def base(system):
+    """Busybox and the modules, as every guest has them."""
+    archive_ = Archive()
+    for folder in "proc sys dev tmp run mnt root etc".split():
+        archive_.add(folder, stat.S_IFDIR | 0o755)
+    archive_.program(f"{system}/busybox", "bin/busybox")
+    for name in output(f"{system}/busybox", "--list").split():
+        archive_.add(f"bin/{name}", stat.S_IFLNK | 0o777, b"/bin/busybox")
+    archive_.tree(f"{system}/modules", "")
+    return archive_
