@@ -2,6 +2,7 @@
 
 use headwater_converged::interpreter::{IoOperation, decode};
 use headwater_converged::limits::{KEY_BYTES_MAX, NAMESPACES, VALUE_BYTES_MAX};
+use headwater_converged::namespace::Namespace;
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
 
@@ -15,12 +16,12 @@ pub(crate) fn body(bytes: &[u8]) {
     }
     let entry = SubmissionEntry::from_words(words);
     assert_eq!(entry.to_words(), words, "an entry changed on its way");
-    check(&entry, QueueKind::Kv);
+    check(&entry, QueueKind::Standard);
     check(&entry, QueueKind::Uio);
 }
 
 fn check(entry: &SubmissionEntry, kind: QueueKind) {
-    let command = match decode(entry, kind) {
+    let command = match decode(entry, kind, |_| Some(Namespace::IMPLICIT)) {
         Ok(command) => command,
         Err(status) => {
             assert!(!status.is_success(), "refused with success");
@@ -34,7 +35,7 @@ fn check(entry: &SubmissionEntry, kind: QueueKind) {
         IoOperation::List { from, .. } => from.map_or(1, |key| key.as_bytes().len()),
         IoOperation::Store { key, .. }
         | IoOperation::Retrieve { key, .. }
-        | IoOperation::Delete { key }
+        | IoOperation::Delete { key, .. }
         | IoOperation::Exist { key } => key.as_bytes().len(),
         IoOperation::Put { key, .. } | IoOperation::Get { key, .. } => {
             assert_eq!(kind, QueueKind::Uio, "a queue without client memory took a key by address");
@@ -42,7 +43,6 @@ fn check(entry: &SubmissionEntry, kind: QueueKind) {
         }
     };
     assert!((1..=KEY_BYTES_MAX).contains(&key_bytes), "a key of {key_bytes} bytes");
-    if let IoOperation::Store { value, .. } | IoOperation::Put { value, .. } = command.operation {
-        assert!(usize::try_from(value.bytes).is_ok_and(|bytes| bytes <= VALUE_BYTES_MAX));
-    }
+    let bytes = usize::try_from(command.data().bytes()).expect("32 bits fit");
+    assert!(bytes <= VALUE_BYTES_MAX, "{bytes} bytes of data");
 }

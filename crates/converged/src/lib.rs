@@ -25,6 +25,7 @@ pub mod reads;
 pub mod record;
 mod recovery;
 pub mod release;
+pub mod request;
 pub mod rings;
 pub mod trace;
 mod utl;

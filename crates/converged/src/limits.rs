@@ -18,8 +18,13 @@ pub const BATCH_WRITES_MAX: usize = 65_536;
 pub const BATCH_BYTES_MAX: usize = 32 << 20;
 /// Keys that one List returns.
 pub const LIST_KEYS_MAX: u32 = 4_096;
+/// Bytes of one List answer of the command set, however large the buffer: its host asks again from the last key.
+pub const LIST_BYTES_MAX: u32 = 1 << 20;
+/// Bytes that one command moves between host and controller (MDTS).
+pub const TRANSFER_BYTES_MAX: u32 = 16 << 20;
 /// Fewest blocks a device can live on: active, guard, reserve, checkpoint and something to collect.
 pub const BLOCKS_MIN: u32 = 16;
 
 const _: () = assert!(VALUE_BYTES_MAX > BLOCK_DATA_BYTES);
+const _: () = assert!(VALUE_BYTES_MAX <= TRANSFER_BYTES_MAX as usize);
 const _: () = assert!(BATCH_BYTES_MAX >= VALUE_BYTES_MAX + KEY_BYTES_MAX);

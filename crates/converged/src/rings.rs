@@ -15,15 +15,16 @@
 //! It polls no device and sleeps nowhere: the core's loop calls [`RingFace::poll`] and the device in turns, and sleeps on
 //! [`RingFace::descriptor`] when [`RingFace::prepare_sleep`] allows it.
 
-mod answer;
+mod address;
 mod clients;
 mod slots;
-mod translate;
 
 use crate::command::{FaceId, SubmitError};
 use crate::device::Device;
 use crate::interpreter::decode;
 use crate::media::Media;
+use crate::namespace::Namespace;
+use crate::request::{Keys, Request};
 use clients::Clients;
 use headwater_dma::iova::ClientMemory;
 use headwater_host::ring_memory::SharedWords;
@@ -35,7 +36,6 @@ use headwater_nvme::spec::status::Status;
 use slots::{Pending, Slots};
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
-use translate::{Keys, Request};
 
 pub use clients::ClientId;
 
@@ -244,16 +244,16 @@ impl RingFace {
             let Ok(at) = usize::try_from(completion.token) else {
                 continue;
             };
-            if let Some(list) = self.slots.list_mut(at)
-                && list.wants_more_than(&completion)
+            if let Some(answer) = self.slots.answer_mut(at)
+                && answer.wants_more_than(&completion)
             {
                 self.lists.push_back(at);
                 continue;
             }
             // The device answers each accepted command once, so the slot is there.
             if let Some(pending) = self.slots.remove(at) {
-                let (result, status) = pending.answer.close(&completion);
-                self.arbiter.complete(pending.token, result, status);
+                let closed = pending.answer.close(completion);
+                self.arbiter.complete(pending.token, closed.result, closed.status);
                 self.stats.answered += 1;
             }
         }
@@ -285,10 +285,13 @@ impl RingFace {
 
     /// Makes an entry a command of the device, or answers it. Gives it back when the device is busy.
     fn start<M: Media>(&mut self, device: &mut Device<M>, fetched: Fetched) -> Result<(), Fetched> {
-        let request = decode(&fetched.entry, fetched.kind).and_then(|command| {
+        // A client in this process may begin a key space, as RESP clients do.
+        let namespace = |id| device.namespace(id).or(Some(Namespace::IMPLICIT));
+        let request = decode(&fetched.entry, fetched.kind, namespace).and_then(|command| {
             let memory = self.clients.memory_of(fetched.token.queue());
             let memory = memory.ok_or(Status::DATA_TRANSFER_ERROR)?;
-            Request::resolve(&command, memory, &mut self.keys, device)
+            let data = address::resolve(&command, &fetched.entry, memory)?;
+            Request::new(&command, data, &mut self.keys, device)
         });
         let result = request.and_then(|request| {
             let token = self.slots.next() as u64;
@@ -316,10 +319,10 @@ impl RingFace {
 
     /// Asks the device for more keys of a list. False when the device is busy.
     fn go_on<M: Media>(&mut self, device: &mut Device<M>, at: usize) -> bool {
-        let Some(list) = self.slots.list_mut(at) else {
+        let next = self.slots.answer_mut(at).and_then(|answer| answer.next_command());
+        let Some((namespace, command)) = next else {
             return true;
         };
-        let (namespace, command) = list.next_command();
         match device.submit(self.face, namespace, at as u64, command) {
             Ok(()) => {}
             Err(SubmitError::Busy(_)) => return false,

@@ -47,7 +47,7 @@ fn loom_host_and_arbiter_that_both_sleep_lose_no_wake_up() {
         let (bell, host_bell) = (Arc::clone(&to_controller), Arc::clone(&to_host));
         let controller = thread::spawn(move || {
             let mut arbiter = Arbiter::new(NonZeroU16::MIN);
-            arbiter.add(IoQueue::new(QueueId(1), QueueKind::Kv, end)).unwrap();
+            arbiter.add(IoQueue::new(QueueId(1), QueueKind::Standard, end)).unwrap();
             for _ in 0..COMMANDS {
                 let fetched = loop {
                     if let Some(fetched) = arbiter.fetch() {

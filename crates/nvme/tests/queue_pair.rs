@@ -44,7 +44,7 @@ fn depths_out_of_range_are_refused() {
 fn full_is_a_value_and_nothing_is_lost_by_it() {
     for depth in [1, 2, 5] {
         let (mut host, end) = QueuePair::new(depth).unwrap();
-        let mut queue = IoQueue::new(QueueId(1), QueueKind::Kv, end);
+        let mut queue = IoQueue::new(QueueId(1), QueueKind::Standard, end);
         for _ in 0..20 {
             for _ in 0..depth {
                 host.submit(SubmissionEntry::default()).unwrap();
@@ -105,7 +105,7 @@ fn an_impossible_submission_head_is_reported() {
 fn nobody_is_woken_who_does_not_sleep() {
     let (mut host, end) = QueuePair::new(8).unwrap();
     let mut arbiter = Arbiter::new(NonZeroU16::MIN);
-    arbiter.add(IoQueue::new(QueueId(1), QueueKind::Kv, end)).unwrap();
+    arbiter.add(IoQueue::new(QueueId(1), QueueKind::Standard, end)).unwrap();
     host.submit(SubmissionEntry::default()).unwrap();
     assert_eq!(host.ring(), Wake::NotNeeded);
     let fetched = arbiter.fetch().unwrap();
@@ -153,7 +153,7 @@ fn two_threads_that_sleep_whenever_they_can_lose_no_command_and_no_wake_up() {
     for depth in [1, 3, 32] {
         let (mut host, end) = QueuePair::new(depth).unwrap();
         let mut arbiter = Arbiter::new(NonZeroU16::new(4).unwrap());
-        arbiter.add(IoQueue::new(QueueId(1), QueueKind::Kv, end)).unwrap();
+        arbiter.add(IoQueue::new(QueueId(1), QueueKind::Standard, end)).unwrap();
         let bell = WakeDescriptor::new().unwrap();
         let host_bell = WakeDescriptor::new().unwrap();
         let (their_bell, their_host_bell) = (bell.clone(), host_bell.clone());

@@ -42,7 +42,7 @@ proptest! {
         let mut hosts = Vec::new();
         for id in 1..=3_u16 {
             let (host, end) = QueuePair::new(u32::from(id)).unwrap();
-            arbiter.add(IoQueue::new(QueueId(id), QueueKind::Kv, end)).unwrap();
+            arbiter.add(IoQueue::new(QueueId(id), QueueKind::Standard, end)).unwrap();
             hosts.push((host, Vec::new()));
         }
         let mut live = Vec::new();

@@ -1,7 +1,8 @@
 //! Every command decodes to what was meant, every malformed one to the status of the specification.
 
 use super::*;
-use headwater_nvme::spec::kv::{self, DataPointer};
+use headwater_dma::iova::Iova;
+use headwater_nvme::spec::kv::{self, DataPointer, StoreOptions};
 use proptest::prelude::*;
 use zerocopy::little_endian::{U32, U64};
 
@@ -14,6 +15,11 @@ fn key() -> InlineKey {
 
 fn store() -> SubmissionEntry {
     kv::store(3, key(), DATA, StoreOptions::NONE)
+}
+
+/// What an entry is on a device whose every namespace holds keys.
+fn decode(entry: &SubmissionEntry, kind: QueueKind) -> Result<IoCommand, Status> {
+    super::decode(entry, kind, |_| Some(Namespace::IMPLICIT))
 }
 
 fn operation(entry: &SubmissionEntry, kind: QueueKind) -> Result<IoOperation, Status> {
@@ -39,10 +45,10 @@ fn valid() -> Vec<SubmissionEntry> {
 #[test]
 fn every_command_decodes_to_what_was_meant() {
     let expected = [
-        IoOperation::Store { key: key(), value: RANGE, condition: Condition::Always },
-        IoOperation::Retrieve { key: key(), buffer: RANGE },
-        IoOperation::List { from: Some(key()), buffer: RANGE },
-        IoOperation::Delete { key: key() },
+        IoOperation::Store { key: key(), bytes: 700, condition: Condition::Always },
+        IoOperation::Retrieve { key: key(), bytes: 700 },
+        IoOperation::List { from: Some(key()), bytes: 700 },
+        IoOperation::Delete { key: key(), missing: MissingKey::Ignored },
         IoOperation::Exist { key: key() },
         IoOperation::Flush,
         IoOperation::Put { key: RANGE, value: RANGE },
@@ -52,15 +58,15 @@ fn every_command_decodes_to_what_was_meant() {
         assert_eq!(operation(entry, QueueKind::Uio), Ok(expected));
     }
     assert_eq!(
-        operation(&kv::list(3, None, DATA), QueueKind::Kv),
-        Ok(IoOperation::List { from: None, buffer: RANGE })
+        operation(&kv::list(3, None, DATA), QueueKind::Standard),
+        Ok(IoOperation::List { from: None, bytes: 700 })
     );
 }
 
 #[test]
 fn kv_queues_take_no_uio_commands() {
     for entry in valid() {
-        let taken = decode(&entry, QueueKind::Kv);
+        let taken = decode(&entry, QueueKind::Standard);
         if entry.opcode >= 0x80 {
             assert_eq!(taken, Err(Status::INVALID_OPCODE));
         } else {
@@ -81,7 +87,7 @@ fn unknown_opcodes_are_invalid() {
 
 #[test]
 fn store_options_become_conditions() {
-    let with = |options| decode(&kv::store(3, key(), DATA, options), QueueKind::Kv);
+    let with = |options| decode(&kv::store(3, key(), DATA, options), QueueKind::Standard);
     let condition = |options| match with(options).unwrap().operation {
         IoOperation::Store { condition, .. } => condition,
         other => panic!("a store decoded to {other:?}"),
@@ -102,7 +108,7 @@ fn key_lengths_get_the_status_of_the_specification() {
     for entry in &valid()[..5] {
         let with = |bytes: u32| {
             let cdw11 = U32::new(entry.cdw11.get() & !0xFF | bytes);
-            decode(&SubmissionEntry { cdw11, ..*entry }, QueueKind::Kv)
+            decode(&SubmissionEntry { cdw11, ..*entry }, QueueKind::Standard)
         };
         for bytes in 17..=255 {
             assert_eq!(with(bytes), Err(Status::INVALID_FIELD), "{entry:?}");
@@ -129,7 +135,7 @@ fn key_lengths_get_the_status_of_the_specification() {
 #[test]
 fn value_lengths_get_the_status_of_the_specification() {
     let store = |bytes| {
-        decode(&kv::store(3, key(), DataPointer { bytes, ..DATA }, StoreOptions::NONE), QueueKind::Kv)
+        decode(&kv::store(3, key(), DataPointer { bytes, ..DATA }, StoreOptions::NONE), QueueKind::Standard)
     };
     assert!(store(0).is_ok());
     assert!(store(16 << 20).is_ok());
@@ -148,7 +154,7 @@ fn value_lengths_get_the_status_of_the_specification() {
         IoOperation::Get { buffer, .. } => assert_eq!(buffer.bytes, 16 << 20),
         other => panic!("a get decoded to {other:?}"),
     }
-    let list = |bytes| decode(&kv::list(3, None, DataPointer { bytes, ..DATA }), QueueKind::Kv);
+    let list = |bytes| decode(&kv::list(3, None, DataPointer { bytes, ..DATA }), QueueKind::Standard);
     assert_eq!(list(3), Err(Status::INVALID_FIELD));
     assert!(list(4).is_ok());
 }
@@ -156,7 +162,7 @@ fn value_lengths_get_the_status_of_the_specification() {
 #[test]
 fn namespaces_that_are_none_are_refused() {
     for entry in valid() {
-        for number in [0, 17, 255, 256, 257, u32::MAX] {
+        for number in [0, 17, 255, 256, 257, u32::MAX - 1] {
             let namespace = U32::new(number);
             assert_eq!(
                 decode(&SubmissionEntry { namespace, ..entry }, QueueKind::Uio),
@@ -167,32 +173,59 @@ fn namespaces_that_are_none_are_refused() {
 }
 
 #[test]
-fn fused_commands_sgls_and_reserved_bits_are_refused() {
+fn a_namespace_that_is_not_active_is_an_invalid_field() {
     for entry in valid() {
-        for bit in 0..8 {
-            let flags = 1 << bit;
-            assert_eq!(
-                decode(&SubmissionEntry { flags, ..entry }, QueueKind::Uio),
-                Err(Status::INVALID_FIELD)
-            );
-        }
-        let one = U32::new(1);
-        for bad in [
-            SubmissionEntry { cdw12: one, ..entry },
-            SubmissionEntry { cdw13: one, ..entry },
-            SubmissionEntry { cdw11: U32::new(entry.cdw11.get() | 1 << 16), ..entry },
-        ] {
-            assert_eq!(decode(&bad, QueueKind::Uio), Err(Status::INVALID_FIELD));
-        }
-        if matches!(entry.opcode, 0x10 | 0x14 | 0x00 | 0x81 | 0x82) {
-            let bad = SubmissionEntry { cdw10: one, ..entry };
-            assert_eq!(decode(&bad, QueueKind::Uio), Err(Status::INVALID_FIELD));
-        }
-        if matches!(entry.opcode, 0x01 | 0x02 | 0x06) {
-            let bad = SubmissionEntry { prp2: U64::new(4_096), ..entry };
-            assert_eq!(decode(&bad, QueueKind::Uio), Err(Status::INVALID_FIELD));
+        let refused = super::decode(&entry, QueueKind::Uio, |_| None);
+        assert_eq!(refused, Err(Status::INVALID_FIELD));
+    }
+}
+
+#[test]
+fn flush_of_every_namespace_is_taken_and_no_other_broadcast() {
+    let namespace = U32::new(u32::MAX);
+    for entry in valid() {
+        let taken = decode(&SubmissionEntry { namespace, ..entry }, QueueKind::Uio);
+        match entry.opcode {
+            0 => assert_eq!(taken.unwrap().operation, IoOperation::Flush),
+            _ => assert_eq!(taken, Err(Status::INVALID_NAMESPACE)),
         }
     }
+}
+
+#[test]
+fn fused_commands_and_reserved_values_are_refused() {
+    for entry in valid() {
+        for flags in [0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0xC0] {
+            let bad = SubmissionEntry { flags, ..entry };
+            assert_eq!(decode(&bad, QueueKind::Uio), Err(Status::INVALID_FIELD));
+        }
+        // Which kind of data pointer it is, its transport judges.
+        for flags in [0x40, 0x80] {
+            assert!(decode(&SubmissionEntry { flags, ..entry }, QueueKind::Uio).is_ok());
+        }
+    }
+}
+
+#[test]
+fn reserved_dwords_are_not_looked_at() {
+    let noise = U32::new(0x1234_5678);
+    for entry in valid() {
+        let mut noisy = SubmissionEntry { cdw12: noise, cdw13: noise, ..entry };
+        noisy.cdw11 = U32::new(entry.cdw11.get() | 0xFFFF_0000);
+        assert_eq!(decode(&noisy, QueueKind::Uio), decode(&entry, QueueKind::Uio));
+    }
+    // Delete, Exist and List have no options.
+    for entry in [kv::delete(3, key()), kv::exist(3, key()), kv::list(3, Some(key()), DATA)] {
+        let noisy = SubmissionEntry { cdw11: U32::new(entry.cdw11.get() | 0xFF00), ..entry };
+        assert_eq!(decode(&noisy, QueueKind::Standard), decode(&entry, QueueKind::Standard));
+    }
+}
+
+#[test]
+fn the_answer_to_a_delete_of_nothing_is_what_the_namespace_says() {
+    let command = decode(&kv::delete(3, key()), QueueKind::Standard).unwrap();
+    let told = command.with_missing_key(MissingKey::Told).operation;
+    assert_eq!(told, IoOperation::Delete { key: key(), missing: MissingKey::Told });
 }
 
 /// Entries of which some bytes are valid, so that the deeper checks are reached too.
@@ -214,23 +247,22 @@ proptest! {
 
     #[test]
     fn no_entry_panics_and_every_refusal_is_final(entry in any_entry(), uio in any::<bool>()) {
-        let kind = if uio { QueueKind::Uio } else { QueueKind::Kv };
+        let kind = if uio { QueueKind::Uio } else { QueueKind::Standard };
         match decode(&entry, kind) {
             Ok(command) => {
                 prop_assert!((1..=16).contains(&command.namespace.0));
-                prop_assert_eq!(entry.flags, 0);
+                prop_assert_eq!(entry.flags & 0x3F, 0);
+                prop_assert!(command.data().bytes() <= 16 << 20);
                 match command.operation {
-                    IoOperation::Store { key, value, .. } => {
-                        prop_assert!((1..=16).contains(&key.as_bytes().len()));
-                        prop_assert!(value.bytes <= 16 << 20);
-                    }
-                    IoOperation::Put { key, value } | IoOperation::Get { key, buffer: value } => {
+                    IoOperation::Put { key, .. } | IoOperation::Get { key, .. } => {
                         prop_assert_eq!(kind, QueueKind::Uio);
                         prop_assert!((1..=65_535).contains(&key.bytes));
-                        prop_assert!(value.bytes <= 16 << 20);
                     }
-                    IoOperation::List { buffer, .. } => prop_assert!(buffer.bytes >= 4),
-                    IoOperation::Retrieve { key, .. } | IoOperation::Delete { key } | IoOperation::Exist { key } => {
+                    IoOperation::List { bytes, .. } => prop_assert!(bytes >= 4),
+                    IoOperation::Store { key, .. }
+                    | IoOperation::Retrieve { key, .. }
+                    | IoOperation::Delete { key, .. }
+                    | IoOperation::Exist { key } => {
                         prop_assert!((1..=16).contains(&key.as_bytes().len()));
                     }
                     IoOperation::Flush => {}

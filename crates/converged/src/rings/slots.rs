@@ -3,7 +3,7 @@
 //! In: accepted commands. Out: the same, by the number that the device knows them by. Invariant: a slot is taken exactly
 //! while its command is in flight.
 
-use super::answer::{Answer, ListAnswer};
+use crate::request::Answer;
 use headwater_nvme::controller::CommandToken;
 
 /// One command in flight.
@@ -43,13 +43,10 @@ impl Slots {
         Some(pending)
     }
 
-    /// The list that a slot gathers, if it holds one.
+    /// How the command of a slot is to be answered.
     #[inline]
-    pub(super) fn list_mut(&mut self, at: usize) -> Option<&mut ListAnswer> {
-        match &mut self.slots.get_mut(at)?.as_mut()?.answer {
-            Answer::List(list) => Some(list),
-            _ => None,
-        }
+    pub(super) fn answer_mut(&mut self, at: usize) -> Option<&mut Answer> {
+        Some(&mut self.slots.get_mut(at)?.as_mut()?.answer)
     }
 
     /// Commands in flight.

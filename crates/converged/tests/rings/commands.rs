@@ -24,7 +24,7 @@ fn listed(answer: &[u8]) -> Vec<Vec<u8>> {
 #[test]
 fn every_kv_command_runs_end_to_end() {
     let mut bench = Bench::new();
-    let mut client = bench.client(8, QueueKind::Kv);
+    let mut client = bench.client(8, QueueKind::Standard);
     let value = client.write(0, b"the value");
     let put = |options| store(1, key(b"k"), value, options);
     assert_eq!(bench.run(&mut client, put(StoreOptions::ONLY_IF_EXISTS)).0, Status::KEY_DOES_NOT_EXIST);
@@ -66,7 +66,7 @@ fn uio_put_and_get_name_long_keys_by_address() {
     assert_eq!(bench.run(&mut client, uio_put(1, long, value)).0, Status::SUCCESS);
     assert_eq!(bench.run(&mut client, uio_get(1, long, at(20_000, 20_000))), (Status::SUCCESS, 10_000));
     assert_eq!(client.read(20_000, 10_000), [7; 10_000]);
-    let mut plain = bench.client(8, QueueKind::Kv);
+    let mut plain = bench.client(8, QueueKind::Standard);
     assert_eq!(
         bench.run(&mut plain, uio_get(1, long, at(0, 8))).0,
         Status::INVALID_OPCODE,
@@ -116,7 +116,7 @@ fn lists_hold_the_complete_keys_that_fit_and_go_on_from_a_key() {
 #[test]
 fn the_same_key_is_seen_from_both_sides() {
     let mut bench = Bench::new();
-    let mut client = bench.client(8, QueueKind::Kv);
+    let mut client = bench.client(8, QueueKind::Standard);
     let value = client.write(0, b"by ring");
     bench.run(&mut client, store(1, key(b"k"), value, StoreOptions::NONE));
     let seen = bench.direct(Command::Retrieve {

@@ -15,8 +15,8 @@ use zerocopy::little_endian::{U32, U64};
 #[test]
 fn malformed_entries_are_answered_and_harm_nobody() {
     let mut bench = Bench::new();
-    let mut bad = bench.client(32, QueueKind::Kv);
-    let mut good = bench.client(32, QueueKind::Kv);
+    let mut bad = bench.client(32, QueueKind::Standard);
+    let mut good = bench.client(32, QueueKind::Standard);
     let value = good.write(0, b"v");
     let plain = retrieve(1, key(b"k"), at(0, 8));
     let cases = [
@@ -79,8 +79,8 @@ fn foreign_memory_is_out_of_reach() {
 #[test]
 fn a_client_that_vanishes_leaves_nothing_behind() {
     let mut bench = Bench::new();
-    let mut gone = bench.client(8, QueueKind::Kv);
-    let mut stays = bench.client(8, QueueKind::Kv);
+    let mut gone = bench.client(8, QueueKind::Standard);
+    let mut stays = bench.client(8, QueueKind::Standard);
     for _ in 0..8 {
         gone.submit(store(1, key(b"k"), at(0, 100), StoreOptions::NONE));
     }
@@ -114,7 +114,7 @@ fn a_full_completion_queue_stops_its_client_only() {
     let mut bench = Bench::new();
     let client = bench.face.add_client();
     let mut raw = RawHost::new(&mut bench.face, client, 4);
-    let mut good = bench.client(4, QueueKind::Kv);
+    let mut good = bench.client(4, QueueKind::Standard);
     // Four answers fill the completion queue, one waits for room, and the next four commands stay in their ring.
     for id in 0..9 {
         raw.push(id, exist(1, key(b"k")));
@@ -136,7 +136,7 @@ fn an_impossible_doorbell_fails_its_queue_only() {
     let mut bench = Bench::new();
     let client = bench.face.add_client();
     let mut raw = RawHost::new(&mut bench.face, client, 4);
-    let mut good = bench.client(4, QueueKind::Kv);
+    let mut good = bench.client(4, QueueKind::Standard);
     raw.push(1, flush(1));
     bench.face.poll(&mut bench.device);
     raw.ring_impossibly();

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[test]
 fn a_revoked_region_is_not_named_by_commands_that_are_over() {
     let mut bench = Bench::new();
-    let mut client = bench.client(8, QueueKind::Kv);
+    let mut client = bench.client(8, QueueKind::Standard);
     let put = store(1, key(b"k"), at(0, 4_096), StoreOptions::NONE);
     client.submit(put);
     bench.face.poll(&mut bench.device);
@@ -33,7 +33,7 @@ fn a_revoked_region_is_not_named_by_commands_that_are_over() {
 #[test]
 fn a_busy_device_holds_the_command_and_loses_none() {
     let mut bench = Bench::new();
-    let mut client = bench.client(8, QueueKind::Kv);
+    let mut client = bench.client(8, QueueKind::Standard);
     for token in 0..OPERATIONS_MAX as u64 {
         bench.device.submit(OTHER, NamespaceId::FIRST, token, Command::Flush).unwrap();
     }
@@ -49,7 +49,7 @@ fn a_busy_device_holds_the_command_and_loses_none() {
 #[test]
 fn deleting_a_queue_answers_what_was_rung_for() {
     let mut bench = Bench::new();
-    let mut client = bench.client(8, QueueKind::Kv);
+    let mut client = bench.client(8, QueueKind::Standard);
     let taken: Vec<_> = (0..3).map(|_| client.submit(exist(1, key(b"k")))).collect();
     bench.face.poll(&mut bench.device);
     let late: Vec<_> = (0..3).map(|_| client.submit(exist(1, key(b"k")))).collect();
@@ -63,18 +63,18 @@ fn deleting_a_queue_answers_what_was_rung_for() {
     }
     assert_eq!(bench.face.queue_state(client.queue.id), None);
     assert!(bench.face.delete_queue(client.queue.id).is_err());
-    let again = bench.face.create_queue_pair(client.id, 4, QueueKind::Kv).unwrap();
+    let again = bench.face.create_queue_pair(client.id, 4, QueueKind::Standard).unwrap();
     assert_eq!(again.id, client.queue.id, "the number is free again");
     bench.face.drain();
     bench.settle();
     assert!(bench.face.is_drained());
-    assert!(bench.face.create_queue_pair(client.id, 4, QueueKind::Kv).is_err());
+    assert!(bench.face.create_queue_pair(client.id, 4, QueueKind::Standard).is_err());
 }
 
 #[test]
 fn wake_ups_go_to_sleepers_only() {
     let mut bench = Bench::new();
-    let mut client = bench.client(8, QueueKind::Kv);
+    let mut client = bench.client(8, QueueKind::Standard);
     bench.run(&mut client, flush(1));
     assert_eq!(bench.face.stats().wakes, 0, "a client that polls is not woken");
     assert_eq!(bench.face.prepare_sleep(), Sleep::Until);
@@ -112,7 +112,7 @@ fn core(mut device: Device<MemoryMedia>, mut face: RingFace, stop: &AtomicBool) 
 fn a_client_and_a_core_that_both_sleep_never_miss_each_other() {
     const COMMANDS: u32 = 20_000;
     let mut bench = Bench::new();
-    let mut client = bench.client(4, QueueKind::Kv);
+    let mut client = bench.client(4, QueueKind::Standard);
     let Bench { device, face } = bench;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -39,9 +39,9 @@ impl fmt::Display for QueueId {
 /// Which commands a queue takes; fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueKind {
-    /// The Key Value command set.
-    Kv,
-    /// The Key Value command set and the UIO put and get, whose keys lie in client memory.
+    /// The command set of each namespace: Key Value or NVM.
+    Standard,
+    /// These, and on key spaces the UIO put and get, whose keys lie in client memory.
     Uio,
 }
 

@@ -49,6 +49,18 @@ statuses! {
     INVALID_NAMESPACE = (0, 0x0B, true, "invalid namespace or format");
     /// The commands of a batch cannot be carried out in their order.
     COMMAND_SEQUENCE_ERROR = (0, 0x0C, true, "command sequence error");
+    /// An SGL segment is empty, or its descriptors are not those of a segment.
+    INVALID_SGL_SEGMENT = (0, 0x0D, true, "invalid SGL segment descriptor");
+    /// An SGL has fewer or more descriptors than allowed.
+    INVALID_SGL_COUNT = (0, 0x0E, true, "invalid number of SGL descriptors");
+    /// The SGL, or the data that came, is shorter or longer than the command.
+    DATA_SGL_LENGTH_INVALID = (0, 0x0F, true, "data SGL length invalid");
+    /// The metadata SGL is shorter or longer than the command.
+    METADATA_SGL_LENGTH_INVALID = (0, 0x10, true, "metadata SGL length invalid");
+    /// An SGL descriptor has a type or subtype that is not supported here.
+    SGL_TYPE_INVALID = (0, 0x11, true, "SGL descriptor type invalid");
+    /// The offset of a PRP entry is not allowed at its place.
+    PRP_OFFSET_INVALID = (0, 0x13, true, "PRP offset invalid");
     /// No free space is left; deleting keys or waiting for collection helps.
     CAPACITY_EXCEEDED = (0, 0x81, false, "capacity exceeded");
     /// The namespace is not ready.
@@ -67,6 +79,14 @@ statuses! {
     COMPARE_FAILURE = (2, 0x85, false, "compare failure");
     /// The command names blocks beyond the size of the namespace.
     LBA_OUT_OF_RANGE = (0, 0x80, true, "LBA out of range");
+    /// The write would go to blocks that may not be written.
+    READ_ONLY = (1, 0x82, true, "attempted write to read only range");
+    /// Bits of the command exclude each other.
+    CONFLICTING_ATTRIBUTES = (1, 0x80, true, "conflicting attributes");
+    /// The command asks for protection information that the format does not have.
+    INVALID_PROTECTION = (1, 0x81, true, "invalid protection information");
+    /// More, or larger, ranges than a command may carry.
+    COMMAND_SIZE_LIMIT = (1, 0x83, true, "command size limit exceeded");
     /// The completion queue of a new submission queue does not exist.
     COMPLETION_QUEUE_INVALID = (1, 0x00, true, "completion queue invalid");
     /// The queue identifier is out of range or taken.

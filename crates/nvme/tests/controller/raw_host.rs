@@ -62,7 +62,7 @@ pub(crate) fn raw_queue(id: u16, depth: u32) -> (RawHost, IoQueue<SharedWords>) 
     let memory = SharedWords::zeroed(layout.words());
     let (_, end) = QueuePair::over(memory.clone(), depth).expect("memory for the depth");
     let host = RawHost { memory, layout, tail: 0, head: 0, phase: Phase::One };
-    (host, IoQueue::new(QueueId(id), QueueKind::Kv, end))
+    (host, IoQueue::new(QueueId(id), QueueKind::Standard, end))
 }
 
 pub(crate) fn arbiter(burst: u16) -> Arbiter<SharedWords> {

@@ -84,7 +84,7 @@ impl Subject {
         if let Some(memory) = face.memory(client) {
             memory.register(BUFFERS, buffers).map_err(start)?;
         }
-        let queue = face.create_queue_pair(client, DEPTH, QueueKind::Kv).map_err(start)?;
+        let queue = face.create_queue_pair(client, DEPTH, QueueKind::Standard).map_err(start)?;
         let mut subject = Self {
             device,
             face,

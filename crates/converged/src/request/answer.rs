@@ -1,0 +1,200 @@
+//! From a completion of the device to what an NVMe completion says, and the bytes that go with it.
+//!
+//! In: what the device made of a command. Out: a [`Closed`]: dword 0, status, and bytes for a transport that has no client
+//! memory. Invariant: a list never takes more than its client's buffer holds, and only complete keys.
+
+use crate::command::{Command, Completion, ListPosition, NamespaceId};
+use crate::interpreter::MissingKey;
+use crate::limits::LIST_KEYS_MAX;
+use headwater_dma::iova::Segments;
+use headwater_nvme::spec::kv::{KV_KEY_BYTES_MAX, LIST_HEADER_BYTES, ListEncoder};
+use headwater_nvme::spec::status::Status;
+
+/// What the completion queue entry must say.
+#[derive(Debug)]
+pub struct Closed {
+    /// Dword 0.
+    pub result: u32,
+    /// What became of the command.
+    pub status: Status,
+    /// The bytes for the host, if its request was made with [`Data::Room`](super::Data::Room).
+    pub data: Vec<u8>,
+}
+
+impl Closed {
+    fn plain(result: u32, status: Status) -> Self {
+        Self { result, status, data: Vec::new() }
+    }
+}
+
+/// How the completion of a command is told.
+#[derive(Debug)]
+pub enum Answer {
+    /// The status.
+    Status,
+    /// The status, and what a key means that was not there (KV 1.0d section 4.1.3.1, EDNEK).
+    Removal(MissingKey),
+    /// The status, and the value's length in dword 0.
+    Length,
+    /// The status, when all keys are gathered.
+    List(Box<ListAnswer>),
+}
+
+impl Answer {
+    /// Takes a completion that may not be the last: true when [`next_command`](Self::next_command) must be submitted
+    /// before the answer can be closed. Only lists are answered by several commands.
+    #[inline]
+    pub fn wants_more_than(&mut self, completion: &Completion) -> bool {
+        match self {
+            Self::List(list) => list.wants_more_than(completion),
+            _ => false,
+        }
+    }
+
+    /// The command that brings more of a list; `None` for what is answered by one completion.
+    #[must_use]
+    pub fn next_command(&self) -> Option<(NamespaceId, Command)> {
+        match self {
+            Self::List(list) => Some(list.next_command()),
+            _ => None,
+        }
+    }
+
+    /// The end of the command. A list has been shown every completion by
+    /// [`wants_more_than`](Self::wants_more_than), this one too.
+    #[must_use]
+    #[inline]
+    pub fn close(self, completion: Completion) -> Closed {
+        let status = completion.status;
+        match self {
+            Self::Removal(MissingKey::Ignored) if status == Status::KEY_DOES_NOT_EXIST => {
+                Closed::plain(0, Status::SUCCESS)
+            }
+            Self::Length if status.is_success() => {
+                Closed { result: completion.value_bytes, status, data: completion.sink }
+            }
+            Self::List(list) if status.is_success() => list.close(),
+            Self::Status if status.is_success() => Closed { result: 0, status, data: completion.sink },
+            Self::Status | Self::Removal(_) | Self::Length | Self::List(_) => Closed::plain(0, status),
+        }
+    }
+}
+
+/// A list on its way.
+#[derive(Debug)]
+pub struct ListAnswer {
+    namespace: NamespaceId,
+    encoder: ListEncoder,
+    /// What is left of the client's buffer.
+    bytes_left: usize,
+    /// `None` when the bytes go back with the answer.
+    into: Option<Segments>,
+    from: ListPosition,
+}
+
+impl ListAnswer {
+    /// A list for a buffer of so many bytes, or `None` when not even the count fits.
+    pub(super) fn new(
+        namespace: NamespaceId,
+        from: ListPosition,
+        bytes: u32,
+        into: Option<Segments>,
+    ) -> Option<Self> {
+        let bytes = usize::try_from(bytes).ok()?;
+        Some(Self {
+            namespace,
+            encoder: ListEncoder::new(bytes)?,
+            bytes_left: bytes - LIST_HEADER_BYTES,
+            into,
+            from,
+        })
+    }
+
+    /// Asks the device for about as many keys as fit.
+    pub(super) fn next_command(&self) -> (NamespaceId, Command) {
+        let keys = self.bytes_left / entry_bytes(KV_KEY_BYTES_MAX) + 1;
+        let command = Command::List {
+            from: self.from,
+            keys_max: u32::try_from(keys).unwrap_or(LIST_KEYS_MAX).min(LIST_KEYS_MAX),
+        };
+        (self.namespace, command)
+    }
+
+    /// Takes the keys that fit. True when there is room for more, and more to come.
+    fn wants_more_than(&mut self, completion: &Completion) -> bool {
+        if !completion.status.is_success() {
+            return false;
+        }
+        for listed in &completion.keys {
+            // The command set has no words for a longer key.
+            if listed.key.len() > KV_KEY_BYTES_MAX {
+                continue;
+            }
+            if self.encoder.push(&listed.key).is_err() {
+                return false;
+            }
+            self.bytes_left = self.bytes_left.saturating_sub(entry_bytes(listed.key.len()));
+        }
+        match completion.next {
+            Some(next) if self.bytes_left >= entry_bytes(1) => {
+                self.from = next;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Writes the answer to the client's buffer, or hands it over.
+    fn close(self) -> Closed {
+        let bytes = self.encoder.finish();
+        match self.into {
+            None => Closed { result: 0, status: Status::SUCCESS, data: bytes },
+            Some(into) if into.copy_out(0, &bytes) == bytes.len() => Closed::plain(0, Status::SUCCESS),
+            Some(_) => Closed::plain(0, Status::DATA_TRANSFER_ERROR),
+        }
+    }
+}
+
+/// Bytes of a key in a list answer: its length, itself, and padding (KV 1.0d figure 16).
+const fn entry_bytes(key_bytes: usize) -> usize {
+    (2 + key_bytes).next_multiple_of(4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(answer: Answer, status: Status) -> (u32, Status) {
+        let completion = Completion { value_bytes: 77, ..Completion::new(0, status) };
+        let closed = answer.close(completion);
+        (closed.result, closed.status)
+    }
+
+    #[test]
+    fn a_missing_key_is_no_failure_of_a_delete_unless_the_namespace_says_so() {
+        let missing = Status::KEY_DOES_NOT_EXIST;
+        assert_eq!(told(Answer::Removal(MissingKey::Ignored), missing), (0, Status::SUCCESS));
+        assert_eq!(told(Answer::Removal(MissingKey::Told), missing), (0, missing));
+        assert_eq!(told(Answer::Status, missing), (0, missing));
+        assert_eq!(told(Answer::Length, missing), (0, missing));
+        let damaged = Status::UNRECOVERED_ERROR;
+        assert_eq!(told(Answer::Removal(MissingKey::Ignored), damaged), (0, damaged));
+    }
+
+    #[test]
+    fn a_length_is_told_with_success_only() {
+        assert_eq!(told(Answer::Length, Status::SUCCESS), (77, Status::SUCCESS));
+        assert_eq!(told(Answer::Status, Status::SUCCESS), (0, Status::SUCCESS));
+        assert_eq!(told(Answer::Length, Status::UNRECOVERED_ERROR).0, 0);
+    }
+
+    #[test]
+    fn bytes_come_back_with_success_only() {
+        let bytes = |status| {
+            let completion = Completion { sink: vec![1, 2], ..Completion::new(0, status) };
+            Answer::Length.close(completion).data
+        };
+        assert_eq!(bytes(Status::SUCCESS), [1, 2]);
+        assert_eq!(bytes(Status::UNRECOVERED_ERROR), [0_u8; 0]);
+    }
+}
