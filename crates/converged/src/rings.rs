@@ -17,6 +17,7 @@
 
 mod address;
 mod clients;
+pub mod rights;
 mod slots;
 
 use crate::command::{FaceId, SubmitError};
@@ -27,17 +28,18 @@ use crate::namespace::Namespace;
 use crate::request::{Keys, Request};
 use clients::Clients;
 use headwater_dma::iova::ClientMemory;
-use headwater_host::ring_memory::SharedWords;
+use headwater_host::ring_memory::{RingMemory, SharedWords};
 use headwater_host::wake::{WakeDescriptor, WakeError};
 use headwater_nvme::controller::{Arbiter, ArbiterError, Fetched, IoQueue, QueueId, QueueKind, QueueState};
 use headwater_nvme::queue_pair::{DeviceEnd, QueuePair, QueuePairError, Sleep};
 use headwater_nvme::ring::Wake;
 use headwater_nvme::spec::status::Status;
+use rights::Rights;
 use slots::{Pending, Slots};
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
 
-pub use clients::ClientId;
+pub use clients::{Bell, ClientId};
 
 /// Commands taken from one queue before the next queue has its turn.
 const BURST: NonZeroU16 = NonZeroU16::new(32).expect("32 is not zero");
@@ -91,11 +93,11 @@ pub struct RingStats {
     pub wakes_failed: u64,
 }
 
-/// All rings of one device.
+/// Rings of one device, all in one kind of ring memory.
 #[derive(Debug)]
-pub struct RingFace {
+pub struct RingFace<W: RingMemory = SharedWords> {
     face: FaceId,
-    arbiter: Arbiter<SharedWords>,
+    arbiter: Arbiter<W>,
     clients: Clients,
     slots: Slots,
     keys: Keys,
@@ -110,7 +112,7 @@ pub struct RingFace {
     stats: RingStats,
 }
 
-impl RingFace {
+impl<W: RingMemory> RingFace<W> {
     /// A face without clients, which the device knows as `face`.
     ///
     /// # Errors
@@ -132,60 +134,51 @@ impl RingFace {
         })
     }
 
-    /// A client with no memory and no queues.
+    /// A client with no memory and no queues, which may do everything.
     pub fn add_client(&mut self) -> ClientId {
-        self.clients.add()
+        self.clients.add(Rights::all())
+    }
+
+    /// A client with no memory and no queues, and these rights.
+    pub fn add_client_with(&mut self, rights: Rights) -> ClientId {
+        self.clients.add(rights)
+    }
+
+    /// Changes what a client may do, from its next command on. Commands under way are finished.
+    ///
+    /// # Errors
+    /// [`RingError::NoClient`].
+    pub fn set_rights(&mut self, client: ClientId, rights: Rights) -> Result<(), RingError> {
+        self.clients.get_mut(client).ok_or(RingError::NoClient(client))?.rights = rights;
+        Ok(())
     }
 
     /// The memory table of a client, to register and revoke regions.
     pub fn memory(&mut self, client: ClientId) -> Option<&mut ClientMemory> {
-        self.clients.memory_mut(client)
+        self.clients.get_mut(client).map(|client| &mut client.memory)
     }
 
-    /// A queue pair of a client, for up to `depth` commands in flight.
+    /// Adds the device's half of a queue pair, whose other half is the client's already.
     ///
     /// # Errors
-    /// [`RingError`] for a client that is not there, an impossible depth, or a system without descriptors or room.
-    pub fn create_queue_pair(
+    /// [`RingError`] for a client that is not there, a face that drains, or a controller without room.
+    pub fn add_queue(
         &mut self,
         client: ClientId,
-        depth: u32,
+        end: DeviceEnd<W>,
         kind: QueueKind,
-    ) -> Result<ClientQueue, RingError> {
-        self.add_queue(client, QueuePair::new(depth)?, kind)
-    }
-
-    /// A queue pair in ring memory that the caller has, zero where it was never used as this pair.
-    ///
-    /// # Errors
-    /// As [`create_queue_pair`](Self::create_queue_pair), and for too little memory.
-    pub fn create_queue_pair_in(
-        &mut self,
-        client: ClientId,
-        memory: SharedWords,
-        depth: u32,
-        kind: QueueKind,
-    ) -> Result<ClientQueue, RingError> {
-        self.add_queue(client, QueuePair::over(memory, depth)?, kind)
-    }
-
-    fn add_queue(
-        &mut self,
-        client: ClientId,
-        (pair, end): (QueuePair<SharedWords>, DeviceEnd<SharedWords>),
-        kind: QueueKind,
-    ) -> Result<ClientQueue, RingError> {
+        bell: Bell,
+    ) -> Result<QueueId, RingError> {
         if self.draining {
             return Err(RingError::Draining);
         }
-        if self.clients.memory(client).is_none() {
+        if self.clients.get(client).is_none() {
             return Err(RingError::NoClient(client));
         }
-        let bell = WakeDescriptor::new()?;
         let id = self.clients.free_queue();
         self.arbiter.add(IoQueue::new(id, kind, end))?;
-        self.clients.own(id, client, bell.clone());
-        Ok(ClientQueue { id, pair, bell, device: self.bell.clone() })
+        self.clients.own(id, client, bell);
+        Ok(id)
     }
 
     /// Begins to delete a queue. Every command its client rang for is answered; then, in a later poll, it is gone.
@@ -206,6 +199,12 @@ impl RingFace {
                 self.leave(queue);
             }
         }
+    }
+
+    /// Answers of a queue that find no room, because its client does not reap. A client that keeps to its depth has none.
+    #[must_use]
+    pub fn unposted(&self, queue: QueueId) -> usize {
+        self.arbiter.queue(queue).map_or(0, IoQueue::unposted)
     }
 
     /// Where a queue is in its life, `None` when it is gone.
@@ -288,10 +287,13 @@ impl RingFace {
         // A client in this process may begin a key space, as RESP clients do.
         let namespace = |id| device.namespace(id).or(Some(Namespace::IMPLICIT));
         let request = decode(&fetched.entry, fetched.kind, namespace).and_then(|command| {
-            let memory = self.clients.memory_of(fetched.token.queue());
-            let memory = memory.ok_or(Status::DATA_TRANSFER_ERROR)?;
-            let data = address::resolve(&command, &fetched.entry, memory)?;
-            Request::new(&command, data, &mut self.keys, device)
+            let client = self.clients.of_queue(fetched.token.queue());
+            let client = client.ok_or(Status::DATA_TRANSFER_ERROR)?;
+            let data = address::resolve(&command, &fetched.entry, &client.memory)?;
+            let request = Request::new(&command, data, &mut self.keys, device)?;
+            let facts = || device.namespace(request.namespace);
+            client.rights.check(request.namespace, &request.command, facts)?;
+            Ok(request)
         });
         let result = request.and_then(|request| {
             let token = self.slots.next() as u64;
@@ -420,7 +422,47 @@ impl RingFace {
     }
 }
 
-impl Drop for RingFace {
+impl RingFace<SharedWords> {
+    /// A queue pair of a client, for up to `depth` commands in flight.
+    ///
+    /// # Errors
+    /// [`RingError`] for a client that is not there, an impossible depth, or a system without descriptors or room.
+    pub fn create_queue_pair(
+        &mut self,
+        client: ClientId,
+        depth: u32,
+        kind: QueueKind,
+    ) -> Result<ClientQueue, RingError> {
+        self.pair_up(client, QueuePair::new(depth)?, kind)
+    }
+
+    /// A queue pair in ring memory that the caller has, zero where it was never used as this pair.
+    ///
+    /// # Errors
+    /// As [`create_queue_pair`](Self::create_queue_pair), and for too little memory.
+    pub fn create_queue_pair_in(
+        &mut self,
+        client: ClientId,
+        memory: SharedWords,
+        depth: u32,
+        kind: QueueKind,
+    ) -> Result<ClientQueue, RingError> {
+        self.pair_up(client, QueuePair::over(memory, depth)?, kind)
+    }
+
+    fn pair_up(
+        &mut self,
+        client: ClientId,
+        (pair, end): (QueuePair<SharedWords>, DeviceEnd<SharedWords>),
+        kind: QueueKind,
+    ) -> Result<ClientQueue, RingError> {
+        let bell = WakeDescriptor::new()?;
+        let id = self.add_queue(client, end, kind, Bell::Descriptor(bell.clone()))?;
+        Ok(ClientQueue { id, pair, bell, device: self.bell.clone() })
+    }
+}
+
+impl<W: RingMemory> Drop for RingFace<W> {
     /// The device goes down: nobody is there to read answers.
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {

@@ -8,7 +8,9 @@
 //! # What this does not do
 //! It knows no I/O virtual addresses (`dma::iova` does).
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
+};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::fmt;
@@ -19,6 +21,8 @@ use std::sync::atomic::AtomicU64;
 
 /// What offsets into a descriptor are a multiple of.
 const PAGE_BYTES: u64 = 4_096;
+/// What `fstatfs` calls the file system of a memfd of huge pages.
+const HUGETLBFS: u64 = 0x9584_58F6;
 
 /// The range does not lie in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +57,11 @@ pub enum TakeError {
     /// Whoever has the descriptor could shrink it, and the device would fault.
     #[error("the region is not sealed against shrinking; make it with memfd_create and add F_SEAL_SHRINK")]
     Unsealed,
+    /// Huge pages come from a pool that can be empty when a page is first touched, and the device would fault.
+    #[error(
+        "the region is made of huge pages of a fixed pool; make it with memfd_create without MFD_HUGETLB"
+    )]
+    HugePages,
     /// The range does not lie in the file, or not on page borders.
     #[error("{bytes} bytes at offset {offset} are no pages of a file of {file_bytes} bytes")]
     Range {
@@ -117,6 +126,9 @@ impl Foreign {
         let seals = fcntl_get_seals(descriptor).map_err(|_| TakeError::Unsealed)?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(TakeError::Unsealed);
+        }
+        if u64::try_from(fstatfs(descriptor).map_err(errno_of)?.f_type).is_ok_and(|kind| kind == HUGETLBFS) {
+            return Err(TakeError::HugePages);
         }
         let file_bytes = u64::try_from(fstat(descriptor).map_err(errno_of)?.st_size).unwrap_or(0);
         let end = u64::try_from(bytes).ok().and_then(|bytes| offset.checked_add(bytes));

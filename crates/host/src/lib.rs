@@ -18,3 +18,4 @@ pub mod sync;
 pub mod topology;
 pub mod uring;
 pub mod wake;
+pub mod wake_line;

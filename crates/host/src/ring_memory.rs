@@ -8,6 +8,8 @@
 use crate::foreign::{Foreign, OutOfRegion};
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::fmt;
+#[cfg(not(loom))]
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Words of one cache line. What one side writes and the other reads lies a line apart from everything else.
@@ -97,12 +99,30 @@ impl fmt::Debug for SharedWords {
 }
 
 /// Ring memory that other processes, or a guest, have mapped too: words of a [`Foreign`] region.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[cfg(not(loom))]
 pub struct ForeignWords {
-    region: Foreign,
-    offset: usize,
+    /// The first word. Looked up once, because a ring touches a dozen words a command.
+    first: NonNull<AtomicU64>,
     words: usize,
+    /// Keeps the pages mapped.
+    _region: Foreign,
+}
+
+// SAFETY: bounds and alignment: not concerned. Lifetime: the pages stay mapped while the region handle inside lives, which
+// goes along to the other thread. Aliasing: the words are only ever touched as atomics.
+#[cfg(not(loom))]
+unsafe impl Send for ForeignWords {}
+
+// SAFETY: as for Send; a shared handle gives out nothing but atomic loads and stores.
+#[cfg(not(loom))]
+unsafe impl Sync for ForeignWords {}
+
+#[cfg(not(loom))]
+impl fmt::Debug for ForeignWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ForeignWords({} words)", self.words)
+    }
 }
 
 #[cfg(not(loom))]
@@ -110,22 +130,26 @@ impl ForeignWords {
     /// `words` words from byte `offset` of a region on.
     ///
     /// # Errors
-    /// [`OutOfRegion`] for an offset that is not a multiple of 8, or words that run over the end.
+    /// [`OutOfRegion`] for no words, for an offset that is not a multiple of 8, or words that run over the end.
     pub fn new(region: Foreign, offset: usize, words: usize) -> Result<Self, OutOfRegion> {
         let bytes = words.saturating_mul(8);
         let region_bytes = region.bytes();
         let out = OutOfRegion { offset, bytes, region_bytes };
-        if !offset.is_multiple_of(8) || offset.checked_add(bytes).is_none_or(|end| end > region_bytes) {
+        if words == 0 || offset.checked_add(bytes).is_none_or(|end| end > region_bytes) {
             return Err(out);
         }
-        Ok(Self { region, offset, words })
+        let first = NonNull::from(region.word(offset)?);
+        Ok(Self { first, words, _region: region })
     }
 
     #[inline]
-    #[expect(clippy::expect_used, reason = "the trait promises a panic for a word number that we made up")]
     fn word(&self, word: usize) -> &AtomicU64 {
         assert!(word < self.words, "word {word} of {} words of ring memory", self.words);
-        self.region.word(self.offset + word * 8).expect("the constructor found all words in the region")
+        // SAFETY: bounds: `new` found `words` words behind `first` in the mapping, and `word` is below that, so the sum
+        // neither leaves the mapping nor overflows. Alignment: `first` was checked, and a word is 8 bytes. Lifetime: the
+        // reference borrows `self`, whose region keeps the mapping. Aliasing: an atomic expects others, of this process or
+        // another, to write the word at any time.
+        unsafe { &*self.first.as_ptr().wrapping_add(word) }
     }
 }
 

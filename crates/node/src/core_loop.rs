@@ -9,10 +9,11 @@
 //! ```
 
 use crate::core_device::CoreDevice;
-use crate::face::Face;
+use crate::face::{Face, PollCost};
 use crate::metrics::{Board, FaceNumbers, Health};
 use crate::stop::Stop;
 use headwater_host::clock::{Clock, Nanos};
+use headwater_nvme::queue_pair::Sleep;
 use rustix::event::epoll;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -20,6 +21,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub const DRAIN_MAX: Nanos = Nanos(10_000_000_000);
 /// Least time between two publications of the numbers.
 const PUBLISH_EVERY: Nanos = Nanos(100_000_000);
+
+/// Least time between two looks at faces that cost calls into the kernel, while another one is looked at in memory.
+const KERNEL_EVERY: Nanos = Nanos(5_000);
 
 /// Everything the loop runs.
 pub struct CoreLoop<'a, D> {
@@ -33,6 +37,8 @@ pub struct CoreLoop<'a, D> {
     pub spin: Nanos,
     /// Where the numbers go.
     pub board: &'a Board,
+    /// When faces that cost calls into the kernel were last looked at; [`Nanos::ZERO`] to begin with.
+    pub kernel_polled: Nanos,
 }
 
 impl<D> std::fmt::Debug for CoreLoop<'_, D> {
@@ -91,6 +97,9 @@ impl<D: CoreDevice> CoreLoop<'_, D> {
                 std::hint::spin_loop();
                 continue;
             }
+            if self.faces.iter_mut().any(|face| face.prepare_sleep() == Sleep::No) {
+                continue;
+            }
             let own = [unpublished.then_some(publish_at), draining_since.map(|since| since.after(DRAIN_MAX))];
             self.sleep(&bed, now, own.into_iter().flatten().min(), stop.asked())?;
         }
@@ -99,8 +108,15 @@ impl<D: CoreDevice> CoreLoop<'_, D> {
     fn poll(&mut self, now: Nanos) -> bool {
         let wall = self.clock.wall();
         let mut moved = false;
+        let in_memory = self.faces.iter().any(|face| face.poll_cost() == PollCost::Memory);
+        let all = !in_memory || now.since(self.kernel_polled) >= KERNEL_EVERY;
+        if all {
+            self.kernel_polled = now;
+        }
         for face in &mut self.faces {
-            moved |= face.poll(self.device, now, wall);
+            if all || face.poll_cost() == PollCost::Memory {
+                moved |= face.poll(self.device, now, wall);
+            }
         }
         moved |= self.device.poll(now, wall);
         moved
@@ -261,6 +277,7 @@ mod tests {
                     clock: Clock::start(),
                     spin: Nanos::ZERO,
                     board: &board,
+                    kernel_polled: Nanos::ZERO,
                 };
                 core.run(&stop).unwrap()
             });
@@ -292,6 +309,7 @@ mod tests {
                     clock: Clock::start(),
                     spin: Nanos::ZERO,
                     board: &board,
+                    kernel_polled: Nanos::ZERO,
                 };
                 core.run(&stop).unwrap();
                 drop(core);

@@ -5,7 +5,17 @@
 
 use crate::metrics::FaceNumbers;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_nvme::queue_pair::Sleep;
 use std::os::fd::BorrowedFd;
+
+/// What a look at a face costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PollCost {
+    /// Loads from memory: it is looked at in every turn.
+    Memory,
+    /// Calls into the kernel: while another face is looked at in memory, it waits a few microseconds for its turn.
+    Kernel,
+}
 
 /// One way into a device `D`.
 pub trait Face<D> {
@@ -18,6 +28,17 @@ pub trait Face<D> {
     /// When the face next has work of its own, if it does.
     fn next_deadline(&self) -> Option<Nanos> {
         None
+    }
+
+    /// What [`poll`](Self::poll) costs when nothing has come.
+    fn poll_cost(&self) -> PollCost {
+        PollCost::Kernel
+    }
+
+    /// Asks clients who ring in memory to ring [`wake_descriptor`](Self::wake_descriptor) from now on. [`Sleep::No`] means
+    /// that something came meanwhile: poll again. The next poll takes the wish back.
+    fn prepare_sleep(&mut self) -> Sleep {
+        Sleep::Until
     }
 
     /// Takes no more clients and no more commands; answers what is in flight.

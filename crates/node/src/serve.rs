@@ -142,7 +142,8 @@ where
         took: clock.now(),
     });
     tracing::info!(resp = %ready.resp, metrics = %ready.metrics, durability = %modes(config), "serving");
-    let ran = CoreLoop { device: &mut device, faces, clock, spin, board: &board }.run(stop);
+    let kernel_polled = Nanos::ZERO;
+    let ran = CoreLoop { device: &mut device, faces, clock, spin, board: &board, kernel_polled }.run(stop);
     if let Some(path) = &config.ready_file {
         let _absent_is_fine = std::fs::remove_file(path);
     }

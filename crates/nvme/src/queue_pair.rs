@@ -132,30 +132,54 @@ impl QueuePair<SharedWords> {
     }
 }
 
+impl<M: RingMemory + Clone> DeviceEnd<M> {
+    /// The controller's half alone, when the host's is made by another process. The memory must be zero where it was
+    /// never used as this pair.
+    ///
+    /// # Errors
+    /// [`QueuePairError`] for a depth out of range or too little memory.
+    pub fn over(memory: M, depth: u32) -> Result<Self, QueuePairError> {
+        let layout = layout_in(&memory, depth)?;
+        Ok(Self {
+            submissions: SubmissionConsumer::new(memory.clone(), layout),
+            completions: CompletionProducer::new(memory, layout),
+            layout,
+        })
+    }
+}
+
 impl<M: RingMemory + Clone> QueuePair<M> {
     /// A pair in given memory, which must be zero where it was never used as this pair.
     ///
     /// # Errors
     /// [`QueuePairError`] for a depth out of range or too little memory.
     pub fn over(memory: M, depth: u32) -> Result<(Self, DeviceEnd<M>), QueuePairError> {
-        let layout = layout_for(depth)?;
-        if memory.words() < layout.words() {
-            return Err(QueuePairError::Memory { words: layout.words(), given: memory.words() });
-        }
-        let device = DeviceEnd {
-            submissions: SubmissionConsumer::new(memory.clone(), layout),
-            completions: CompletionProducer::new(memory.clone(), layout),
-            layout,
-        };
-        let host = Self {
+        let device = DeviceEnd::over(memory.clone(), depth)?;
+        Ok((Self::host_half(memory, depth)?, device))
+    }
+
+    /// The host's half alone, when the controller's was made by another process, with the same depth and before this.
+    ///
+    /// # Errors
+    /// [`QueuePairError`] for a depth out of range or too little memory.
+    pub fn host_half(memory: M, depth: u32) -> Result<Self, QueuePairError> {
+        let layout = layout_in(&memory, depth)?;
+        Ok(Self {
             submissions: SubmissionProducer::new(memory.clone(), layout),
             completions: CompletionConsumer::new(memory.clone(), layout),
             memory,
             ids: CommandIds::new(depth),
             depth,
-        };
-        Ok((host, device))
+        })
     }
+}
+
+/// Words of ring memory that a pair of this depth takes.
+///
+/// # Errors
+/// [`QueuePairError::Depth`] outside 1 to [`QUEUE_DEPTH_MAX`].
+pub fn words_for(depth: u32) -> Result<usize, QueuePairError> {
+    layout_for(depth).map(RingLayout::words)
 }
 
 impl<M: RingMemory> QueuePair<M> {
@@ -248,6 +272,14 @@ impl<M: RingMemory> QueuePair<M> {
     pub fn awake(&mut self) {
         self.completions.disarm();
     }
+}
+
+fn layout_in(memory: &impl RingMemory, depth: u32) -> Result<RingLayout, QueuePairError> {
+    let layout = layout_for(depth)?;
+    if memory.words() < layout.words() {
+        return Err(QueuePairError::Memory { words: layout.words(), given: memory.words() });
+    }
+    Ok(layout)
 }
 
 fn layout_for(depth: u32) -> Result<RingLayout, QueuePairError> {

@@ -4,8 +4,10 @@
 //! and the bell of its client. Invariant: a queue belongs to one client for its whole life, so a command can only ever
 //! name the memory of the client that sent it.
 
+use super::rights::Rights;
 use headwater_dma::iova::ClientMemory;
-use headwater_host::wake::WakeDescriptor;
+use headwater_host::wake::{WakeDescriptor, WakeError};
+use headwater_host::wake_line::WakeLine;
 use headwater_nvme::controller::QueueId;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,32 +22,57 @@ impl fmt::Display for ClientId {
     }
 }
 
+/// How a queue's client is woken.
+#[derive(Clone, Debug)]
+pub enum Bell {
+    /// By a descriptor, which only a client that is trusted to leave it as it is may share.
+    Descriptor(WakeDescriptor),
+    /// By this side's end of a line.
+    Line(WakeLine),
+}
+
+impl Bell {
+    pub(super) fn wake(&self) -> Result<(), WakeError> {
+        match self {
+            Self::Descriptor(descriptor) => descriptor.wake(),
+            Self::Line(line) => line.wake(),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Owner {
     client: ClientId,
-    bell: WakeDescriptor,
+    bell: Bell,
+}
+
+/// One client.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) memory: ClientMemory,
+    pub(super) rights: Rights,
 }
 
 /// Clients and the owners of queues.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
-    memories: BTreeMap<ClientId, ClientMemory>,
+    clients: BTreeMap<ClientId, Client>,
     next: u64,
     /// By queue number less one.
     owners: Vec<Option<Owner>>,
 }
 
 impl Clients {
-    pub(super) fn add(&mut self) -> ClientId {
+    pub(super) fn add(&mut self, rights: Rights) -> ClientId {
         let id = ClientId(self.next);
         self.next += 1;
-        self.memories.insert(id, ClientMemory::new());
+        self.clients.insert(id, Client { memory: ClientMemory::new(), rights });
         id
     }
 
     /// Forgets a client's memory table; returns the queues it still has.
     pub(super) fn remove(&mut self, client: ClientId) -> Vec<QueueId> {
-        self.memories.remove(&client);
+        self.clients.remove(&client);
         (1..)
             .map(QueueId)
             .zip(&self.owners)
@@ -54,22 +81,22 @@ impl Clients {
             .collect()
     }
 
-    pub(super) fn memory(&self, client: ClientId) -> Option<&ClientMemory> {
-        self.memories.get(&client)
+    pub(super) fn get(&self, client: ClientId) -> Option<&Client> {
+        self.clients.get(&client)
     }
 
-    pub(super) fn memory_mut(&mut self, client: ClientId) -> Option<&mut ClientMemory> {
-        self.memories.get_mut(&client)
+    pub(super) fn get_mut(&mut self, client: ClientId) -> Option<&mut Client> {
+        self.clients.get_mut(&client)
     }
 
-    /// The memory that commands of a queue may name.
+    /// Whose queue it is, while the client is there.
     #[inline]
-    pub(super) fn memory_of(&self, queue: QueueId) -> Option<&ClientMemory> {
-        self.memories.get(&self.owner(queue)?.client)
+    pub(super) fn of_queue(&self, queue: QueueId) -> Option<&Client> {
+        self.clients.get(&self.owner(queue)?.client)
     }
 
     #[inline]
-    pub(super) fn bell(&self, queue: QueueId) -> Option<&WakeDescriptor> {
+    pub(super) fn bell(&self, queue: QueueId) -> Option<&Bell> {
         self.owner(queue).map(|owner| &owner.bell)
     }
 
@@ -79,7 +106,7 @@ impl Clients {
         QueueId(u16::try_from(taken + 1).unwrap_or(u16::MAX))
     }
 
-    pub(super) fn own(&mut self, queue: QueueId, client: ClientId, bell: WakeDescriptor) {
+    pub(super) fn own(&mut self, queue: QueueId, client: ClientId, bell: Bell) {
         let place = usize::from(queue.0).saturating_sub(1);
         if self.owners.len() <= place {
             self.owners.resize_with(place + 1, || None);

@@ -77,6 +77,8 @@ statuses! {
     KEY_EXISTS = (0, 0x89, true, "key exists");
     /// The blocks do not hold what they were compared with.
     COMPARE_FAILURE = (2, 0x85, false, "compare failure");
+    /// The client lacks the right to touch this namespace or these blocks.
+    ACCESS_DENIED = (2, 0x86, true, "access denied");
     /// The command names blocks beyond the size of the namespace.
     LBA_OUT_OF_RANGE = (0, 0x80, true, "LBA out of range");
     /// The write would go to blocks that may not be written.
