@@ -54,7 +54,7 @@ enum State {
 struct Writing {
     id: u64,
     encoder: Encoder,
-    /// Next segment of the index; behind the last comes the tail, then nothing.
+    /// Next segment of the index; behind the last come the blocks and the tail, then nothing.
     segment: usize,
     /// Set behind the end of the stream: everything that the index knew then lies below this barrier.
     ended: Option<u64>,
@@ -221,9 +221,9 @@ impl Writing {
     fn fill<M: Media>(&mut self, utl: &mut Utl<M>) {
         while self.encoder.buffered() < PAGE_DATA_BYTES && self.ended.is_none() {
             if self.segment < SEGMENTS {
-                self.encoder.segment(&utl.index, self.segment);
+                self.encoder.segment(&utl.index.hashed, self.segment);
                 self.segment += 1;
-            } else {
+            } else if !self.encoder.run(&utl.index.flat) {
                 self.encoder.end(utl);
                 let barrier = utl.log.position();
                 utl.commit.want_barrier(barrier);

@@ -17,6 +17,9 @@ impl NamespaceId {
     /// The first namespace: what a client sees that never chose one.
     pub const FIRST: Self = Self(1);
 
+    /// Where the table of namespaces lies. No face ever sees it.
+    pub(crate) const SYSTEM: Self = Self(17);
+
     /// Its place in a table of namespaces.
     #[must_use]
     pub const fn index(self) -> usize {
@@ -29,6 +32,8 @@ impl fmt::Display for NamespaceId {
         write!(f, "namespace {}", self.0)
     }
 }
+
+const _: () = assert!(NamespaceId::SYSTEM.index() + 1 == crate::limits::SPACES);
 
 /// A logical block address of a block namespace, in blocks of its format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

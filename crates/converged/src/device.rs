@@ -4,6 +4,7 @@
 //! A turn of [`Device::poll`] goes once through the stages: media answers, operations that were waiting, new operations,
 //! expiry, collection, commit, release. Invariant: nothing in here blocks, sleeps or reads a clock.
 
+mod config;
 mod open;
 mod schedule;
 
@@ -15,7 +16,8 @@ use crate::limits::{
     BATCH_BYTES_MAX, BATCH_WRITES_MAX, KEY_BYTES_MAX, NAMESPACES, OPERATIONS_MAX, VALUE_BYTES_MAX,
 };
 use crate::media::{Media, MediaError};
-use crate::namespace::Namespace;
+use crate::namespace::table::Slot;
+use crate::namespace::{Namespace, NamespaceKind};
 use crate::operation::{Operation, Slab, Work};
 use crate::reads::Waiter;
 use crate::release::Release;
@@ -25,105 +27,8 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use schedule::Schedule;
 
+pub use config::{DeviceConfig, DeviceStats, Durability, VictimPolicy};
 pub use open::{OpenError, OpenReason, Progress, Start};
-
-/// When an acknowledged write of a namespace is safe from a power cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// Before it is acknowledged. Nothing acknowledged is ever lost.
-    Always,
-    /// At most so long after it is acknowledged.
-    Interval(Nanos),
-    /// After the next flush of the namespace that asks for it.
-    OnFlush,
-}
-
-/// How a collection victim is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VictimPolicy {
-    /// The block that was opened first (the UIO paper's).
-    Fifo,
-    /// The block with the fewest live bytes.
-    Greedy,
-}
-
-/// How a device is set up. Every field has a default that suits a laptop.
-#[derive(Clone, Debug)]
-pub struct DeviceConfig {
-    /// Durability of each namespace.
-    pub durability: [Durability; NAMESPACES],
-    /// How collection victims are chosen.
-    pub victim: VictimPolicy,
-    /// Frames of device DRAM (4,608 bytes each): open pages, reads in flight and the page cache.
-    pub frames_max: usize,
-    /// Seed of the key hash; any value, kept for the life of the process.
-    pub hash_seed: u64,
-    /// Bits of the key hash that are used, 60 unless a test wants collisions.
-    pub hash_bits: u32,
-}
-
-impl Default for DeviceConfig {
-    fn default() -> Self {
-        Self {
-            durability: [Durability::Always; NAMESPACES],
-            victim: VictimPolicy::Greedy,
-            frames_max: 16_384,
-            hash_seed: 0x6865_6164,
-            hash_bits: crate::index::HASH_BITS,
-        }
-    }
-}
-
-/// Numbers a running device keeps; monotonic unless the name says otherwise.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct DeviceStats {
-    /// Keys of each namespace now.
-    pub keys: [u64; NAMESPACES],
-    /// Commands completed.
-    pub completed: u64,
-    /// Bytes of records that clients wrote, headers included.
-    pub client_bytes: u64,
-    /// Bytes of pages programmed, data part.
-    pub programmed_bytes: u64,
-    /// Bytes of records that collection moved.
-    pub moved_bytes: u64,
-    /// Blocks erased.
-    pub erases: u64,
-    /// Flushes sent to the media.
-    pub flushes: u64,
-    /// Blocks free now.
-    pub free_blocks: u32,
-    /// Bytes of live records now.
-    pub live_bytes: u64,
-    /// Bytes of tombstones among them.
-    pub tombstone_bytes: u64,
-    /// Bytes of DRAM the index takes now.
-    pub index_bytes: u64,
-    /// Operations that found every page they needed within reach.
-    pub cache_hits: u64,
-    /// Pages that operations had to wait for.
-    pub cache_misses: u64,
-    /// Keys that expired.
-    pub expired: u64,
-    /// Records whose checksum did not match.
-    pub damaged: u64,
-    /// Blocks set aside because a live record in them cannot be read.
-    pub quarantined: u64,
-    /// Commits that made something durable.
-    pub commits: u64,
-    /// Bytes of live records that the medium may hold.
-    pub capacity_bytes: u64,
-    /// Commands answered with "capacity exceeded" because collection found nothing to free.
-    pub no_room: u64,
-    /// Checkpoints completed.
-    pub checkpoints: u64,
-    /// Pages of checkpoints programmed.
-    pub checkpoint_pages: u64,
-    /// Completions waiting for durability now.
-    pub gated: u64,
-    /// Operations in flight now.
-    pub in_flight: u64,
-}
 
 /// The converged device over one medium.
 #[derive(Debug)]
@@ -132,6 +37,7 @@ pub struct Device<M> {
     slab: Slab,
     schedule: Schedule,
     release: Release,
+    /// Of namespaces that do not say themselves.
     durability: [Durability; NAMESPACES],
     interval_due: Option<Nanos>,
     checkpointer: Checkpointer,
@@ -236,6 +142,7 @@ impl<M: Media> Device<M> {
         }
         let durable = self.utl.commit.durable;
         self.tracer.durable(durable, self.now);
+        self.utl.table.advance(durable);
         self.release.advance(durable)
     }
 
@@ -265,7 +172,7 @@ impl<M: Media> Device<M> {
 
     /// What the namespace's durability makes of a gate.
     fn promised(&mut self, namespace: NamespaceId, sequence: Sequence) -> Sequence {
-        match self.durability[namespace.index()] {
+        match self.durability(namespace) {
             Durability::Always => sequence,
             Durability::OnFlush => Sequence(0),
             Durability::Interval(interval) => {
@@ -296,7 +203,7 @@ impl<M: Media> Device<M> {
         self.utl.expiry.next_ms().map(UnixMillis)
     }
 
-    /// Changes a namespace's durability from the next completion on.
+    /// Changes the durability of a namespace that does not say itself, from the next completion on.
     pub fn set_durability(&mut self, namespace: NamespaceId, durability: Durability) {
         if let Some(slot) = self.durability.get_mut(namespace.index()) {
             *slot = durability;
@@ -306,23 +213,42 @@ impl<M: Media> Device<M> {
     /// A namespace's durability.
     #[must_use]
     pub fn durability(&self, namespace: NamespaceId) -> Durability {
-        self.durability.get(namespace.index()).copied().unwrap_or(Durability::Always)
+        let configured = || self.durability.get(namespace.index()).copied().unwrap_or(Durability::Always);
+        self.utl.table.durability(namespace).unwrap_or_else(configured)
     }
 
     /// What a namespace is; `None` when hosts see none under this number.
     #[must_use]
     pub fn namespace(&self, namespace: NamespaceId) -> Option<Namespace> {
+        if namespace.index() >= NAMESPACES {
+            return None;
+        }
         let seen = namespace == NamespaceId::FIRST || self.keys(namespace) > 0;
-        seen.then_some(Namespace::IMPLICIT)
+        match self.utl.table.shown(namespace) {
+            Slot::Implicit => seen.then_some(Namespace::IMPLICIT),
+            Slot::Made(made) => Some(made),
+            Slot::Damaged => None,
+        }
     }
 
     /// Grows whenever what [`namespace`](Self::namespace) says changes.
     #[must_use]
     pub fn namespace_generation(&self) -> u64 {
-        0
+        self.utl.table.generation()
     }
 
-    /// Keys of a namespace.
+    /// How much of a namespace is used, in the unit of its [`size`](Namespace::size): blocks that were written, or bytes of
+    /// records.
+    #[must_use]
+    pub fn namespace_usage(&self, namespace: NamespaceId) -> u64 {
+        let state = self.utl.namespaces.get(namespace.index()).copied().unwrap_or_default();
+        match self.utl.table.get(namespace) {
+            Slot::Made(Namespace { kind: NamespaceKind::Block(_), .. }) => state.keys,
+            _ => state.bytes,
+        }
+    }
+
+    /// Keys of a namespace, or blocks.
     #[must_use]
     pub fn keys(&self, namespace: NamespaceId) -> u64 {
         self.utl.namespaces.get(namespace.index()).map_or(0, |state| state.keys)

@@ -4,6 +4,8 @@
 //! is run again from the start. Nothing has changed when a stall is returned, except how far a list has come.
 //! Invariant: the outcome's gate covers every sequence the command wrote or saw.
 
+mod namespace;
+
 use crate::command::{
     BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Payload,
     Release, Sequence, Sink,
@@ -12,8 +14,10 @@ use crate::index::{Index, KeyHash};
 use crate::limits::LIST_KEYS_MAX;
 use crate::log::Source;
 use crate::media::Media;
-use crate::operation::{Operation, Work};
-use crate::record::{FLAG_BATCH_MORE, FLAG_BATCH_REST, RecordAddress, UNIT_BYTES, record_units};
+use crate::namespace::NamespaceKind;
+use crate::namespace::table::Slot;
+use crate::operation::{Operation, Subject, Work};
+use crate::record::{RecordAddress, UNIT_BYTES, batch_flags, record_units};
 use crate::utl::{Found, NewRecord, Reach, Stall, Utl};
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
@@ -55,6 +59,9 @@ pub(crate) fn execute<M: Media>(utl: &mut Utl<M>, operation: &mut Operation) -> 
     if utl.failed.is_some() && operation.is_write() {
         return Ok(Outcome::status(Status::INTERNAL_ERROR, Sequence(0)));
     }
+    if let Err(status) = suits(utl, operation) {
+        return Ok(Outcome::status(status, Sequence(0)));
+    }
     let command = match &mut operation.work {
         Work::Expire { address } => return expire(utl, hash, *address),
         Work::Command(command) => command,
@@ -79,13 +86,35 @@ pub(crate) fn execute<M: Media>(utl: &mut Utl<M>, operation: &mut Operation) -> 
         Command::Flush => Ok(Outcome { gate: Gate::Durable(utl.applied()), ..Outcome::wrote(utl.applied()) }),
         Command::Fence { up_to } => Ok(Outcome::status(Status::SUCCESS, (*up_to).min(utl.applied()))),
         Command::Clear => clear(utl, namespace),
+        Command::Namespace(change) => namespace::change(utl, namespace, change),
         _ => Ok(Outcome::status(Status::INVALID_OPCODE, Sequence(0))),
+    }
+}
+
+/// Whether the namespace holds what the command works on, else the status that says why not.
+fn suits<M: Media>(utl: &Utl<M>, operation: &Operation) -> Result<(), Status> {
+    let Work::Command(command) = &operation.work else {
+        return Ok(());
+    };
+    let subject = command.subject();
+    match (subject, utl.table.get(operation.namespace)) {
+        (Subject::Table, _) => Ok(()),
+        (_, Slot::Damaged) => Err(Status::NAMESPACE_NOT_READY),
+        (Subject::Anything, _) | (Subject::Keys, Slot::Implicit) => Ok(()),
+        (Subject::Keys, Slot::Made(made)) if made.kind == NamespaceKind::Kv => Ok(()),
+        // The format may have become another since the command was submitted; then its blocks are not those it meant.
+        (Subject::Blocks, Slot::Made(made))
+            if Some(made.kind) == operation.format.map(NamespaceKind::Block) =>
+        {
+            Ok(())
+        }
+        _ => Err(Status::INVALID_NAMESPACE),
     }
 }
 
 fn clear<M: Media>(utl: &mut Utl<M>, namespace: NamespaceId) -> Result<Outcome, Stall> {
     utl.client_room(UNIT_BYTES * 3)?;
-    let (sequence, removed) = utl.clear(namespace);
+    let (sequence, removed) = utl.clear(namespace, 0);
     let mut outcome = Outcome::wrote(sequence);
     outcome.completion.position = u32::try_from(removed).unwrap_or(u32::MAX);
     Ok(outcome)
@@ -163,7 +192,8 @@ fn store<M: Media>(
         expiry_ms: One::expiry_ms(expiry, alive),
         batch: 0,
     };
-    if !utl.has_capacity(record.bytes(), record.bytes(), units_of(found.as_ref())) {
+    let (more, less) = (record.bytes(), units_of(found.as_ref()));
+    if !utl.has_capacity(more, more, less) || !utl.has_quota(one.namespace, more, less) {
         return Ok(Outcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
     utl.client_room(record.bytes())?;
@@ -286,7 +316,7 @@ fn batch<M: Media>(
     let more: usize = effective.iter().map(|(_, write, _)| bytes_of(write)).sum();
     let less = effective.iter().map(|(_, _, found)| units_of(found.as_ref())).sum();
     let largest = effective.iter().map(|(_, write, _)| bytes_of(write)).max().unwrap_or(0);
-    if !utl.has_capacity(largest, more, less) {
+    if !utl.has_capacity(largest, more, less) || !batch_fits_quota(utl, namespace, &effective) {
         return Ok(Outcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
     // Records that do not fit behind one another leave room at the end of a block: an eighth covers it.
@@ -301,13 +331,18 @@ fn batch<M: Media>(
             }
             BatchWrite::Delete { .. } => (None, 0),
         };
-        let more = if place < last { FLAG_BATCH_MORE } else { 0 };
-        let rest = if place > 0 { FLAG_BATCH_REST } else { 0 };
-        let batch = more | rest;
+        let batch = batch_flags(place, last);
         let record = NewRecord { namespace, hash: one.hash, key: one.key, value, expiry_ms, batch };
         wrote = utl.write(&record, found);
     }
     Ok(Outcome::wrote(wrote))
+}
+
+/// Tombstones count against the medium, not against a quota.
+fn batch_fits_quota<M: Media>(utl: &Utl<M>, namespace: NamespaceId, writes: &[Planned<'_>]) -> bool {
+    let stores = writes.iter().filter(|(_, write, _)| matches!(write, BatchWrite::Store { .. }));
+    let more = stores.map(|(_, write, _)| bytes_of(write)).sum();
+    utl.has_quota(namespace, more, writes.iter().map(|(_, _, found)| units_of(found.as_ref())).sum())
 }
 
 fn bytes_of(write: &BatchWrite) -> usize {
@@ -352,7 +387,7 @@ const LIST_AHEAD: usize = 64;
 
 fn list<M: Media>(utl: &Utl<M>, operation: &mut Operation, keys_max: usize) -> Result<Outcome, Stall> {
     let mut next = None;
-    while let Some((hash, _)) = utl.index.next(KeyHash(operation.position.0)) {
+    while let Some((hash, _)) = utl.index.hashed.next(KeyHash(operation.position.0)) {
         if operation.listed.len() >= keys_max {
             next = Some(ListPosition(hash.0));
             break;
@@ -400,7 +435,7 @@ fn list_ahead<M: Media>(
 ) {
     let mut from = hash.0 + 1;
     for _ in 0..LIST_AHEAD {
-        let Some((hash, entry)) = utl.index.next(KeyHash(from)) else {
+        let Some((hash, entry)) = utl.index.hashed.next(KeyHash(from)) else {
             break;
         };
         from = hash.0 + 1;

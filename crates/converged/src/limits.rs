@@ -10,6 +10,10 @@ pub const KV_KEY_BYTES_MAX: usize = 16;
 pub const VALUE_BYTES_MAX: usize = 16 << 20;
 /// Namespaces of a device.
 pub const NAMESPACES: usize = 16;
+/// Key spaces that records may name: the namespaces, and the one that holds their table.
+pub const SPACES: usize = NAMESPACES + 1;
+/// Blocks of the largest block namespace. One may be larger than the medium: space is taken as blocks are written.
+pub const NAMESPACE_BLOCKS_MAX: u64 = 1 << 36;
 /// Commands in flight in a device.
 pub const OPERATIONS_MAX: usize = 8_192;
 /// Writes in one all-or-nothing batch.

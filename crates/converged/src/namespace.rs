@@ -6,7 +6,9 @@
 //!
 //! Numbers go from 1 to [`NAMESPACES`](crate::limits::NAMESPACES). One that nobody made is *implicit*: a key space
 //! without limits that RESP databases may use and NVMe hosts see as soon as it holds a key (number 1: always). Creation
-//! takes the lowest implicit number without keys.
+//! takes the lowest implicit number without keys from 2 on, and a setting makes an implicit namespace one that was made.
+
+pub(crate) mod table;
 
 use crate::device::Durability;
 
@@ -94,9 +96,10 @@ pub enum NamespaceChange {
     Create(Namespace),
     /// Remove it with everything it holds.
     Delete,
-    /// Change its size or quota; shrinking a block namespace removes what lies behind.
+    /// Change its size or quota; shrinking a block namespace removes what lies behind, which must not be more blocks
+    /// than one batch has writes ([`BATCH_WRITES_MAX`](crate::limits::BATCH_WRITES_MAX)): deallocate others first.
     Resize(u64),
-    /// Remove everything it holds, and give it this kind.
+    /// Remove everything it holds, and give it this kind. Its size in bytes stays what it was.
     Format(NamespaceKind),
     /// Change what it promises.
     Durability(Option<Durability>),

@@ -7,6 +7,8 @@ use crate::command::{BatchWrite, Command, Completion, FaceId, ListPosition, List
 use crate::index::{KeyHash, KeyHasher};
 use crate::limits::OPERATIONS_MAX;
 use crate::media::PageAddress;
+use crate::namespace::BlockFormat;
+use crate::namespace::table::place;
 use crate::record::RecordAddress;
 use headwater_host::clock::Nanos;
 
@@ -22,6 +24,42 @@ pub(crate) enum Work {
     },
 }
 
+/// What a command works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// Keys of a key space.
+    Keys,
+    /// Blocks of a block namespace.
+    Blocks,
+    /// A namespace as a whole, of either kind.
+    Anything,
+    /// The table of namespaces.
+    Table,
+}
+
+impl Command {
+    /// What it works on.
+    #[inline]
+    pub(crate) const fn subject(&self) -> Subject {
+        match self {
+            Self::Store { .. }
+            | Self::Retrieve { .. }
+            | Self::Exist { .. }
+            | Self::Delete { .. }
+            | Self::Batch { .. }
+            | Self::List { .. } => Subject::Keys,
+            Self::Read { .. }
+            | Self::Write { .. }
+            | Self::Deallocate { .. }
+            | Self::Compare { .. }
+            | Self::Verify { .. }
+            | Self::Copy { .. } => Subject::Blocks,
+            Self::Flush | Self::Fence { .. } | Self::Clear => Subject::Anything,
+            Self::Namespace(_) => Subject::Table,
+        }
+    }
+}
+
 /// One operation.
 #[derive(Debug)]
 pub(crate) struct Operation {
@@ -29,6 +67,8 @@ pub(crate) struct Operation {
     pub(crate) token: u64,
     pub(crate) namespace: NamespaceId,
     pub(crate) work: Work,
+    /// The format by which its blocks were counted.
+    pub(crate) format: Option<BlockFormat>,
     /// Of the one key, or of the first of a batch.
     pub(crate) hash: KeyHash,
     /// Of every key of a batch, each once; empty otherwise.
@@ -53,6 +93,7 @@ impl Operation {
             token,
             namespace,
             work,
+            format: None,
             hash: KeyHash(0),
             hashes: Vec::new(),
             missing: 0,
@@ -81,6 +122,8 @@ impl Operation {
                 self.hashes.dedup();
             }
             Command::List { from, .. } => self.position = *from,
+            // Changes of the table keep their order, whichever namespace they are for.
+            Command::Namespace(_) => self.hash = place(NamespaceId::SYSTEM),
             _ => {}
         }
     }
@@ -206,9 +249,17 @@ impl Operation {
                 | Command::Batch { .. }
                 | Command::Flush
                 | Command::Fence { .. }
-                | Command::Clear => true,
-                Command::Retrieve { .. } | Command::Exist { .. } | Command::List { .. } => false,
-                _ => false,
+                | Command::Clear
+                | Command::Write { .. }
+                | Command::Deallocate { .. }
+                | Command::Copy { .. }
+                | Command::Namespace(_) => true,
+                Command::Retrieve { .. }
+                | Command::Exist { .. }
+                | Command::List { .. }
+                | Command::Read { .. }
+                | Command::Compare { .. }
+                | Command::Verify { .. } => false,
             },
         }
     }

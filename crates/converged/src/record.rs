@@ -3,8 +3,8 @@
 //! In: header bytes from a page. Out: a checked [`RecordHeader`], or the reason why these bytes are not one.
 //! Invariant: what [`RecordHeader::decode`] accepts has lengths inside the limits, so nothing behind it can overflow.
 
-use crate::command::{NamespaceId, Sequence};
-use crate::limits::{NAMESPACES, VALUE_BYTES_MAX};
+use crate::command::{Lba, NamespaceId, Sequence};
+use crate::limits::{SPACES, VALUE_BYTES_MAX};
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use std::fmt;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -30,9 +30,21 @@ pub const FLAG_CHAINED: u8 = 4;
 pub const FLAG_CLEAR: u8 = 8;
 /// Part of an all-or-nothing batch, and not its first record.
 pub const FLAG_BATCH_REST: u8 = 16;
+/// The key is a logical block address, 8 bytes.
+pub const FLAG_LBA: u8 = 32;
+/// Bytes of such a key.
+pub const LBA_BYTES: usize = size_of::<Lba>();
 /// Part of a batch of more than one record.
 pub const FLAGS_BATCH: u8 = FLAG_BATCH_MORE | FLAG_BATCH_REST;
-const FLAGS_KNOWN: u8 = FLAG_TOMBSTONE | FLAGS_BATCH | FLAG_CHAINED | FLAG_CLEAR;
+const FLAGS_KNOWN: u8 = FLAG_TOMBSTONE | FLAGS_BATCH | FLAG_CHAINED | FLAG_CLEAR | FLAG_LBA;
+
+/// The flags of the record at `place` of an all-or-nothing batch whose last record is at `last`.
+#[must_use]
+#[inline]
+pub const fn batch_flags(place: usize, last: usize) -> u8 {
+    let more = if place < last { FLAG_BATCH_MORE } else { 0 };
+    more | if place > 0 { FLAG_BATCH_REST } else { 0 }
+}
 
 /// Where a record's header lies, in units of 16 bytes over the data areas of the whole medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -173,7 +185,8 @@ impl RecordHeader {
             sequence: Sequence(layout.sequence.get()),
             expiry_ms: layout.expiry_ms.get(),
         };
-        if header.namespace.0 == 0 || usize::from(header.namespace.0) > NAMESPACES {
+        let system = header.namespace == NamespaceId::SYSTEM;
+        if header.namespace.index() >= SPACES || system && !header.is_block() {
             return Err(RecordError::Field("namespace"));
         }
         if header.flags & !FLAGS_KNOWN != 0 {
@@ -182,7 +195,8 @@ impl RecordHeader {
         if header.value_bytes as usize > VALUE_BYTES_MAX {
             return Err(RecordError::Field("value length"));
         }
-        if (header.key_bytes == 0) != header.is_clear() {
+        let lba_fits = !header.is_block() || usize::from(header.key_bytes) == LBA_BYTES;
+        if (header.key_bytes == 0) != header.is_clear() || !lba_fits {
             return Err(RecordError::Field("key length"));
         }
         if header.sequence.0 == 0 {
@@ -240,6 +254,21 @@ impl RecordHeader {
         self.flags & FLAG_CLEAR != 0
     }
 
+    /// Whether the record's key is a logical block address.
+    #[must_use]
+    #[inline]
+    pub const fn is_block(&self) -> bool {
+        self.flags & FLAG_LBA != 0
+    }
+
+    /// The logical block that a record with this key holds; `None` for any other key.
+    #[must_use]
+    #[inline]
+    pub fn lba(&self, key: &[u8]) -> Option<Lba> {
+        let bytes = key.try_into().ok().filter(|_| self.is_block())?;
+        Some(Lba(u64::from_le_bytes(bytes)))
+    }
+
     /// Whether the record no longer exists at this wall time.
     #[must_use]
     #[inline]
@@ -293,10 +322,22 @@ mod tests {
             (RecordHeader { flags: 0x80, ..header() }, "flags"),
             (RecordHeader { value_bytes: u32::MAX, ..header() }, "value length"),
             (RecordHeader { key_bytes: 0, ..header() }, "key length"),
+            (RecordHeader { flags: FLAG_LBA, ..header() }, "key length"),
             (RecordHeader { sequence: Sequence(0), ..header() }, "sequence"),
         ] {
             assert_eq!(RecordHeader::decode(&change.encode()), Err(RecordError::Field(field)));
         }
+    }
+
+    #[test]
+    fn a_block_is_named_by_its_address() {
+        let block = RecordHeader { flags: FLAG_LBA, key_bytes: 8, ..header() };
+        assert_eq!(RecordHeader::decode(&block.encode()), Ok(block));
+        assert_eq!(block.lba(&[1, 2, 0, 0, 0, 0, 0, 0]), Some(Lba(0x201)));
+        assert_eq!(block.lba(&[1]), None);
+        assert_eq!(header().lba(&[0; 8]), None);
+        let table = RecordHeader { namespace: NamespaceId::SYSTEM, ..block };
+        assert_eq!(RecordHeader::decode(&table.encode()), Ok(table));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! 2. The newest whole checkpoint, if any, gives the index as it was ([`load`]).
 //! 3. Every block of the log from the checkpoint on is scanned, page by page ([`scan`]).
 //! 4. Of each key the record with the highest sequence wins; incomplete batches are set aside ([`replay`]).
+//! 5. The records of the system namespace say what each namespace is ([`table`]).
 //!
 //! Invariant: the result depends on the medium's bytes alone, and running it twice gives the same.
 
@@ -13,6 +14,7 @@ mod load;
 mod replay;
 mod scan;
 mod survey;
+mod table;
 
 use crate::command::Sequence;
 use crate::device::{DeviceConfig, Progress};
@@ -60,6 +62,7 @@ pub(crate) fn recover<M: Media>(
         load::adopt(utl, &survey, &scanned, decoded.as_ref(), &recovered.checkpoint_blocks);
     recovered.debris.extend(&scanned.suspect);
     replay::replay(utl, scanned, decoded.as_ref(), &mut recovered, now, progress)?;
+    table::table(utl, now)?;
     Ok(recovered)
 }
 

@@ -20,12 +20,15 @@ use crate::commit::{Commit, CommitState, FLUSH_TOKEN, Target};
 use crate::device::{DeviceConfig, DeviceStats};
 use crate::dram::Dram;
 use crate::expiry::ExpiryQueue;
-use crate::index::{HashedIndex, Index, KeyHasher};
-use crate::limits::NAMESPACES;
+use crate::index::{CompositeIndex, Entry, Index, KeyHasher};
+use crate::limits::SPACES;
 use crate::log::{Log, program_id};
 use crate::media::geometry::{BLOCK_DATA_BYTES, Geometry, PAGE_DATA_BYTES, PageAddress};
 use crate::media::{BlockId, Media, MediaDone, MediaOp, MediaToken, MediaTraits};
+use crate::namespace::NamespaceKind;
+use crate::namespace::table::{Slot, Table};
 use crate::reads::{Reads, Waiter, read_page};
+use crate::record::UNIT_BYTES;
 use headwater_host::clock::Nanos;
 
 /// Blocks that only the collector may open.
@@ -50,10 +53,26 @@ pub(crate) enum Stall {
 /// What is kept of a namespace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NamespaceState {
-    /// Keys that exist.
+    /// Keys, or blocks, that exist.
     pub(crate) keys: u64,
+    /// Bytes of their records.
+    pub(crate) bytes: u64,
     /// Records below this sequence were removed by a clear.
     pub(crate) cleared: Sequence,
+}
+
+impl NamespaceState {
+    /// A key or block came to exist with this record.
+    pub(crate) fn add(&mut self, entry: Entry) {
+        self.keys += 1;
+        self.bytes += u64::from(entry.units) * UNIT_BYTES as u64;
+    }
+
+    /// It ceased to exist.
+    pub(crate) fn remove(&mut self, entry: Entry) {
+        self.keys -= 1;
+        self.bytes -= u64::from(entry.units) * UNIT_BYTES as u64;
+    }
 }
 
 /// The translation layer over one medium.
@@ -65,10 +84,11 @@ pub(crate) struct Utl<M> {
     pub(crate) dram: Dram,
     pub(crate) blocks: Blocks,
     pub(crate) log: Log,
-    pub(crate) index: HashedIndex,
+    pub(crate) index: CompositeIndex,
     pub(crate) hasher: KeyHasher,
     pub(crate) expiry: ExpiryQueue,
-    pub(crate) namespaces: [NamespaceState; NAMESPACES],
+    pub(crate) namespaces: [NamespaceState; SPACES],
+    pub(crate) table: Table,
     pub(crate) reads: Reads,
     pub(crate) commit: Commit,
     pub(crate) collector: Collector,
@@ -101,10 +121,11 @@ impl<M: Media> Utl<M> {
             dram: Dram::new(geometry, config.frames_max),
             blocks: Blocks::new(geometry),
             log: Log::new(traits.guard_pages, traits.addressable),
-            index: HashedIndex::new(),
+            index: CompositeIndex::default(),
             hasher: KeyHasher::new(config.hash_seed, config.hash_bits),
             expiry: ExpiryQueue::default(),
-            namespaces: [NamespaceState::default(); NAMESPACES],
+            namespaces: [NamespaceState::default(); SPACES],
+            table: Table::default(),
             reads: Reads::default(),
             commit: Commit::new(Sequence(0), Sequence(0), 0),
             collector: Collector::new(config.victim),
@@ -163,9 +184,25 @@ impl<M: Media> Utl<M> {
         blocks * BLOCK_DATA_BYTES as u64 / 32 * 31
     }
 
-    /// Keys of a namespace.
-    pub(crate) fn namespace_mut(&mut self, namespace: NamespaceId) -> &mut NamespaceState {
-        &mut self.namespaces[namespace.index()]
+    /// Changes what is counted of a namespace.
+    pub(crate) fn count(&mut self, namespace: NamespaceId, change: impl FnOnce(&mut NamespaceState)) {
+        let state = &mut self.namespaces[namespace.index()];
+        let was_empty = state.keys == 0;
+        change(state);
+        if was_empty != (state.keys == 0) {
+            self.table.turned(namespace);
+        }
+    }
+
+    /// Whether the records of a key space may grow by `more` bytes and shrink by `less`, its quota being what it is.
+    pub(crate) fn has_quota(&self, namespace: NamespaceId, more: usize, less: usize) -> bool {
+        match self.table.get(namespace) {
+            Slot::Made(made) if made.size > 0 && made.kind == NamespaceKind::Kv => {
+                let bytes = self.namespaces[namespace.index()].bytes;
+                more <= less || bytes + more as u64 <= made.size + less as u64
+            }
+            _ => true,
+        }
     }
 
     /// Runs everything between memory and media as far as it goes: filled pages, reads, erases, commits. Returns whether

@@ -4,9 +4,9 @@
 //! only if its last four bytes are the CRC-32C of all before them, and then only if every part is whole.
 
 use crate::blocks::{Block, BlockState};
-use crate::command::Sequence;
+use crate::command::{NamespaceId, Sequence};
 use crate::index::hashed::{ENTRY_BYTES, HashedIndex, SEGMENTS, decode_entry, encode_entry};
-use crate::index::{Entry, Index, KeyHash};
+use crate::index::{Entry, FlatIndex, Index, KeyHash, Lifetime};
 use crate::limits::NAMESPACES;
 use crate::media::{BlockId, Media};
 use crate::record::RecordAddress;
@@ -17,8 +17,12 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const MAGIC: [u8; 4] = *b"HWCK";
-/// Version of the format.
-pub(crate) const CHECKPOINT_VERSION: u32 = 1;
+/// Version of the format without blocks: what a device writes that has none, so that an older program can read it.
+pub(crate) const CHECKPOINT_VERSION_KEYS: u32 = 1;
+/// Version of the format with blocks.
+pub(crate) const CHECKPOINT_VERSION: u32 = 2;
+/// Blocks that are written together.
+const RUN_ENTRIES: usize = 512;
 /// Pages of one checkpoint are numbered in so many bits.
 const PART_BITS: u32 = 32;
 
@@ -71,6 +75,8 @@ const _: () = assert!(size_of::<CheckpointBlockLayout>() == 48);
 pub(crate) struct Encoder {
     buffer: VecDeque<u8>,
     crc: u32,
+    /// The place from which blocks go on; `None` when the stream has no part for them, or it is complete.
+    blocks_from: Option<KeyHash>,
 }
 
 impl Encoder {
@@ -86,13 +92,17 @@ impl Encoder {
 
     /// A stream with its head, its namespaces and its block table.
     pub(crate) fn begin<M: Media>(utl: &Utl<M>, id: u64, start_order: u64) -> Self {
-        let mut encoder = Self { buffer: VecDeque::new(), crc: 0 };
+        // What comes into a flat index that was empty now lies in the part of the log that will be replayed.
+        let has_blocks = !utl.index.flat.is_empty();
+        let version = if has_blocks { CHECKPOINT_VERSION } else { CHECKPOINT_VERSION_KEYS };
+        let blocks_from = has_blocks.then_some(KeyHash::PLACES);
+        let mut encoder = Self { buffer: VecDeque::new(), crc: 0, blocks_from };
         let closed = |block: &Block| !block.checkpoint && block.order != 0 && block.order < start_order;
         let blocks = utl.blocks.iter().filter(|(_, block)| closed(block)).count();
         let (hash_seed, hash_mask) = utl.hasher.parts();
         let head = CheckpointHeadLayout {
             magic: MAGIC,
-            version: U32::new(CHECKPOINT_VERSION),
+            version: U32::new(version),
             id: U64::new(id),
             start_order: U64::new(start_order),
             sequence: U64::new(utl.applied().0),
@@ -103,7 +113,7 @@ impl Encoder {
             segments: U32::new(u32::try_from(SEGMENTS).unwrap_or(u32::MAX)),
         };
         encoder.push(head.as_bytes());
-        for namespace in &utl.namespaces {
+        for namespace in utl.namespaces.iter().take(NAMESPACES) {
             encoder.push(&namespace.cleared.0.to_le_bytes());
         }
         for (number, block) in utl.blocks.iter().filter(|(_, block)| closed(block)) {
@@ -129,6 +139,26 @@ impl Encoder {
         for (hash, entry) in entries {
             self.push(&encode_entry(hash, entry));
         }
+    }
+
+    /// The next run of blocks, and behind the last an empty one. False when there is nothing more to write.
+    pub(crate) fn run(&mut self, index: &FlatIndex) -> bool {
+        let Some(from) = self.blocks_from else { return false };
+        let mut run = Vec::with_capacity(RUN_ENTRIES);
+        let mut next = Some(from);
+        while let Some((place, entry)) =
+            next.filter(|_| run.len() < RUN_ENTRIES).and_then(|from| index.next(from))
+        {
+            run.push((place, entry));
+            next = Some(KeyHash(place.0 + 1));
+        }
+        self.push(&u32::try_from(run.len()).unwrap_or(u32::MAX).to_le_bytes());
+        for (place, entry) in &run {
+            self.push(&place.0.to_le_bytes());
+            self.push(&encode_entry(KeyHash(0), Entry { namespace: NamespaceId::FIRST, ..*entry })[8..]);
+        }
+        self.blocks_from = next.filter(|_| !run.is_empty());
+        true
     }
 
     /// The expiries and the checksum.
@@ -178,6 +208,7 @@ pub(crate) struct Decoded {
     pub(crate) durable: Sequence,
     pub(crate) hasher: (u64, u64),
     pub(crate) cleared: [Sequence; NAMESPACES],
+    pub(crate) flat: Vec<(KeyHash, Entry)>,
     pub(crate) blocks: Vec<(BlockId, Block)>,
     pub(crate) segments: Vec<Vec<(KeyHash, Entry)>>,
     pub(crate) expiries: Vec<(u64, KeyHash, RecordAddress)>,
@@ -207,7 +238,7 @@ pub(crate) fn decode(stream: &[u8]) -> Option<Decoded> {
     let mut reader = Reader(body);
     let head: CheckpointHeadLayout = reader.take()?;
     if head.magic != MAGIC
-        || head.version.get() != CHECKPOINT_VERSION
+        || !(CHECKPOINT_VERSION_KEYS..=CHECKPOINT_VERSION).contains(&head.version.get())
         || head.segments.get() as usize != SEGMENTS
     {
         return None;
@@ -218,6 +249,7 @@ pub(crate) fn decode(stream: &[u8]) -> Option<Decoded> {
     }
     let blocks = (0..head.blocks.get()).map(|_| decode_block(&mut reader)).collect::<Option<Vec<_>>>()?;
     let segments = (0..SEGMENTS).map(|_| decode_segment(&mut reader)).collect::<Option<Vec<_>>>()?;
+    let flat = if head.version.get() == CHECKPOINT_VERSION { decode_runs(&mut reader)? } else { Vec::new() };
     let count = reader.take::<U64>()?.get();
     let expiries = (0..count).map(|_| decode_expiry(&mut reader)).collect::<Option<Vec<_>>>()?;
     reader.0.is_empty().then_some(Decoded {
@@ -228,6 +260,7 @@ pub(crate) fn decode(stream: &[u8]) -> Option<Decoded> {
         cleared,
         blocks,
         segments,
+        flat,
         expiries,
     })
 }
@@ -255,6 +288,29 @@ fn decode_segment(reader: &mut Reader<'_>) -> Option<Vec<(KeyHash, Entry)>> {
     let bytes = reader.bytes(count.checked_mul(ENTRY_BYTES)?)?;
     let (entries, _) = bytes.as_chunks::<ENTRY_BYTES>();
     Some(entries.iter().map(|entry| decode_entry(*entry)).collect())
+}
+
+/// The blocks, up to the empty run.
+fn decode_runs(reader: &mut Reader<'_>) -> Option<Vec<(KeyHash, Entry)>> {
+    let mut flat = Vec::new();
+    loop {
+        let count = reader.take::<U32>()?.get() as usize;
+        if count == 0 {
+            return Some(flat);
+        }
+        let bytes = reader.bytes(count.checked_mul(ENTRY_BYTES)?)?;
+        let (entries, _) = bytes.as_chunks::<ENTRY_BYTES>();
+        for entry in entries {
+            let [place, _]: [U64; 2] = zerocopy::transmute!(*entry);
+            let place = KeyHash(place.get());
+            let (_, mut found) = decode_entry(*entry);
+            found.namespace = place.block().0;
+            if !FlatIndex::holds(place) || found.units == 0 || found.lifetime == Lifetime::Limited {
+                return None;
+            }
+            flat.push((place, found));
+        }
+    }
 }
 
 fn decode_expiry(reader: &mut Reader<'_>) -> Option<(u64, KeyHash, RecordAddress)> {

@@ -7,7 +7,7 @@ use crate::blocks::{Block, BlockState, EPOCH_SHIFT};
 use crate::checkpoint::stream::{Decoded, decode, split_part};
 use crate::command::Sequence;
 use crate::device::Progress;
-use crate::index::{Entry, KeyHash};
+use crate::index::{Entry, Index, KeyHash};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::media::{Media, MediaError};
 use crate::page::{PageKind, PageSpare};
@@ -163,10 +163,16 @@ pub(super) fn index<M: Media>(utl: &mut Utl<M>, decoded: &Decoded, cleared: &[bo
             && utl.blocks.get(block).order < decoded.start_order
             && !utl.blocks.get(block).checkpoint
     };
+    // Places that no namespace can have were refused when the stream was decoded.
+    for (place, entry) in decoded.flat.iter().filter(|(_, entry)| counts(entry)) {
+        if utl.index.find(*place, 0).is_none() {
+            utl.index.insert(*place, *entry);
+        }
+    }
     for (number, entries) in decoded.segments.iter().enumerate() {
         let kept: Vec<(KeyHash, Entry)> =
             entries.iter().filter(|(_, entry)| counts(entry)).copied().collect();
         // Segments are written in order; one that is not was damaged in a way the checksum missed, and is left out.
-        let _ = utl.index.load_segment(number, &kept);
+        let _ = utl.index.hashed.load_segment(number, &kept);
     }
 }

@@ -10,7 +10,7 @@ use crate::command::Sequence;
 use crate::commit::Commit;
 use crate::device::Progress;
 use crate::index::{Entry, Index, KeyHash, Lifetime};
-use crate::limits::NAMESPACES;
+use crate::limits::SPACES;
 use crate::media::{Media, MediaError, PageAddress};
 use crate::record::{
     FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH, RecordAddress, UNIT_BYTES,
@@ -95,8 +95,8 @@ fn discard_incomplete(lines: &mut Vec<Line>, durable: Sequence, recovered: &mut 
 }
 
 /// Raises each namespace's clear sequence; says which were cleared after the checkpoint began.
-fn clears<M: Media>(utl: &mut Utl<M>, lines: &[Line], decoded: Option<&Decoded>) -> [bool; NAMESPACES] {
-    let mut cleared = [false; NAMESPACES];
+fn clears<M: Media>(utl: &mut Utl<M>, lines: &[Line], decoded: Option<&Decoded>) -> [bool; SPACES] {
+    let mut cleared = [false; SPACES];
     if let Some(decoded) = decoded {
         for (state, sequence) in utl.namespaces.iter_mut().zip(decoded.cleared) {
             state.cleared = sequence;
@@ -173,7 +173,7 @@ fn base_of<M: Media>(
         let Some((header, key)) = read else {
             return Ok(Some((Found { entry, header: None }, Sequence(0))));
         };
-        if utl.hasher.digest(line.namespace, &key) == line.digest {
+        if utl.hasher.digest_of(&header, &key) == line.digest {
             return Ok(Some((Found { entry, header: Some(header) }, header.sequence)));
         }
     }
@@ -210,7 +210,7 @@ fn bring_in<M: Media>(utl: &mut Utl<M>, pages: Vec<PageAddress>, now: &mut Nanos
 }
 
 /// Asks until every page that is needed is within reach.
-fn reach<M: Media, T>(
+pub(super) fn reach<M: Media, T>(
     utl: &mut Utl<M>,
     now: &mut Nanos,
     ask: impl Fn(&Utl<M>) -> Result<T, Stall>,
@@ -235,7 +235,7 @@ fn account<M: Media>(utl: &mut Utl<M>, decoded: Option<&Decoded>) {
             };
             utl.blocks.add_live(entry.address, entry.units);
             utl.reserve_for(entry.units as usize * UNIT_BYTES);
-            utl.namespaces[entry.namespace.index()].keys += 1;
+            utl.namespaces[entry.namespace.index()].add(entry);
         }
         from = KeyHash(hash.0 + 1);
     }

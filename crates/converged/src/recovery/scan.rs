@@ -9,7 +9,7 @@ use super::survey::Survey;
 use crate::blocks::{Block, BlockState};
 use crate::command::{NamespaceId, Sequence};
 use crate::device::Progress;
-use crate::index::KeyHash;
+use crate::index::{FlatIndex, KeyHash};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::media::{Media, MediaError};
 use crate::page::{NO_RECORD, PageKind, PageSpare};
@@ -262,9 +262,14 @@ impl Scanner<'_> {
             return false;
         };
         let key = &bytes[HEADER_BYTES..HEADER_BYTES + usize::from(header.key_bytes)];
+        let hash = self.hasher.hash_of(&header, key);
+        if hash.is_place() && !FlatIndex::holds(hash) {
+            self.damage(address.block());
+            return false;
+        }
         self.found.lines.push(Line {
-            digest: self.hasher.digest(header.namespace, key),
-            hash: self.hasher.hash(header.namespace, key),
+            digest: self.hasher.digest_of(&header, key),
+            hash,
             sequence: header.sequence,
             order,
             address,

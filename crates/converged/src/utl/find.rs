@@ -280,13 +280,13 @@ impl<M: Media> Utl<M> {
         Ok((taken, crc))
     }
 
-    /// The hash of a record's key.
+    /// The hash of a record's key, or its place.
     #[inline]
     pub(crate) fn hash_of(&self, entry: Entry, header: &RecordHeader) -> Result<KeyHash, Stall> {
         let key_bytes = usize::from(header.key_bytes);
         match Gather::new(self, entry.address, HEADER_BYTES, key_bytes).next() {
-            Some(Ok(key)) if key.len() == key_bytes => Ok(self.hasher.hash(header.namespace, key)),
-            _ => Ok(self.hasher.hash(header.namespace, &self.key_of(entry, header)?)),
+            Some(Ok(key)) if key.len() == key_bytes => Ok(self.hasher.hash_of(header, key)),
+            _ => Ok(self.hasher.hash_of(header, &self.key_of(entry, header)?)),
         }
     }
 

@@ -3,12 +3,12 @@
 //! In: a new record and the one it replaces. Out: its sequence. Invariant: an append and its index change happen
 //! together, so nobody ever sees one without the other.
 
-use super::{Found, Stall, Utl};
+use super::{Found, NamespaceState, Stall, Utl};
 use crate::command::{NamespaceId, Sequence};
 use crate::index::{Entry, Index, KeyHash, Lifetime};
 use crate::log::{Checksum, Source};
 use crate::media::Media;
-use crate::record::{FLAG_CLEAR, FLAG_TOMBSTONE, RecordHeader, UNIT_BYTES, record_units};
+use crate::record::{FLAG_CLEAR, FLAG_LBA, FLAG_TOMBSTONE, RecordHeader, UNIT_BYTES, record_units};
 
 /// A record to be written, with everything but its sequence.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,8 @@ impl<M: Media> Utl<M> {
     )]
     pub(crate) fn write(&mut self, new: &NewRecord<'_>, old: Option<Found>) -> Sequence {
         let value = new.value.unwrap_or(Source::Bytes(&[]));
-        let flags = new.batch | if new.value.is_none() { FLAG_TOMBSTONE } else { 0 };
+        let gone = if new.value.is_none() { FLAG_TOMBSTONE } else { 0 };
+        let flags = new.batch | gone | if new.hash.is_place() { FLAG_LBA } else { 0 };
         let header = RecordHeader {
             crc: 0,
             flags,
@@ -76,7 +77,7 @@ impl<M: Media> Utl<M> {
             if let Some(old) = old {
                 self.index.remove(new.hash, old.entry.address);
                 self.forget_record(new.hash, old);
-                self.namespace_mut(new.namespace).keys -= 1;
+                self.count(new.namespace, |state| state.remove(old.entry));
             }
         }
         header.sequence
@@ -91,10 +92,14 @@ impl<M: Media> Utl<M> {
                     "the record found is no longer in the index, though nothing ran in between"
                 );
                 self.forget_record(hash, old);
+                self.count(entry.namespace, |state| {
+                    state.remove(old.entry);
+                    state.add(entry);
+                });
             }
             None => {
                 self.index.insert(hash, entry);
-                self.namespace_mut(entry.namespace).keys += 1;
+                self.count(entry.namespace, |state| state.add(entry));
             }
         }
     }
@@ -111,12 +116,13 @@ impl<M: Media> Utl<M> {
         }
     }
 
-    /// Removes every key of a namespace by one record, and returns how many there were.
-    pub(crate) fn clear(&mut self, namespace: NamespaceId) -> (Sequence, u64) {
+    /// Removes every key and block of a namespace by one record, and returns how many there were. `batch` is the record's
+    /// place in an all-or-nothing batch, as in [`NewRecord`].
+    pub(crate) fn clear(&mut self, namespace: NamespaceId, batch: u8) -> (Sequence, u64) {
         let sequence = self.log.sequence_next();
         let header = RecordHeader {
             crc: 0,
-            flags: FLAG_CLEAR,
+            flags: FLAG_CLEAR | batch,
             key_bytes: 0,
             value_bytes: 0,
             namespace,
@@ -127,9 +133,25 @@ impl<M: Media> Utl<M> {
         self.log.advance();
         self.blocks.add_tombstone(address, header.units(), sequence);
         self.last_removal = sequence;
-        let mut removed = 0;
+        let removed = self.namespaces[namespace.index()].keys;
+        let blocks = &mut self.blocks;
+        let mut flat = 0;
+        self.index.flat.drain(namespace, |entry| {
+            blocks.remove_live(entry.address, entry.units);
+            flat += 1;
+        });
+        if flat < removed {
+            self.clear_keys(namespace);
+        }
+        self.count(namespace, |state| {
+            *state = NamespaceState { cleared: sequence, ..NamespaceState::default() }
+        });
+        (sequence, removed)
+    }
+
+    fn clear_keys(&mut self, namespace: NamespaceId) {
         let mut from = KeyHash(0);
-        while let Some((hash, _)) = self.index.next(from) {
+        while let Some((hash, _)) = self.index.hashed.next(from) {
             let doomed: Vec<Entry> = (0..)
                 .map_while(|nth| self.index.find(hash, nth))
                 .filter(|entry| entry.namespace == namespace)
@@ -137,15 +159,10 @@ impl<M: Media> Utl<M> {
             for entry in doomed {
                 self.index.remove(hash, entry.address);
                 self.blocks.remove_live(entry.address, entry.units);
-                removed += 1;
             }
             from = KeyHash(hash.0 + 1);
         }
         let index = &self.index;
         self.expiry.retain(|hash, address| index.contains(hash, address));
-        let state = self.namespace_mut(namespace);
-        state.keys = 0;
-        state.cleared = sequence;
-        (sequence, removed)
     }
 }

@@ -95,6 +95,12 @@ statuses! {
     INVALID_QUEUE_ID = (1, 0x01, true, "invalid queue identifier");
     /// The queue size is zero or above the limit.
     INVALID_QUEUE_SIZE = (1, 0x02, true, "invalid queue size");
+    /// The format that was asked for is not supported.
+    INVALID_FORMAT = (1, 0x0A, true, "invalid format");
+    /// Every namespace number is taken.
+    NAMESPACE_ID_UNAVAILABLE = (1, 0x16, true, "namespace identifier unavailable");
+    /// A block's record is damaged; its data is lost.
+    UNRECOVERED_READ_ERROR = (2, 0x81, true, "unrecovered read error");
     /// The stored record is not the one the command named (vendor specific; store with a sequence condition).
     SEQUENCE_MISMATCH = (7, 0xC0, true, "the key changed since it was read");
 }

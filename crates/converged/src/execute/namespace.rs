@@ -1,0 +1,177 @@
+//! Changes of the table of namespaces.
+//!
+//! In: a change. Out: one all-or-nothing batch of the log: the table's record, and what the change takes away with it.
+//! Invariant: no power cut leaves a namespace that was changed and not emptied, or emptied and not changed.
+
+use super::{Gate, Outcome};
+use crate::command::{Lba, NamespaceId, Sequence};
+use crate::index::{Index, KeyHash};
+use crate::limits::{BATCH_WRITES_MAX, NAMESPACE_BLOCKS_MAX, NAMESPACES};
+use crate::log::Source;
+use crate::media::Media;
+use crate::namespace::table::{NAMESPACE_BYTES, Slot, encode, place};
+use crate::namespace::{Namespace, NamespaceChange, NamespaceKind};
+use crate::record::{HEADER_BYTES, LBA_BYTES, UNIT_BYTES, batch_flags, record_units};
+use crate::utl::{Found, NewRecord, Stall, Utl};
+use headwater_nvme::spec::status::Status;
+
+/// What a change comes to.
+struct Plan {
+    number: NamespaceId,
+    slot: Slot,
+    /// What else goes.
+    removal: Removal,
+}
+
+enum Removal {
+    Nothing,
+    Everything,
+    /// These blocks, which lie behind the new end.
+    Blocks(Vec<Lba>),
+}
+
+/// Carries out a change.
+pub(super) fn change<M: Media>(
+    utl: &mut Utl<M>,
+    namespace: NamespaceId,
+    change: &NamespaceChange,
+) -> Result<Outcome, Stall> {
+    let plan = match plan(utl, namespace, change) {
+        Ok(plan) => plan,
+        Err(status) => return Ok(Outcome::status(status, Sequence(0))),
+    };
+    let old = utl.index.find(place(plan.number), 0).map(|entry| Found { entry, header: None });
+    let record = plan.slot != Slot::Implicit || old.is_some();
+    let (blocks, clear) = match &plan.removal {
+        Removal::Nothing => (&[][..], false),
+        Removal::Everything => (&[][..], true),
+        Removal::Blocks(blocks) => (&blocks[..], false),
+    };
+    let bytes = usize::from(record) * record_units(LBA_BYTES, NAMESPACE_BYTES) as usize * UNIT_BYTES
+        + blocks.len() * record_units(LBA_BYTES, 0) as usize * UNIT_BYTES
+        + usize::from(clear) * HEADER_BYTES;
+    utl.client_room(bytes + bytes / 8)?;
+    let last = (usize::from(record) + blocks.len() + usize::from(clear)).saturating_sub(1);
+    let mut at = 0;
+    let mut sequence = utl.applied();
+    let mut next = || {
+        at += 1;
+        batch_flags(at - 1, last)
+    };
+    if record {
+        let value = match &plan.slot {
+            Slot::Made(namespace) => Some(encode(namespace)),
+            Slot::Implicit | Slot::Damaged => None,
+        };
+        let value = value.as_ref().map(|value| Source::Bytes(&value[..]));
+        sequence = write(utl, place(plan.number), value, old, next());
+    }
+    for lba in blocks {
+        let block = KeyHash::of_block(plan.number, *lba);
+        let found = utl.index.find(block, 0).map(|entry| Found { entry, header: None });
+        sequence = write(utl, block, None, found, next());
+    }
+    if clear {
+        sequence = utl.clear(plan.number, next()).0;
+    }
+    utl.table.change(plan.number, plan.slot, sequence);
+    let mut outcome = Outcome { gate: Gate::Durable(sequence), ..Outcome::wrote(sequence) };
+    outcome.completion.position = u32::from(plan.number.0);
+    Ok(outcome)
+}
+
+/// Writes the record of one block, or its tombstone.
+fn write<M: Media>(
+    utl: &mut Utl<M>,
+    hash: KeyHash,
+    value: Option<Source<'_>>,
+    old: Option<Found>,
+    batch: u8,
+) -> Sequence {
+    let (namespace, lba) = hash.block();
+    let key = lba.0.to_le_bytes();
+    utl.write(&NewRecord { namespace, hash, key: &key, value, expiry_ms: 0, batch }, old)
+}
+
+fn plan<M: Media>(utl: &Utl<M>, number: NamespaceId, change: &NamespaceChange) -> Result<Plan, Status> {
+    let keys = utl.namespaces.get(number.index()).map_or(0, |state| state.keys);
+    let here = match utl.table.get(number) {
+        Slot::Implicit => Some(Namespace::IMPLICIT),
+        Slot::Made(namespace) => Some(namespace),
+        Slot::Damaged => None,
+    };
+    let exists = utl.table.get(number) != Slot::Implicit || number == NamespaceId::FIRST || keys > 0;
+    let settings = || here.ok_or(Status::NAMESPACE_NOT_READY);
+    let made = |namespace, removal| Ok(Plan { number, slot: Slot::Made(namespace), removal });
+    match change {
+        NamespaceChange::Create(namespace) => {
+            fits(namespace)?;
+            let number = free_number(utl).ok_or(Status::NAMESPACE_ID_UNAVAILABLE)?;
+            Ok(Plan { number, slot: Slot::Made(*namespace), removal: Removal::Everything })
+        }
+        NamespaceChange::Delete | NamespaceChange::Format(_) if !exists => Err(Status::INVALID_NAMESPACE),
+        NamespaceChange::Delete => Ok(Plan { number, slot: Slot::Implicit, removal: Removal::Everything }),
+        NamespaceChange::Format(kind) => {
+            let namespace = formatted(settings()?, *kind);
+            fits(&namespace).map_err(|_| Status::INVALID_FORMAT)?;
+            made(namespace, Removal::Everything)
+        }
+        NamespaceChange::Resize(size) => {
+            let old = settings()?;
+            let namespace = Namespace { size: *size, ..old };
+            fits(&namespace)?;
+            let shrinks = *size < old.size && old.kind != NamespaceKind::Kv;
+            let removal = if shrinks { behind(utl, number, *size)? } else { Removal::Nothing };
+            made(namespace, removal)
+        }
+        NamespaceChange::Durability(durability) => {
+            made(Namespace { durability: *durability, ..settings()? }, Removal::Nothing)
+        }
+        NamespaceChange::Limits(limits) => {
+            made(Namespace { limits: *limits, ..settings()? }, Removal::Nothing)
+        }
+    }
+}
+
+/// Whether a namespace lies inside the limits.
+fn fits(namespace: &Namespace) -> Result<(), Status> {
+    match namespace.kind {
+        NamespaceKind::Block(_) if !(1..=NAMESPACE_BLOCKS_MAX).contains(&namespace.size) => {
+            Err(Status::INVALID_FIELD)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The lowest number that nobody made and nobody sees. The first is seen by everybody from the start.
+fn free_number<M: Media>(utl: &Utl<M>) -> Option<NamespaceId> {
+    let numbers = (1..).take(NAMESPACES).map(NamespaceId).filter(|number| *number != NamespaceId::FIRST);
+    let is_free = |number: &NamespaceId| {
+        utl.table.get(*number) == Slot::Implicit && utl.namespaces[number.index()].keys == 0
+    };
+    numbers.into_iter().find(is_free)
+}
+
+/// What a namespace is with this kind: as many bytes as before.
+fn formatted(namespace: Namespace, kind: NamespaceKind) -> Namespace {
+    let bytes = |kind: NamespaceKind| match kind {
+        NamespaceKind::Kv => 1,
+        NamespaceKind::Block(format) => format.bytes() as u64,
+    };
+    let size = namespace.size.saturating_mul(bytes(namespace.kind)) / bytes(kind);
+    Namespace { kind, size, ..namespace }
+}
+
+/// The blocks behind a new end: no more than one batch can remove.
+fn behind<M: Media>(utl: &Utl<M>, number: NamespaceId, end: u64) -> Result<Removal, Status> {
+    let mut blocks = Vec::new();
+    let mut from = KeyHash::of_block(number, Lba(end));
+    while let Some((place, _)) = utl.index.next(from).filter(|(_, entry)| entry.namespace == number) {
+        if blocks.len() + 1 == BATCH_WRITES_MAX {
+            return Err(Status::COMMAND_SIZE_LIMIT);
+        }
+        blocks.push(place.block().1);
+        from = KeyHash(place.0 + 1);
+    }
+    Ok(Removal::Blocks(blocks))
+}

@@ -1,0 +1,40 @@
+//! The table of namespaces, read back from its records.
+//!
+//! In: an index that is whole. Out: what each number means. Invariant: a record that is there and cannot be read makes its
+//! number unusable, never a key space that nobody made.
+
+use super::replay::reach;
+use crate::command::{NamespaceId, Sink};
+use crate::index::Index;
+use crate::limits::NAMESPACES;
+use crate::media::{Media, MediaError};
+use crate::namespace::table::{Slot, decode, place};
+use crate::utl::{Found, Reach, Stall, Utl};
+use headwater_host::clock::Nanos;
+
+/// Fills the table.
+pub(super) fn table<M: Media>(utl: &mut Utl<M>, now: &mut Nanos) -> Result<(), MediaError> {
+    for number in (1..).take(NAMESPACES).map(NamespaceId) {
+        let slot = match utl.index.find(place(number), 0) {
+            None => Slot::Implicit,
+            Some(_) => reach(utl, now, |utl| slot_of(utl, number))?,
+        };
+        utl.table.load(number, slot);
+    }
+    Ok(())
+}
+
+fn slot_of<M: Media>(utl: &Utl<M>, number: NamespaceId) -> Result<Slot, Stall> {
+    let place = place(number);
+    let (system, lba) = place.block();
+    let found = utl.find(place, system, &lba.0.to_le_bytes(), Reach::Value)?;
+    let Some(Found { entry, header: Some(header) }) = found else {
+        return Ok(Slot::Damaged);
+    };
+    let mut sink = Sink::Bytes(Vec::new());
+    let intact = utl.read_value(entry, &header, &mut sink, header.value_bytes)?;
+    Ok(match sink {
+        Sink::Bytes(bytes) if intact => decode(&bytes).map_or(Slot::Damaged, Slot::Made),
+        _ => Slot::Damaged,
+    })
+}
