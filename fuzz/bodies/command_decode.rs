@@ -1,8 +1,10 @@
 //! A submission queue entry: decoded into something possible, or refused for good, whatever the 64 bytes are.
 
-use headwater_converged::interpreter::{IoOperation, decode};
-use headwater_converged::limits::{KEY_BYTES_MAX, NAMESPACES, VALUE_BYTES_MAX};
-use headwater_converged::namespace::Namespace;
+use headwater_converged::interpreter::{BlockOperation, BlockSpace, IoOperation, decode};
+use headwater_converged::limits::{
+    COPY_RANGES_MAX, KEY_BYTES_MAX, NAMESPACES, TRANSFER_BYTES_MAX, VALUE_BYTES_MAX,
+};
+use headwater_converged::namespace::{BlockFormat, Namespace, NamespaceKind};
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
 
@@ -18,6 +20,56 @@ pub(crate) fn body(bytes: &[u8]) {
     assert_eq!(entry.to_words(), words, "an entry changed on its way");
     check(&entry, QueueKind::Standard);
     check(&entry, QueueKind::Uio);
+    for format in BlockFormat::ALL {
+        // Sizes that the fields of an entry can reach, miss and overflow.
+        for blocks in [0, 1, 0x1_0000, u64::MAX >> format.shift()] {
+            check_blocks(&entry, BlockSpace { blocks, format });
+        }
+    }
+}
+
+fn check_blocks(entry: &SubmissionEntry, space: BlockSpace) {
+    let namespace =
+        Namespace { kind: NamespaceKind::Block(space.format), size: space.blocks, ..Namespace::IMPLICIT };
+    let command = match decode(entry, QueueKind::Uio, |_| Some(namespace)) {
+        Ok(command) => command,
+        Err(status) => {
+            assert!(!status.is_success() && status.do_not_retry, "{status:?}");
+            return;
+        }
+    };
+    assert!(command.data().bytes() <= TRANSFER_BYTES_MAX);
+    let inside = |start: u64, blocks: u64| {
+        assert!(start.checked_add(blocks).is_some_and(|end| end <= space.blocks), "blocks outside");
+    };
+    let operation = match command.operation {
+        IoOperation::Flush => return,
+        IoOperation::Block(operation) => operation,
+        other => panic!("a block namespace took {other:?}"),
+    };
+    match operation {
+        BlockOperation::Read { range, bytes, .. } | BlockOperation::Compare { range, bytes, .. } => {
+            assert_eq!(u64::from(bytes), u64::from(range.blocks) << space.format.shift());
+            inside(range.start.0, u64::from(range.blocks));
+        }
+        BlockOperation::Write { start, bytes, .. } => {
+            assert!(bytes > 0 && u64::from(bytes) % (1 << space.format.shift()) == 0);
+            inside(start.0, u64::from(bytes) >> space.format.shift());
+        }
+        BlockOperation::WriteZeroes { range, .. } | BlockOperation::Verify { range, .. } => {
+            assert!(range.blocks > 0);
+            inside(range.start.0, u64::from(range.blocks));
+        }
+        BlockOperation::DatasetManagement { ranges, space: within, .. } => {
+            assert_eq!(within, space);
+            assert!((1..=256).contains(&ranges));
+        }
+        BlockOperation::Copy { destination, ranges, space: within, .. } => {
+            assert_eq!(within, space);
+            assert!((1..=COPY_RANGES_MAX).contains(&ranges));
+            inside(destination.0, 1);
+        }
+    }
 }
 
 fn check(entry: &SubmissionEntry, kind: QueueKind) {
@@ -32,6 +84,7 @@ fn check(entry: &SubmissionEntry, kind: QueueKind) {
     assert!((1..=NAMESPACES).contains(&usize::from(command.namespace.0)));
     let key_bytes = match command.operation {
         IoOperation::Flush => return,
+        IoOperation::Block(other) => panic!("a key space took {other:?}"),
         IoOperation::List { from, .. } => from.map_or(1, |key| key.as_bytes().len()),
         IoOperation::Store { key, .. }
         | IoOperation::Retrieve { key, .. }

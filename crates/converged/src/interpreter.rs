@@ -13,6 +13,7 @@
 //! carries the command finds them, and [`Request`](crate::request::Request) joins the two.
 
 mod kv;
+mod nvm;
 
 use crate::command::{Condition, NamespaceId};
 use crate::limits::NAMESPACES;
@@ -23,6 +24,8 @@ use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::kv::InlineKey;
 use headwater_nvme::spec::opcode::IoOpcode;
 use headwater_nvme::spec::status::Status;
+
+pub use nvm::{BlockOperation, BlockSpace, DatasetUse};
 
 /// A well-formed command of an I/O queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +100,8 @@ pub enum IoOperation {
         /// Where the value goes.
         buffer: IovaRange,
     },
+    /// A command of a block namespace.
+    Block(BlockOperation),
 }
 
 /// How many bytes of data move with a command, and which way.
@@ -132,6 +137,7 @@ impl IoCommand {
             IoOperation::Retrieve { bytes, .. } | IoOperation::List { bytes, .. } => DataNeed::ToHost(bytes),
             IoOperation::Put { value, .. } => DataNeed::FromHost(value.bytes),
             IoOperation::Get { buffer, .. } => DataNeed::ToHost(buffer.bytes),
+            IoOperation::Block(operation) => operation.data(),
             IoOperation::Delete { .. } | IoOperation::Exist { .. } | IoOperation::Flush => DataNeed::None,
         }
     }
@@ -158,10 +164,12 @@ const RESERVED_POINTER: u8 = 0xC0;
 ///
 /// # Errors
 /// The status that the command completes with; each has Do Not Retry set:
-/// [`Status::INVALID_FIELD`] for fused commands, reserved values, a namespace that is not active and a key length above
-/// 16, [`Status::INVALID_NAMESPACE`] for a number that no namespace can have and for a command of another command set,
-/// [`Status::INVALID_OPCODE`] for what this queue does not take, [`Status::INVALID_KEY_SIZE`] for an empty key (or a UIO
-/// key that is too long), [`Status::INVALID_VALUE_SIZE`] for a value above the limit.
+/// [`Status::INVALID_FIELD`] for fused commands, reserved values, a namespace that is not active, a key length above 16,
+/// blocks of more bytes than one command may move, protection and directives; [`Status::INVALID_NAMESPACE`] for a number
+/// that no namespace can have; [`Status::INVALID_OPCODE`] for what this queue or the namespace's command set does not
+/// have; [`Status::INVALID_KEY_SIZE`] for an empty key (or a UIO key that is too long); [`Status::INVALID_VALUE_SIZE`]
+/// for a value above the limit; [`Status::LBA_OUT_OF_RANGE`] for blocks that the namespace does not have;
+/// [`Status::COMMAND_SIZE_LIMIT`] for a Copy of too many ranges.
 #[inline]
 pub fn decode(
     entry: &SubmissionEntry,
@@ -176,9 +184,14 @@ pub fn decode(
         return Ok(IoCommand { namespace: NamespaceId::FIRST, operation: IoOperation::Flush });
     }
     let id = namespace_id(entry)?;
-    let operation = match namespace(id).ok_or(Status::INVALID_FIELD)?.kind {
+    let namespace = namespace(id).ok_or(Status::INVALID_FIELD)?;
+    let operation = match namespace.kind {
         NamespaceKind::Kv => kv::decode(entry, kind)?,
-        NamespaceKind::Block(_) => return Err(Status::INVALID_OPCODE),
+        NamespaceKind::Block(_) if entry.opcode == IoOpcode::Flush.number() => IoOperation::Flush,
+        NamespaceKind::Block(format) => {
+            let space = BlockSpace { blocks: namespace.size, format };
+            IoOperation::Block(nvm::decode(entry, space)?)
+        }
     };
     Ok(IoCommand { namespace: id, operation })
 }

@@ -1,6 +1,7 @@
 //! Everything has a limit, and the limit has a name.
 
 use crate::media::geometry::BLOCK_DATA_BYTES;
+use crate::namespace::BlockFormat;
 
 /// Longest key, in bytes; the record header's key length is 16 bits.
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
@@ -26,9 +27,21 @@ pub const LIST_KEYS_MAX: u32 = 4_096;
 pub const LIST_BYTES_MAX: u32 = 1 << 20;
 /// Bytes that one command moves between host and controller (MDTS).
 pub const TRANSFER_BYTES_MAX: u32 = 16 << 20;
+/// Source ranges of one Copy (MSRC, which counts them from 0).
+pub const COPY_RANGES_MAX: u16 = 128;
+/// Bytes that one Copy writes.
+pub const COPY_BYTES_MAX: u32 = 16 << 20;
 /// Fewest blocks a device can live on: active, guard, reserve, checkpoint and something to collect.
 pub const BLOCKS_MIN: u32 = 16;
 
+/// Blocks that one Copy writes (MCL), and that one source range of it may have (MSSRL).
+#[must_use]
+pub const fn copy_blocks_max(format: BlockFormat) -> u32 {
+    COPY_BYTES_MAX >> format.shift()
+}
+
+// MSSRL has 16 bits.
+const _: () = assert!(copy_blocks_max(BlockFormat::B512) <= u16::MAX as u32);
 const _: () = assert!(VALUE_BYTES_MAX > BLOCK_DATA_BYTES);
 const _: () = assert!(VALUE_BYTES_MAX <= TRANSFER_BYTES_MAX as usize);
 const _: () = assert!(BATCH_BYTES_MAX >= VALUE_BYTES_MAX + KEY_BYTES_MAX);

@@ -9,16 +9,17 @@
 //! capsule.
 
 mod answer;
+mod blocks;
 
-use crate::command::{Command, Condition, Expiry, ListPosition, NamespaceId, Payload, Release, Sink};
-use crate::device::Device;
+use crate::command::{Command, Condition, Expiry, Fua, ListPosition, NamespaceId, Payload, Release, Sink};
+use crate::device::{Device, Durability};
 use crate::interpreter::{DataNeed, IoCommand, IoOperation};
 use crate::media::Media;
 use bytes::{Bytes, BytesMut};
 use headwater_dma::iova::Segments;
 use headwater_nvme::spec::status::Status;
 
-pub use answer::{Answer, Closed, ListAnswer};
+pub use answer::{Answer, Closed, Flushed, ListAnswer};
 
 /// Bytes of keys that are made room for at a time.
 const KEYS_BYTES: usize = 4_096;
@@ -104,7 +105,21 @@ impl Request {
                 let list = ListAnswer::new(namespace, from, bytes, into).ok_or(Status::INVALID_FIELD)?;
                 request(list.next_command().1, Answer::List(Box::new(list)))
             }
+            IoOperation::Block(operation) => {
+                let (command, read) = blocks::command(operation, data)?;
+                let request = request(command, Answer::Status);
+                // What is read is durable where the namespace is by itself; else Force Unit Access asks for it.
+                if read == Fua::Yes && device.durability(namespace) != Durability::Always {
+                    return Ok(request.after_flush());
+                }
+                request
+            }
         })
+    }
+
+    fn after_flush(self) -> Self {
+        let answer = Answer::Flushed(Box::new(Flushed::new(self.namespace, self.command)));
+        Self { namespace: self.namespace, command: Command::Flush, answer }
     }
 }
 

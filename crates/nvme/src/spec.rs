@@ -3,5 +3,6 @@
 pub mod command;
 pub mod completion;
 pub mod kv;
+pub mod nvm;
 pub mod opcode;
 pub mod status;

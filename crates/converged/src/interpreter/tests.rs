@@ -266,6 +266,7 @@ proptest! {
                         prop_assert!((1..=16).contains(&key.as_bytes().len()));
                     }
                     IoOperation::Flush => {}
+                    IoOperation::Block(other) => prop_assert!(false, "a key space took {other:?}"),
                 }
             }
             Err(status) => {

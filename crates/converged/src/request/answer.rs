@@ -38,30 +38,50 @@ pub enum Answer {
     Length,
     /// The status, when all keys are gathered.
     List(Box<ListAnswer>),
+    /// The status of the command that follows a flush, or of the flush if that failed.
+    Flushed(Box<Flushed>),
+}
+
+/// A command that is submitted when the flush before it is over.
+#[derive(Debug)]
+pub struct Flushed {
+    namespace: NamespaceId,
+    command: Command,
+    flushed: bool,
+}
+
+impl Flushed {
+    pub(super) fn new(namespace: NamespaceId, command: Command) -> Self {
+        Self { namespace, command, flushed: false }
+    }
 }
 
 impl Answer {
     /// Takes a completion that may not be the last: true when [`next_command`](Self::next_command) must be submitted
-    /// before the answer can be closed. Only lists are answered by several commands.
+    /// before the answer can be closed. Lists take several commands, and what is flushed first takes two.
     #[inline]
     pub fn wants_more_than(&mut self, completion: &Completion) -> bool {
         match self {
             Self::List(list) => list.wants_more_than(completion),
-            _ => false,
+            Self::Flushed(first) => {
+                completion.status.is_success() && !std::mem::replace(&mut first.flushed, true)
+            }
+            Self::Status | Self::Removal(_) | Self::Length => false,
         }
     }
 
-    /// The command that brings more of a list; `None` for what is answered by one completion.
+    /// The command that comes next; `None` for what is answered by one completion. The same until
+    /// [`wants_more_than`](Self::wants_more_than) is asked again, so a busy device may be asked twice.
     #[must_use]
     pub fn next_command(&self) -> Option<(NamespaceId, Command)> {
         match self {
             Self::List(list) => Some(list.next_command()),
-            _ => None,
+            Self::Flushed(first) => Some((first.namespace, first.command.clone())),
+            Self::Status | Self::Removal(_) | Self::Length => None,
         }
     }
 
-    /// The end of the command. A list has been shown every completion by
-    /// [`wants_more_than`](Self::wants_more_than), this one too.
+    /// The end of the command, with the completion that [`wants_more_than`](Self::wants_more_than) was shown last.
     #[must_use]
     #[inline]
     pub fn close(self, completion: Completion) -> Closed {
@@ -74,8 +94,10 @@ impl Answer {
                 Closed { result: completion.value_bytes, status, data: completion.sink }
             }
             Self::List(list) if status.is_success() => list.close(),
-            Self::Status if status.is_success() => Closed { result: 0, status, data: completion.sink },
-            Self::Status | Self::Removal(_) | Self::Length | Self::List(_) => Closed::plain(0, status),
+            Self::Status | Self::Flushed(_) if status.is_success() => {
+                Closed { result: 0, status, data: completion.sink }
+            }
+            _ => Closed::plain(0, status),
         }
     }
 }

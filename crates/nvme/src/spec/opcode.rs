@@ -63,7 +63,7 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    /// Commands of an I/O queue.
+    /// Commands of an I/O queue on a key space.
     IoOpcode {
         /// Everything acknowledged before becomes durable (Base 7.1).
         Flush = 0x00,
@@ -81,6 +81,28 @@ opcodes! {
         UioPut = 0x81,
         /// UIO get: key by address, value to an address. Vendor specific, only on queues made for it.
         UioGet = 0x82,
+    }
+}
+
+opcodes! {
+    /// Commands of an I/O queue on a block namespace (NVM Command Set 1.0 section 3.2).
+    NvmOpcode {
+        /// Everything acknowledged before becomes durable (Base 7.1).
+        Flush = 0x00,
+        /// Write blocks (NVM 3.2.6).
+        Write = 0x01,
+        /// Read blocks (NVM 3.2.4).
+        Read = 0x02,
+        /// Compare blocks with what the host sends (NVM 3.2.1).
+        Compare = 0x05,
+        /// Make blocks read as zeroes (NVM 3.2.8).
+        WriteZeroes = 0x08,
+        /// Say how ranges will be used, or that they hold nothing any more (NVM 3.2.3).
+        DatasetManagement = 0x09,
+        /// Check blocks without moving them (NVM 3.2.5).
+        Verify = 0x0C,
+        /// Copy blocks inside the namespace (NVM 3.2.2).
+        Copy = 0x19,
     }
 }
 
@@ -112,12 +134,25 @@ mod tests {
             };
             assert_eq!(DataTransfer::of(opcode.number()), expected, "{opcode:?}");
         }
+        for &opcode in NvmOpcode::ALL {
+            let expected = match opcode {
+                NvmOpcode::Flush | NvmOpcode::WriteZeroes | NvmOpcode::Verify => DataTransfer::None,
+                NvmOpcode::Write | NvmOpcode::Compare | NvmOpcode::DatasetManagement | NvmOpcode::Copy => {
+                    DataTransfer::HostToController
+                }
+                NvmOpcode::Read => DataTransfer::ControllerToHost,
+            };
+            assert_eq!(DataTransfer::of(opcode.number()), expected, "{opcode:?}");
+        }
     }
 
     #[test]
     fn numbers_and_names_agree_both_ways() {
         for number in 0..=u8::MAX {
             if let Some(opcode) = IoOpcode::from_number(number) {
+                assert_eq!(opcode.number(), number);
+            }
+            if let Some(opcode) = NvmOpcode::from_number(number) {
                 assert_eq!(opcode.number(), number);
             }
             if let Some(opcode) = AdminOpcode::from_number(number) {

@@ -1,0 +1,300 @@
+//! What the NVM command set adds (NVM Command Set 1.0 section 3.2): the fields of block commands, the range lists of
+//! Dataset Management and Copy, and entries ready to be submitted.
+//!
+//! In: blocks and numbers. Out: fields of an entry, or an entry. Nothing here judges a value; that is the interpreter's
+//! work.
+
+use crate::spec::command::SubmissionEntry;
+use crate::spec::kv::DataPointer;
+use crate::spec::opcode::NvmOpcode;
+use std::mem::{offset_of, size_of};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+/// CDW12 30: Force Unit Access.
+const FORCE_UNIT_ACCESS: u32 = 1 << 30;
+/// CDW12 31: Limited Retry.
+const LIMITED_RETRY: u32 = 1 << 31;
+/// CDW12 29:26, PRINFO (of a Copy PRINFOW), and 24, Storage Tag Check.
+const PROTECTION: u32 = 0xF << 26 | 1 << 24;
+/// CDW12 15:12 of a Copy, PRINFOR, and 25, Storage Tag Check Read.
+const PROTECTION_OF_SOURCES: u32 = 0xF << 12 | 1 << 25;
+/// CDW12 25 of Write Zeroes: deallocate if reading then gives zeroes.
+const DEALLOCATE: u32 = 1 << 25;
+/// CDW12 23:20, Directive Type.
+const DIRECTIVE_TYPE: u32 = 0xF << 20;
+/// CDW11 2 of Dataset Management: deallocate the ranges.
+const ATTRIBUTE_DEALLOCATE: u32 = 1 << 2;
+
+/// Options of CDW12 that a host may set on commands that have them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockOptions(u32);
+
+impl BlockOptions {
+    /// Nothing asked.
+    pub const NONE: Self = Self(0);
+    /// Durable before it is answered; of a read, what is read.
+    pub const FORCE_UNIT_ACCESS: Self = Self(FORCE_UNIT_ACCESS);
+    /// Few attempts to read, if any at all fail.
+    pub const LIMITED_RETRY: Self = Self(LIMITED_RETRY);
+    /// Write Zeroes: deallocate.
+    pub const DEALLOCATE: Self = Self(DEALLOCATE);
+
+    /// The bits of both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// One range of Dataset Management (3.2.3): 16 bytes.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct DatasetRange {
+    /// Context Attributes: hints.
+    pub context: U32,
+    /// Length in logical blocks; 0 names none.
+    pub blocks: U32,
+    /// Starting LBA.
+    pub start: U64,
+}
+
+const _: () = assert!(size_of::<DatasetRange>() == 16);
+const _: () = assert!(offset_of!(DatasetRange, blocks) == 4);
+const _: () = assert!(offset_of!(DatasetRange, start) == 8);
+
+/// One source range of a Copy, descriptor format 0h (3.2.2): 32 bytes.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct CopyRange {
+    /// Reserved.
+    pub reserved0: U64,
+    /// Starting LBA.
+    pub start: U64,
+    /// Number of logical blocks, counted from 0.
+    pub blocks0: U16,
+    /// Reserved.
+    pub reserved18: [u8; 6],
+    /// Expected initial logical block reference tag; formats without protection have none.
+    pub reference_tag: U32,
+    /// Expected logical block application tag mask.
+    pub application_tag_mask: U16,
+    /// Expected logical block application tag.
+    pub application_tag: U16,
+}
+
+const _: () = assert!(size_of::<CopyRange>() == 32);
+const _: () = assert!(offset_of!(CopyRange, start) == 8);
+const _: () = assert!(offset_of!(CopyRange, blocks0) == 16);
+const _: () = assert!(offset_of!(CopyRange, reference_tag) == 24);
+const _: () = assert!(offset_of!(CopyRange, application_tag) == 30);
+
+impl SubmissionEntry {
+    /// NVM: Starting LBA, of a Copy the first block of its destination.
+    #[must_use]
+    #[inline]
+    pub fn nvm_start(&self) -> u64 {
+        (u64::from(self.cdw11.get()) << 32) | u64::from(self.cdw10.get())
+    }
+
+    /// NVM: how many blocks; the field counts from 0.
+    #[must_use]
+    #[inline]
+    pub fn nvm_blocks(&self) -> u32 {
+        let [low, high, _, _] = self.cdw12.to_bytes();
+        u32::from(u16::from_le_bytes([low, high])) + 1
+    }
+
+    /// NVM: Force Unit Access.
+    #[must_use]
+    #[inline]
+    pub fn nvm_force_unit_access(&self) -> bool {
+        self.cdw12.get() & FORCE_UNIT_ACCESS != 0
+    }
+
+    /// NVM: whether protection information is to be made or checked.
+    #[must_use]
+    #[inline]
+    pub fn nvm_protection(&self) -> bool {
+        self.cdw12.get() & PROTECTION != 0
+    }
+
+    /// NVM Copy: whether protection information of the sources is to be checked.
+    #[must_use]
+    #[inline]
+    pub fn nvm_source_protection(&self) -> bool {
+        self.cdw12.get() & PROTECTION_OF_SOURCES != 0
+    }
+
+    /// NVM Write and Copy: whether a directive is asked for.
+    #[must_use]
+    #[inline]
+    pub fn nvm_directive(&self) -> bool {
+        self.cdw12.get() & DIRECTIVE_TYPE != 0
+    }
+
+    /// NVM Dataset Management: how many ranges follow; the field counts from 0.
+    #[must_use]
+    #[inline]
+    pub fn nvm_dataset_ranges(&self) -> u16 {
+        let [ranges, _, _, _] = self.cdw10.to_bytes();
+        u16::from(ranges) + 1
+    }
+
+    /// NVM Dataset Management: whether the ranges hold nothing any more.
+    #[must_use]
+    #[inline]
+    pub fn nvm_dataset_deallocate(&self) -> bool {
+        self.cdw11.get() & ATTRIBUTE_DEALLOCATE != 0
+    }
+
+    /// NVM Copy: how many source ranges follow; the field counts from 0.
+    #[must_use]
+    #[inline]
+    pub fn nvm_copy_ranges(&self) -> u16 {
+        let [ranges, _, _, _] = self.cdw12.to_bytes();
+        u16::from(ranges) + 1
+    }
+
+    /// NVM Copy: Descriptor Format of the source ranges.
+    #[must_use]
+    #[inline]
+    pub fn nvm_copy_format(&self) -> u8 {
+        let [_, format, _, _] = self.cdw12.to_bytes();
+        format & 0xF
+    }
+}
+
+/// Blocks that a command names: the first, and how many, 1 to 65,536.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockRange {
+    /// The first.
+    pub start: u64,
+    /// How many.
+    pub blocks: u32,
+}
+
+/// A Read entry; the command id is the submitter's to fill in.
+#[must_use]
+pub fn read(namespace: u32, range: BlockRange, data: u64, options: BlockOptions) -> SubmissionEntry {
+    entry(NvmOpcode::Read, namespace, range, data, options)
+}
+
+/// A Write entry.
+#[must_use]
+pub fn write(namespace: u32, range: BlockRange, data: u64, options: BlockOptions) -> SubmissionEntry {
+    entry(NvmOpcode::Write, namespace, range, data, options)
+}
+
+/// A Compare entry.
+#[must_use]
+pub fn compare(namespace: u32, range: BlockRange, data: u64, options: BlockOptions) -> SubmissionEntry {
+    entry(NvmOpcode::Compare, namespace, range, data, options)
+}
+
+/// A Write Zeroes entry.
+#[must_use]
+pub fn write_zeroes(namespace: u32, range: BlockRange, options: BlockOptions) -> SubmissionEntry {
+    entry(NvmOpcode::WriteZeroes, namespace, range, 0, options)
+}
+
+/// A Verify entry.
+#[must_use]
+pub fn verify(namespace: u32, range: BlockRange, options: BlockOptions) -> SubmissionEntry {
+    entry(NvmOpcode::Verify, namespace, range, 0, options)
+}
+
+/// A Dataset Management entry that deallocates the ranges of a list: [`DatasetRange`]s, 1 to 256 of them.
+#[must_use]
+pub fn deallocate(namespace: u32, list: DataPointer) -> SubmissionEntry {
+    SubmissionEntry {
+        opcode: NvmOpcode::DatasetManagement.number(),
+        namespace: U32::new(namespace),
+        prp1: U64::new(list.address),
+        cdw10: U32::new(count_from_0(list.bytes, size_of::<DatasetRange>())),
+        cdw11: U32::new(ATTRIBUTE_DEALLOCATE),
+        ..SubmissionEntry::default()
+    }
+}
+
+/// A Copy entry with a list of source ranges: [`CopyRange`]s, 1 to 256 of them.
+#[must_use]
+pub fn copy(namespace: u32, to: u64, list: DataPointer, options: BlockOptions) -> SubmissionEntry {
+    let ranges = BlockRange { start: to, blocks: count_from_0(list.bytes, size_of::<CopyRange>()) + 1 };
+    entry(NvmOpcode::Copy, namespace, ranges, list.address, options)
+}
+
+fn entry(
+    opcode: NvmOpcode,
+    namespace: u32,
+    range: BlockRange,
+    data: u64,
+    options: BlockOptions,
+) -> SubmissionEntry {
+    let [cdw10, cdw11]: [U32; 2] = transmute!(U64::new(range.start));
+    SubmissionEntry {
+        opcode: opcode.number(),
+        namespace: U32::new(namespace),
+        prp1: U64::new(data),
+        cdw10,
+        cdw11,
+        cdw12: U32::new((range.blocks.wrapping_sub(1) & 0xFFFF) | options.0),
+        ..SubmissionEntry::default()
+    }
+}
+
+/// How many descriptors a list of so many bytes has, as a field of eight bits counts them.
+fn count_from_0(list_bytes: u32, descriptor_bytes: usize) -> u32 {
+    let descriptors = u32::try_from(descriptor_bytes).map_or(0, |bytes| list_bytes / bytes);
+    descriptors.wrapping_sub(1) & 0xFF
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_lie_where_the_specification_puts_them() {
+        let range = BlockRange { start: 0x1122_3344_5566_7788, blocks: 65_536 };
+        let options = BlockOptions::FORCE_UNIT_ACCESS.and(BlockOptions::LIMITED_RETRY);
+        let entry = write(5, range, 0x9000, options);
+        assert_eq!((entry.opcode, entry.namespace.get(), entry.prp1.get()), (1, 5, 0x9000));
+        assert_eq!((entry.cdw10.get(), entry.cdw11.get()), (0x5566_7788, 0x1122_3344));
+        assert_eq!(entry.cdw12.get(), 0xC000_FFFF);
+        assert_eq!((entry.nvm_start(), entry.nvm_blocks()), (range.start, range.blocks));
+        assert!(entry.nvm_force_unit_access() && !entry.nvm_protection() && !entry.nvm_directive());
+        let with = |cdw12| SubmissionEntry { cdw12: U32::new(cdw12), ..entry };
+        for bit in [24, 26, 27, 28, 29] {
+            assert!(with(1 << bit).nvm_protection());
+        }
+        for bit in [12, 13, 14, 15, 25] {
+            assert!(with(1 << bit).nvm_source_protection());
+        }
+        for bit in 20..24 {
+            assert!(with(1 << bit).nvm_directive());
+        }
+    }
+
+    #[test]
+    fn range_lists_are_counted_from_zero() {
+        let list = |bytes| DataPointer { address: 0x1000, bytes };
+        let deallocate = deallocate(1, list(256 * 16));
+        assert_eq!((deallocate.cdw10.get(), deallocate.nvm_dataset_ranges()), (255, 256));
+        assert!(deallocate.nvm_dataset_deallocate());
+        let copy = copy(1, 77, list(3 * 32), BlockOptions::NONE);
+        assert_eq!((copy.cdw12.get(), copy.nvm_copy_ranges(), copy.nvm_copy_format()), (2, 3, 0));
+        assert_eq!(copy.nvm_start(), 77);
+    }
+
+    #[test]
+    fn range_lists_have_the_layout_of_the_specification() {
+        let range = DatasetRange { context: U32::new(1), blocks: U32::new(2), start: U64::new(3) };
+        assert_eq!(range.as_bytes(), [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+        let source = CopyRange { start: U64::new(4), blocks0: U16::new(5), ..CopyRange::default() };
+        assert_eq!((source.as_bytes()[8], source.as_bytes()[16]), (4, 5));
+    }
+}
