@@ -117,6 +117,16 @@ impl Request {
         })
     }
 
+    /// The command that touches data, whatever is submitted before it: what a client's rights are asked about.
+    #[must_use]
+    #[inline]
+    pub fn judged(&self) -> &Command {
+        match &self.answer {
+            Answer::Flushed(flushed) => flushed.command(),
+            _ => &self.command,
+        }
+    }
+
     fn after_flush(self) -> Self {
         let answer = Answer::Flushed(Box::new(Flushed::new(self.namespace, self.command)));
         Self { namespace: self.namespace, command: Command::Flush, answer }
@@ -194,3 +204,6 @@ fn keyed(data: Data) -> Result<(Bytes, Segments), Status> {
     }
     Ok((bytes.into(), value))
 }
+
+#[cfg(test)]
+mod tests;

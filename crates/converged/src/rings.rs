@@ -103,7 +103,7 @@ pub struct RingFace<W: RingMemory = SharedWords> {
     keys: Keys,
     /// Fetched when the device was busy.
     held: Option<Fetched>,
-    /// Slots of lists that want more keys.
+    /// Slots of commands that go on: lists that want more keys, reads whose flush is over.
     lists: VecDeque<usize>,
     leaving: Vec<QueueId>,
     bell: WakeDescriptor,
@@ -292,7 +292,7 @@ impl<W: RingMemory> RingFace<W> {
             let data = address::resolve(&command, &fetched.entry, &client.memory)?;
             let request = Request::new(&command, data, &mut self.keys, device)?;
             let facts = || device.namespace(request.namespace);
-            client.rights.check(request.namespace, &request.command, facts)?;
+            client.rights.check(request.namespace, request.judged(), facts)?;
             Ok(request)
         });
         let result = request.and_then(|request| {

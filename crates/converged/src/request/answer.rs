@@ -54,6 +54,10 @@ impl Flushed {
     pub(super) fn new(namespace: NamespaceId, command: Command) -> Self {
         Self { namespace, command, flushed: false }
     }
+
+    pub(super) fn command(&self) -> &Command {
+        &self.command
+    }
 }
 
 impl Answer {
