@@ -6,7 +6,7 @@
 use crate::clock::Nanos;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// The kernel refused a descriptor or a call on it.
@@ -42,6 +42,24 @@ impl WakeDescriptor {
     pub fn new() -> Result<Self, WakeError> {
         let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| WakeError { call: "eventfd", errno })?;
+        Ok(Self { descriptor: Arc::new(descriptor) })
+    }
+
+    /// The bell of somebody else: an eventfd that came from another process.
+    ///
+    /// Both processes share one open file. It is made non-blocking here, but its owner could undo that; whoever hands us
+    /// a bell must be trusted not to (compare [`wake_line`](crate::wake_line)).
+    ///
+    /// # Errors
+    /// [`WakeError`] for a descriptor that is no eventfd, or when the kernel refuses.
+    pub fn adopt(descriptor: OwnedFd) -> Result<Self, WakeError> {
+        let name = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+        let kind =
+            rustix::fs::readlink(name, Vec::new()).map_err(|errno| WakeError { call: "readlink", errno })?;
+        if kind.as_bytes() != b"anon_inode:[eventfd]" {
+            return Err(WakeError { call: "eventfd", errno: Errno::INVAL });
+        }
+        rustix::io::ioctl_fionbio(&descriptor, true).map_err(|errno| WakeError { call: "ioctl", errno })?;
         Ok(Self { descriptor: Arc::new(descriptor) })
     }
 
@@ -119,6 +137,17 @@ mod tests {
         assert_eq!(bell.wait(None), Ok(Woken::Called));
         assert_eq!(bell.take(), Ok(Woken::Unbidden));
         assert_eq!(bell.wait(Some(Nanos::from_micros(1))), Ok(Woken::Unbidden));
+    }
+
+    #[test]
+    fn an_adopted_bell_is_the_same_bell_and_other_files_are_none() {
+        let bell = WakeDescriptor::new().unwrap();
+        let adopted = WakeDescriptor::adopt(bell.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        adopted.wake().unwrap();
+        assert_eq!(bell.take(), Ok(Woken::Called));
+        assert!(WakeDescriptor::adopt(tempfile::tempfile().unwrap().into()).is_err());
+        let (reader, _writer) = std::io::pipe().unwrap();
+        assert!(WakeDescriptor::adopt(reader.into()).is_err());
     }
 
     #[test]

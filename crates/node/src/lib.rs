@@ -24,3 +24,4 @@ pub mod resp;
 pub mod resp_client;
 pub mod serve;
 pub mod stop;
+pub mod vfio_user;

@@ -1,0 +1,124 @@
+//! Interrupt vectors: the descriptors that a hypervisor listens on.
+//!
+//! In: descriptors, by vector; vectors to signal. Out: writes to the descriptors. Invariant: a vector without a descriptor
+//! is quiet, and nothing blocks.
+
+use super::layout::VECTORS;
+use headwater_host::wake::WakeDescriptor;
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+
+/// All vectors of the function.
+#[derive(Debug, Default)]
+pub struct Vectors {
+    bells: Vec<Option<WakeDescriptor>>,
+    failed: u64,
+}
+
+impl Vectors {
+    /// Assigns `count` vectors from `start` on; without descriptors they become quiet.
+    ///
+    /// # Errors
+    /// [`Errno::INVAL`] for vectors that are not there, a number of descriptors that does not fit, or a descriptor that is
+    /// no eventfd. Nothing changes.
+    pub fn assign(&mut self, start: u32, count: u32, descriptors: Vec<OwnedFd>) -> Result<(), Errno> {
+        let range = range(start, count)?;
+        if !descriptors.is_empty() && descriptors.len() != range.len() {
+            return Err(Errno::INVAL);
+        }
+        let bells: Result<Vec<WakeDescriptor>, Errno> = descriptors
+            .into_iter()
+            .map(|descriptor| WakeDescriptor::adopt(descriptor).map_err(|_| Errno::INVAL))
+            .collect();
+        let mut bells = bells?.into_iter();
+        self.bells.resize(usize::from(VECTORS), None);
+        for bell in &mut self.bells[range] {
+            *bell = bells.next();
+        }
+        Ok(())
+    }
+
+    /// Makes every vector quiet.
+    pub fn disable(&mut self) {
+        self.bells.clear();
+    }
+
+    /// Signals `count` vectors from `start` on.
+    ///
+    /// # Errors
+    /// [`Errno::INVAL`] for vectors that are not there.
+    pub fn trigger(&mut self, start: u32, count: u32) -> Result<(), Errno> {
+        for vector in range(start, count)? {
+            self.signal(u16::try_from(vector).unwrap_or(u16::MAX));
+        }
+        Ok(())
+    }
+
+    /// Signals one vector; nothing happens if it is quiet or not there.
+    pub fn signal(&mut self, vector: u16) {
+        if let Some(Some(bell)) = self.bells.get(usize::from(vector))
+            && bell.wake().is_err()
+        {
+            self.failed += 1;
+        }
+    }
+
+    /// Signals that the kernel refused.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failed
+    }
+}
+
+fn range(start: u32, count: u32) -> Result<std::ops::Range<usize>, Errno> {
+    let end = start.checked_add(count).filter(|&end| end <= u32::from(VECTORS)).ok_or(Errno::INVAL)?;
+    let (start, end) = (usize::try_from(start), usize::try_from(end));
+    Ok(start.map_err(|_| Errno::INVAL)?..end.map_err(|_| Errno::INVAL)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_host::wake::Woken;
+    use std::os::fd::AsFd as _;
+
+    fn bell() -> (WakeDescriptor, OwnedFd) {
+        let bell = WakeDescriptor::new().unwrap();
+        let theirs = bell.as_fd().try_clone_to_owned().unwrap();
+        (bell, theirs)
+    }
+
+    #[test]
+    fn a_vector_signals_its_own_descriptor_until_it_is_made_quiet() {
+        let mut vectors = Vectors::default();
+        let (first, first_sent) = bell();
+        let (second, second_sent) = bell();
+        vectors.assign(3, 2, vec![first_sent, second_sent]).unwrap();
+        vectors.signal(4);
+        vectors.signal(5);
+        vectors.signal(u16::MAX);
+        assert_eq!(first.take(), Ok(Woken::Unbidden));
+        assert_eq!(second.take(), Ok(Woken::Called));
+        vectors.assign(4, 1, Vec::new()).unwrap();
+        vectors.trigger(3, 2).unwrap();
+        assert_eq!(first.take(), Ok(Woken::Called));
+        assert_eq!(second.take(), Ok(Woken::Unbidden));
+        vectors.disable();
+        vectors.signal(3);
+        assert_eq!(first.take(), Ok(Woken::Unbidden));
+    }
+
+    #[test]
+    fn impossible_assignments_change_nothing() {
+        let mut vectors = Vectors::default();
+        let (ours, sent) = bell();
+        vectors.assign(0, 1, vec![sent]).unwrap();
+        let file: OwnedFd = tempfile::tempfile().unwrap().into();
+        assert_eq!(vectors.assign(0, 1, vec![file]), Err(Errno::INVAL));
+        assert_eq!(vectors.assign(0, 2, vec![bell().1]), Err(Errno::INVAL));
+        assert_eq!(vectors.assign(u32::from(VECTORS), 1, Vec::new()), Err(Errno::INVAL));
+        assert_eq!(vectors.assign(1, u32::MAX, Vec::new()), Err(Errno::INVAL));
+        vectors.signal(0);
+        assert_eq!(ours.take(), Ok(Woken::Called));
+    }
+}

@@ -1,0 +1,7 @@
+//! The vfio-user face, driven as a hypervisor drives it.
+//!
+//! In: messages, true and not. Out: what a client is promised.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+
+mod function;
+mod wire;
