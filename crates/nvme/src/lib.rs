@@ -7,3 +7,4 @@ pub mod controller;
 pub mod queue_pair;
 pub mod ring;
 pub mod spec;
+pub mod tcp;

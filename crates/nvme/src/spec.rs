@@ -6,3 +6,4 @@ pub mod kv;
 pub mod nvm;
 pub mod opcode;
 pub mod status;
+pub mod tcp;

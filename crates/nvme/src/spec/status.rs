@@ -61,6 +61,10 @@ statuses! {
     SGL_TYPE_INVALID = (0, 0x11, true, "SGL descriptor type invalid");
     /// The offset of a PRP entry is not allowed at its place.
     PRP_OFFSET_INVALID = (0, 0x13, true, "PRP offset invalid");
+    /// An offset into the capsule's data lies behind it.
+    SGL_OFFSET_INVALID = (0, 0x16, true, "SGL offset invalid");
+    /// The data was damaged on its way; another try may succeed.
+    TRANSIENT_TRANSPORT_ERROR = (0, 0x22, false, "transient transport error");
     /// No free space is left; deleting keys or waiting for collection helps.
     CAPACITY_EXCEEDED = (0, 0x81, false, "capacity exceeded");
     /// The namespace is not ready.

@@ -1,0 +1,208 @@
+//! Cuts a byte stream into PDUs, however it arrives.
+//!
+//! In: received bytes, in pieces of any size. Out: judged headers, then the data behind each in pieces, then whether its
+//! digest was right. Invariant: a byte is consumed once; after a fault none is. A header is copied once, into the decoder;
+//! data is not copied here at all.
+//!
+//! ```text
+//!            a byte         8 bytes           HLEN, digest           PDO         all of it
+//!   Start ---------> Kind ---------> Header --------------> Padding -----> Data -----------> Trailer
+//!     ^                                 |  no data                           | no digest        | 4 bytes
+//!     +---------------------------------+                                    +-----> End <------+
+//!     +-----------------------------------------------------------------------------+
+//! ```
+
+use super::fault::{Fault, FaultKind};
+use super::header::{Header, Rules};
+use super::{DIGEST_BYTES, Digest};
+use crate::spec::tcp::{COMMON_BYTES, PduKind};
+use headwater_host::copy::crc32c;
+
+/// The largest header with its digest.
+const HEADER_ROOM: usize = 128 + DIGEST_BYTES;
+
+/// What the decoder found next.
+#[derive(Debug)]
+pub enum Decoded<'a> {
+    /// Nothing more without more bytes.
+    Starved,
+    /// A header. If it has data, [`Decoded::Data`] and [`Decoded::End`] follow.
+    Header(Header),
+    /// Some of the data, never empty.
+    Data(&'a [u8]),
+    /// The data is complete.
+    End(DataCheck),
+}
+
+/// Whether data came as it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataCheck {
+    /// Its digest was right, or there is none.
+    Right,
+    /// Its digest was wrong.
+    Wrong,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Start,
+    Kind,
+    Header(PduKind),
+    Padding { left: u8, data_bytes: u32 },
+    Data { left: u32, crc: u32 },
+    Trailer { crc: u32 },
+    End(DataCheck),
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Decoder {
+    /// What may come; its digests change when the connection is initialized.
+    pub rules: Rules,
+    stage: Stage,
+    held: [u8; HEADER_ROOM],
+    held_bytes: usize,
+}
+
+impl Decoder {
+    /// At the front of a stream.
+    #[must_use]
+    pub const fn new(rules: Rules) -> Self {
+        Self { rules, stage: Stage::Start, held: [0; HEADER_ROOM], held_bytes: 0 }
+    }
+
+    /// Takes from the front of `input` until something is found.
+    ///
+    /// # Errors
+    /// The fault that ends the connection.
+    pub fn decode<'a>(&mut self, input: &mut &'a [u8]) -> Result<Decoded<'a>, Fault> {
+        loop {
+            match self.stage {
+                // The header before is kept until here, for whoever complains about it.
+                Stage::Start => {
+                    if input.is_empty() {
+                        return Ok(Decoded::Starved);
+                    }
+                    self.held_bytes = 0;
+                    self.stage = Stage::Kind;
+                }
+                Stage::Kind => {
+                    if !self.hold(input, COMMON_BYTES) {
+                        return Ok(Decoded::Starved);
+                    }
+                    let kind = self.rules.judge_kind(&self.held[..COMMON_BYTES])?;
+                    self.stage = Stage::Header(kind);
+                }
+                Stage::Header(kind) => {
+                    if !self.hold(input, self.rules.header_bytes(kind)) {
+                        return Ok(Decoded::Starved);
+                    }
+                    return self.finish_header(kind).map(Decoded::Header);
+                }
+                Stage::Padding { left, data_bytes } => {
+                    let taken = input.len().min(usize::from(left));
+                    *input = &input[taken..];
+                    let left = left - u8::try_from(taken).unwrap_or(left);
+                    if left > 0 {
+                        self.stage = Stage::Padding { left, data_bytes };
+                        return Ok(Decoded::Starved);
+                    }
+                    self.stage = Stage::Data { left: data_bytes, crc: 0 };
+                }
+                Stage::Data { left, .. } => {
+                    let most = usize::try_from(left).unwrap_or(usize::MAX);
+                    let (data, rest) = input.split_at(input.len().min(most));
+                    if data.is_empty() {
+                        return Ok(Decoded::Starved);
+                    }
+                    *input = rest;
+                    self.placed(data);
+                    return Ok(Decoded::Data(data));
+                }
+                Stage::Trailer { crc } => {
+                    if !self.hold(input, DIGEST_BYTES) {
+                        return Ok(Decoded::Starved);
+                    }
+                    let check = if self.held[..DIGEST_BYTES] == crc.to_le_bytes() {
+                        DataCheck::Right
+                    } else {
+                        DataCheck::Wrong
+                    };
+                    self.stage = Stage::End(check);
+                }
+                Stage::End(check) => {
+                    self.stage = Stage::Start;
+                    return Ok(Decoded::End(check));
+                }
+            }
+        }
+    }
+
+    /// Bytes of data that come next, before anything else. While it is not zero they may be received past the decoder, straight
+    /// to where they go, and told by [`placed`](Self::placed).
+    #[must_use]
+    #[inline]
+    pub fn data_left(&self) -> u32 {
+        match self.stage {
+            Stage::Data { left, .. } => left,
+            _ => 0,
+        }
+    }
+
+    /// Notes data that was received past the decoder; never more than [`data_left`](Self::data_left).
+    ///
+    /// # Panics
+    /// When it is more: that is a mistake of the caller, not of the peer.
+    #[inline]
+    pub fn placed(&mut self, data: &[u8]) {
+        let Stage::Data { left, crc } = self.stage else {
+            panic!("data where none is expected");
+        };
+        let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        assert!(bytes <= left, "{bytes} bytes of data where {left} are left");
+        let left = left - bytes;
+        let digests = self.rules.digests.data;
+        let crc = if digests == Digest::On { crc32c(crc, data) } else { crc };
+        self.stage = match (left, digests) {
+            (0, Digest::Off) => Stage::End(DataCheck::Right),
+            (0, Digest::On) => {
+                self.held_bytes = 0;
+                Stage::Trailer { crc }
+            }
+            _ => Stage::Data { left, crc },
+        };
+    }
+
+    /// The header of the PDU that is being read, as far as it came.
+    #[must_use]
+    pub fn header_bytes(&self) -> &[u8] {
+        &self.held[..self.held_bytes]
+    }
+
+    /// Fills the hold to `bytes`. False if the input ended before.
+    #[inline]
+    fn hold(&mut self, input: &mut &[u8], bytes: usize) -> bool {
+        let wanted = bytes.saturating_sub(self.held_bytes);
+        let (taken, rest) = input.split_at(input.len().min(wanted));
+        self.held[self.held_bytes..self.held_bytes + taken.len()].copy_from_slice(taken);
+        self.held_bytes += taken.len();
+        *input = rest;
+        taken.len() == wanted
+    }
+
+    fn finish_header(&mut self, kind: PduKind) -> Result<Header, Fault> {
+        let (fields, digest) = self.held[..self.held_bytes].split_at(kind.header_bytes());
+        if let Ok(received) = <[u8; DIGEST_BYTES]>::try_from(digest)
+            && crc32c(0, fields) != u32::from_le_bytes(received)
+        {
+            return Err(Fault { kind: FaultKind::HeaderDigest, information: u32::from_le_bytes(received) });
+        }
+        let header = self.rules.judge(kind, fields)?;
+        self.stage = if header.data_bytes == 0 {
+            Stage::Start
+        } else {
+            Stage::Padding { left: header.padding_bytes, data_bytes: header.data_bytes }
+        };
+        Ok(header)
+    }
+}

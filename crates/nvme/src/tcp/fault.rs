@@ -1,0 +1,141 @@
+//! Errors that end a connection, and the termination requests that tell of them (sections 3.5 and 3.6.2.4).
+//!
+//! In: what was wrong and where. Out: FES and FEI, and the bytes of an H2CTermReq or C2HTermReq. Invariant: a termination
+//! request never answers another one, and carries at most the first 128 bytes of the header it complains about.
+
+use super::limits::TERM_HEADER_BYTES_MAX;
+use crate::spec::tcp::{COMMON_BYTES, CommonHeader, PduKind, TerminationPdu};
+use std::fmt;
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U32};
+
+/// Fatal Error Status (FES).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FaultKind {
+    /// 01h: a field of a header is not allowed; FEI is its byte offset.
+    InvalidHeaderField = 0x01,
+    /// 02h: a PDU came that could not come now.
+    Sequence = 0x02,
+    /// 03h: the header digest is wrong; FEI is the digest that came.
+    HeaderDigest = 0x03,
+    /// 04h: data outside what was asked for or offered.
+    OutOfRange = 0x04,
+    /// 05h: more data in a PDU than agreed (found by a controller), or more R2Ts (found by a host).
+    LimitExceeded = 0x05,
+    /// 06h: a parameter that this end does not support; FEI is its byte offset.
+    UnsupportedParameter = 0x06,
+}
+
+impl FaultKind {
+    /// The number on the wire.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The name of a number, if it has one.
+    #[must_use]
+    pub const fn from_number(number: u16) -> Option<Self> {
+        Some(match number {
+            0x01 => Self::InvalidHeaderField,
+            0x02 => Self::Sequence,
+            0x03 => Self::HeaderDigest,
+            0x04 => Self::OutOfRange,
+            0x05 => Self::LimitExceeded,
+            0x06 => Self::UnsupportedParameter,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InvalidHeaderField => "invalid PDU header field",
+            Self::Sequence => "PDU sequence error",
+            Self::HeaderDigest => "header digest error",
+            Self::OutOfRange => "data transfer out of range",
+            Self::LimitExceeded => "data transfer or R2T limit exceeded",
+            Self::UnsupportedParameter => "unsupported parameter",
+        })
+    }
+}
+
+/// An error that ends the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} (information {information:#x})")]
+pub struct Fault {
+    /// FES.
+    pub kind: FaultKind,
+    /// FEI.
+    pub information: u32,
+}
+
+impl Fault {
+    /// A field at this offset of a header is not allowed.
+    #[must_use]
+    pub const fn field(offset: u32) -> Self {
+        Self { kind: FaultKind::InvalidHeaderField, information: offset }
+    }
+
+    /// A fault whose FEI means nothing.
+    #[must_use]
+    pub const fn of(kind: FaultKind) -> Self {
+        Self { kind, information: 0 }
+    }
+
+    /// The termination request of `kind` that tells of this fault in the PDU that began with `header`.
+    pub(crate) fn write(self, kind: PduKind, header: &[u8], out: &mut Vec<u8>) {
+        let header = &header[..header.len().min(TERM_HEADER_BYTES_MAX)];
+        let bytes = kind.header_bytes() + header.len();
+        let pdu = TerminationPdu {
+            common: CommonHeader {
+                kind: kind.number(),
+                flags: 0,
+                header_bytes: TERMINATION_HEADER_BYTES,
+                data_offset: 0,
+                pdu_bytes: U32::new(u32::try_from(bytes).unwrap_or(u32::MAX)),
+            },
+            status: U16::new(u16::from(self.kind.number())),
+            information: U32::new(self.information),
+            reserved: [0; 10],
+        };
+        out.extend_from_slice(pdu.as_bytes());
+        out.extend_from_slice(header);
+    }
+}
+
+/// HLEN of a termination request.
+const TERMINATION_HEADER_BYTES: u8 = 24;
+const _: () = assert!(PduKind::HostTermination.header_bytes() == TERMINATION_HEADER_BYTES as usize);
+const _: () = assert!(TERM_HEADER_BYTES_MAX > COMMON_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromBytes;
+
+    #[test]
+    fn a_termination_request_names_the_field_and_carries_the_header_back() {
+        let mut out = Vec::new();
+        let header = [7_u8; 200];
+        Fault::field(10).write(PduKind::ControllerTermination, &header, &mut out);
+        let (pdu, rest) = TerminationPdu::read_from_prefix(&out).unwrap();
+        assert_eq!(pdu.common.kind, 3);
+        assert_eq!(pdu.common.header_bytes, 24);
+        assert_eq!(pdu.common.pdu_bytes.get(), 24 + 128);
+        assert_eq!(pdu.status.get(), 1);
+        assert_eq!(pdu.information.get(), 10);
+        assert_eq!(rest, &header[..128], "no more than 128 bytes go back");
+    }
+
+    #[test]
+    fn fault_numbers_and_names_agree() {
+        for number in 0..=u16::MAX {
+            if let Some(kind) = FaultKind::from_number(number) {
+                assert_eq!(u16::from(kind.number()), number);
+            }
+        }
+    }
+}

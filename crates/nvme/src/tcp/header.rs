@@ -1,0 +1,353 @@
+//! Judges the header of a received PDU, field by field (section 3.6), and says what it means.
+//!
+//! In: the bytes of a header and what this end and the connection allow. Out: a [`Header`], in which every length fits every
+//! other, or the [`Fault`] whose FEI is the offset of the first field that does not. Invariant: no length that a peer sent
+//! is used before it was compared with a limit.
+
+use super::fault::{Fault, FaultKind};
+use super::{Digest, Digests};
+use crate::spec::command::SubmissionEntry;
+use crate::spec::completion::CompletionEntry;
+use crate::spec::tcp::{
+    COMMON_BYTES, CommandPdu, CommonHeader, DataPdu, InitializePdu, PduKind, ResponsePdu, TerminationPdu,
+    flag,
+};
+use std::mem::offset_of;
+use zerocopy::FromBytes;
+
+/// Which end receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receiver {
+    /// The controller.
+    Controller,
+    /// The host.
+    Host,
+}
+
+/// What a receiver allows.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Which end this is.
+    pub receiver: Receiver,
+    /// Digests, as agreed; off until the connection is initialized.
+    pub digests: Digests,
+    /// What PDO must be a multiple of, in bytes: what this end said in its HPDA or CPDA.
+    pub alignment: u8,
+    /// Controller: most in-capsule data.
+    pub in_capsule_max: u32,
+    /// Controller: MAXH2CDATA. A host takes any length that its buffers have.
+    pub data_max: u32,
+}
+
+/// The header of a PDU, and how its data lies behind.
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    /// What it says.
+    pub what: Received,
+    /// Bytes between the header with its digest and the data.
+    pub padding_bytes: u8,
+    /// Bytes of data.
+    pub data_bytes: u32,
+}
+
+/// What a header says.
+#[derive(Clone, Copy, Debug)]
+pub enum Received {
+    /// ICReq or ICResp.
+    Initialize(Initialize),
+    /// H2CTermReq or C2HTermReq: FES and FEI as they came.
+    Termination {
+        /// FES.
+        status: u16,
+        /// FEI.
+        information: u32,
+    },
+    /// CapsuleCmd.
+    Command(SubmissionEntry),
+    /// CapsuleResp.
+    Response(CompletionEntry),
+    /// H2CData or C2HData.
+    Data(DataPart),
+    /// R2T.
+    ReadyToTransfer(DataPart),
+}
+
+/// What ICReq and ICResp say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Initialize {
+    /// PFV.
+    pub format_version: u16,
+    /// HPDA or CPDA, in dwords less one.
+    pub data_alignment: u8,
+    /// Digests asked for, or granted.
+    pub digests: Digests,
+    /// MAXR2T, or MAXH2CDATA.
+    pub limit: u32,
+}
+
+/// A part of a command's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataPart {
+    /// CCCID.
+    pub command_id: u16,
+    /// TTAG.
+    pub transfer_tag: u16,
+    /// Where it lies in the command's data.
+    pub offset: u32,
+    /// How much it is.
+    pub bytes: u32,
+    /// LAST_PDU.
+    pub last: Last,
+    /// SUCCESS: no response follows.
+    pub success: Success,
+}
+
+/// Whether a data PDU is the last of its transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Last {
+    /// It is.
+    Yes,
+    /// More follow.
+    No,
+}
+
+/// Whether a data PDU stands for the response as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Success {
+    /// It does.
+    Implied,
+    /// A response capsule follows.
+    Follows,
+}
+
+/// Byte offsets that faults name.
+pub mod place {
+    use super::{CommonHeader, DataPdu, InitializePdu, offset_of};
+
+    /// PDU-Type.
+    pub const KIND: u32 = 0;
+    /// FLAGS.
+    pub const FLAGS: u32 = 1;
+    /// HLEN.
+    pub const HEADER_BYTES: u32 = 2;
+    /// PDO.
+    pub const DATA_OFFSET: u32 = 3;
+    /// PLEN.
+    pub const PDU_BYTES: u32 = 4;
+    /// PFV.
+    pub const FORMAT_VERSION: u32 = 8;
+    /// HPDA and CPDA.
+    pub const DATA_ALIGNMENT: u32 = 10;
+    /// DGST.
+    pub const DIGESTS: u32 = 11;
+    /// MAXR2T and MAXH2CDATA.
+    pub const LIMIT: u32 = 12;
+    /// CCCID.
+    pub const COMMAND_ID: u32 = 8;
+    /// TTAG.
+    pub const TRANSFER_TAG: u32 = 10;
+    /// DATAO, R2TO.
+    pub const OFFSET: u32 = 12;
+    /// DATAL, R2TL.
+    pub const BYTES: u32 = 16;
+    /// The command identifier within a response capsule.
+    pub const RESPONSE_COMMAND_ID: u32 = 20;
+
+    const _: () = assert!(offset_of!(CommonHeader, header_bytes) == 2);
+    const _: () = assert!(offset_of!(InitializePdu, limit) == 12);
+    const _: () = assert!(offset_of!(DataPdu, bytes) == 16);
+}
+
+impl Rules {
+    /// Judges the first eight bytes: what PDU it is, and whether this end takes it.
+    ///
+    /// # Errors
+    /// The fault of the first field that is wrong.
+    #[inline]
+    pub fn judge_kind(&self, bytes: &[u8]) -> Result<PduKind, Fault> {
+        let Ok((common, _)) = CommonHeader::read_from_prefix(bytes) else {
+            return Err(Fault::field(place::KIND));
+        };
+        let kind = PduKind::from_number(common.kind).ok_or(Fault::field(place::KIND))?;
+        let ours = match self.receiver {
+            Receiver::Controller => matches!(
+                kind,
+                PduKind::InitializeRequest | PduKind::HostTermination | PduKind::Command | PduKind::HostData
+            ),
+            Receiver::Host => matches!(
+                kind,
+                PduKind::InitializeResponse
+                    | PduKind::ControllerTermination
+                    | PduKind::Response
+                    | PduKind::ControllerData
+                    | PduKind::ReadyToTransfer
+            ),
+        };
+        if !ours {
+            return Err(Fault::field(place::KIND));
+        }
+        if usize::from(common.header_bytes) != kind.header_bytes() {
+            return Err(Fault::field(place::HEADER_BYTES));
+        }
+        Ok(kind)
+    }
+
+    /// Judges a whole header of this kind, its digest aside.
+    ///
+    /// # Errors
+    /// The fault of the first field that is wrong.
+    #[inline]
+    pub fn judge(&self, kind: PduKind, bytes: &[u8]) -> Result<Header, Fault> {
+        let short = Fault::field(place::HEADER_BYTES);
+        let common =
+            CommonHeader::read_from_bytes(bytes.get(..COMMON_BYTES).ok_or(short)?).map_err(|_| short)?;
+        match kind {
+            PduKind::InitializeRequest | PduKind::InitializeResponse => {
+                let pdu = InitializePdu::read_from_bytes(bytes).map_err(|_| short)?;
+                self.without_data(kind, &common)?;
+                initialize(&pdu).map(plain)
+            }
+            PduKind::HostTermination | PduKind::ControllerTermination => {
+                // Whatever else it says, it ends the connection: there is nobody left to complain to.
+                let pdu = TerminationPdu::read_from_bytes(bytes).map_err(|_| short)?;
+                let what =
+                    Received::Termination { status: pdu.status.get(), information: pdu.information.get() };
+                Ok(plain(what))
+            }
+            PduKind::Command => {
+                let pdu = CommandPdu::read_from_bytes(bytes).map_err(|_| short)?;
+                self.header_digest_flag(&common)?;
+                self.command(&common, Received::Command(pdu.entry))
+            }
+            PduKind::Response => {
+                let pdu = ResponsePdu::read_from_bytes(bytes).map_err(|_| short)?;
+                self.header_digest_flag(&common)?;
+                self.without_data(kind, &common)?;
+                Ok(plain(Received::Response(pdu.entry)))
+            }
+            PduKind::ReadyToTransfer => {
+                let pdu = DataPdu::read_from_bytes(bytes).map_err(|_| short)?;
+                self.header_digest_flag(&common)?;
+                self.without_data(kind, &common)?;
+                Ok(plain(Received::ReadyToTransfer(part(&pdu))))
+            }
+            PduKind::HostData | PduKind::ControllerData => {
+                let pdu = DataPdu::read_from_bytes(bytes).map_err(|_| short)?;
+                self.header_digest_flag(&common)?;
+                self.data(kind, &common, part(&pdu))
+            }
+        }
+    }
+
+    fn header_digest_flag(&self, common: &CommonHeader) -> Result<(), Fault> {
+        flag_agrees(common.flags & flag::HEADER_DIGEST, self.digests.header)
+    }
+
+    /// Bytes of a header of this kind with its digest.
+    #[must_use]
+    #[inline]
+    pub fn header_bytes(&self, kind: PduKind) -> usize {
+        kind.header_bytes() + if kind.is_digested() { self.digests.header.bytes() } else { 0 }
+    }
+
+    fn without_data(&self, kind: PduKind, common: &CommonHeader) -> Result<(), Fault> {
+        if usize::try_from(common.pdu_bytes.get()) != Ok(self.header_bytes(kind)) {
+            return Err(Fault::field(place::PDU_BYTES));
+        }
+        Ok(())
+    }
+
+    fn command(&self, common: &CommonHeader, what: Received) -> Result<Header, Fault> {
+        if self.without_data(PduKind::Command, common).is_ok() {
+            return Ok(plain(what));
+        }
+        let padding_bytes = self.padding(PduKind::Command, common)?;
+        let before = u32::from(common.data_offset) + digest_bytes(self.digests.data);
+        let data_bytes = common.pdu_bytes.get().checked_sub(before).filter(|&bytes| bytes > 0);
+        let data_bytes = data_bytes.filter(|&bytes| bytes <= self.in_capsule_max);
+        let data_bytes = data_bytes.ok_or(Fault::field(place::PDU_BYTES))?;
+        Ok(Header { what, padding_bytes, data_bytes })
+    }
+
+    fn data(&self, kind: PduKind, common: &CommonHeader, mut part: DataPart) -> Result<Header, Fault> {
+        let padding_bytes = self.padding(kind, common)?;
+        if part.bytes == 0 {
+            return Err(Fault::field(place::BYTES));
+        }
+        if self.receiver == Receiver::Controller && part.bytes > self.data_max {
+            return Err(Fault::of(FaultKind::LimitExceeded));
+        }
+        let around = u64::from(common.data_offset) + u64::from(digest_bytes(self.digests.data));
+        if u64::from(common.pdu_bytes.get()) != around + u64::from(part.bytes) {
+            return Err(Fault::field(place::PDU_BYTES));
+        }
+        if common.flags & flag::LAST_PDU != 0 {
+            part.last = Last::Yes;
+        }
+        if kind == PduKind::ControllerData && common.flags & flag::SUCCESS != 0 {
+            // Success can only be told with the last of the data (section 3.6.2.9).
+            if part.last == Last::No {
+                return Err(Fault::field(place::FLAGS));
+            }
+            part.success = Success::Implied;
+        }
+        Ok(Header { what: Received::Data(part), padding_bytes, data_bytes: part.bytes })
+    }
+
+    /// PDO lies behind the header and its digest, on the alignment that this end asked for; and the data digest is as agreed.
+    fn padding(&self, kind: PduKind, common: &CommonHeader) -> Result<u8, Fault> {
+        flag_agrees(common.flags & flag::DATA_DIGEST, self.digests.data)?;
+        let header = u8::try_from(self.header_bytes(kind)).unwrap_or(u8::MAX);
+        let padding = common.data_offset.checked_sub(header);
+        let aligned = common.data_offset.is_multiple_of(self.alignment.max(1));
+        padding.filter(|_| aligned).ok_or(Fault::field(place::DATA_OFFSET))
+    }
+}
+
+const fn plain(what: Received) -> Header {
+    Header { what, padding_bytes: 0, data_bytes: 0 }
+}
+
+/// Bytes of a digest in a PLEN.
+pub(crate) const fn digest_bytes(digest: Digest) -> u32 {
+    match digest {
+        Digest::Off => 0,
+        Digest::On => 4,
+    }
+}
+
+fn flag_agrees(bit: u8, digest: Digest) -> Result<(), Fault> {
+    match (bit, digest) {
+        (0, Digest::Off) => Ok(()),
+        (0, Digest::On) | (_, Digest::Off) => Err(Fault::field(place::FLAGS)),
+        (_, Digest::On) => Ok(()),
+    }
+}
+
+fn initialize(pdu: &InitializePdu) -> Result<Received, Fault> {
+    const ALIGNMENT_MAX: u8 = 31;
+    if pdu.format_version.get() != 0 {
+        return Err(Fault { kind: FaultKind::UnsupportedParameter, information: place::FORMAT_VERSION });
+    }
+    if pdu.data_alignment > ALIGNMENT_MAX {
+        return Err(Fault::field(place::DATA_ALIGNMENT));
+    }
+    let digest = |bit: u8| if pdu.digests & bit == 0 { Digest::Off } else { Digest::On };
+    Ok(Received::Initialize(Initialize {
+        format_version: pdu.format_version.get(),
+        data_alignment: pdu.data_alignment,
+        digests: Digests { header: digest(1), data: digest(2) },
+        limit: pdu.limit.get(),
+    }))
+}
+
+fn part(pdu: &DataPdu) -> DataPart {
+    DataPart {
+        command_id: pdu.command_id.get(),
+        transfer_tag: pdu.transfer_tag.get(),
+        offset: pdu.offset.get(),
+        bytes: pdu.bytes.get(),
+        last: Last::No,
+        success: Success::Follows,
+    }
+}

@@ -1,0 +1,412 @@
+//! The host's end of a connection.
+//!
+//! In: commands with the data they bring or the buffers their data goes to; bytes of a controller. Out: bytes to send;
+//! completions that bring the buffers back. Invariant: every submitted command comes back exactly once, by
+//! [`HostStep::Completed`] or by [`InitiatorConnection::abandon`]; received data goes straight into its buffer.
+//!
+//! ```text
+//!          new: ICReq queued            ICResp                fault, or termination request
+//!   AwaitingInitialize ------------------------> Open ----------------------------------------> Closed
+//!           |                 fault, or anything else first                                       ^
+//!           +-------------------------------------------------------------------------------------+
+//! ```
+
+mod errand;
+
+use super::capsule_data::CapsuleData;
+use super::decoder::{DataCheck, Decoded, Decoder};
+use super::fault::{Fault, FaultKind};
+use super::header::{DataPart, Header, Initialize, Received, Receiver, Rules, place};
+use super::limits::{HOST_DATA_BYTES_LEAST, QUEUE_ENTRIES_MAX};
+use super::outgoing::{Frame, Outgoing};
+use super::target::{Ended, short_common};
+use super::{Digest, Digests};
+use crate::spec::command::SubmissionEntry;
+use crate::spec::completion::CompletionEntry;
+use crate::spec::tcp::{CommandPdu, CommonHeader, DataPdu, InitializePdu, PduKind, flag};
+use bytes::Bytes;
+use errand::{Errand, Errands};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U32};
+
+pub use errand::CommandId;
+
+/// What a host asks for on a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct InitiatorParameters {
+    /// Digests to ask for.
+    pub digests: Digests,
+    /// What the data of PDUs from the controller is to be aligned to, in dwords less one, 0 to 31 (HPDA).
+    pub data_alignment: u8,
+    /// R2Ts that may be outstanding for a command, less one (MAXR2T).
+    pub r2ts_max: u32,
+    /// Commands that may be outstanding.
+    pub depth: u16,
+    /// Data up to this size goes in the capsule: 8,192 on an admin queue, what IOCCSZ leaves on another.
+    pub in_capsule_max: u32,
+}
+
+impl Default for InitiatorParameters {
+    fn default() -> Self {
+        Self {
+            digests: Digests::default(),
+            data_alignment: 0,
+            r2ts_max: 0,
+            depth: 128,
+            in_capsule_max: 8_192,
+        }
+    }
+}
+
+/// The data of a command, lent to the connection.
+#[derive(Debug)]
+pub enum Transfer {
+    /// None.
+    None,
+    /// These bytes go to the controller.
+    Out(Bytes),
+    /// Up to its length comes from the controller into this.
+    In(Vec<u8>),
+}
+
+/// A command that came back.
+#[derive(Debug)]
+pub struct Completed {
+    /// Which one.
+    pub id: CommandId,
+    /// Its completion.
+    pub entry: CompletionEntry,
+    /// What was lent for it.
+    pub transfer: Transfer,
+    /// Bytes that came into the buffer.
+    pub received: u32,
+}
+
+/// What a connection came to.
+#[derive(Debug)]
+pub enum HostStep {
+    /// Nothing more without more bytes.
+    Starved,
+    /// The controller took the connection; commands may be submitted.
+    Opened,
+    /// A command came back.
+    Completed(Completed),
+    /// Nothing is read any more; what is to be sent is sent, then the connection is closed.
+    Closed(Ended),
+}
+
+/// Why a command was not taken; what was lent comes back.
+#[derive(Debug)]
+pub enum Untaken {
+    /// As many are outstanding as may be.
+    Full(Transfer),
+    /// The connection is not open.
+    NotOpen(Transfer),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    AwaitingInitialize,
+    Open,
+    Closed(Ended),
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct InitiatorConnection {
+    state: State,
+    parameters: InitiatorParameters,
+    decoder: Decoder,
+    frame: Frame,
+    host_data_max: u32,
+    errands: Errands,
+    /// The command whose data is being received.
+    course: Option<(CommandId, DataPart)>,
+    outgoing: Outgoing<Bytes>,
+}
+
+impl InitiatorConnection {
+    /// A connection that was just made; its ICReq is queued.
+    #[must_use]
+    pub fn new(parameters: InitiatorParameters) -> Self {
+        let data_alignment = parameters.data_alignment.min(31);
+        let rules = Rules {
+            receiver: Receiver::Host,
+            digests: Digests::default(),
+            alignment: (data_alignment + 1) * 4,
+            in_capsule_max: 0,
+            data_max: u32::MAX,
+        };
+        let bit = |digest, bit| if digest == Digest::On { bit } else { 0 };
+        let pdu = InitializePdu {
+            common: CommonHeader {
+                kind: PduKind::InitializeRequest.number(),
+                flags: 0,
+                header_bytes: 128,
+                data_offset: 0,
+                pdu_bytes: U32::new(128),
+            },
+            format_version: U16::new(0),
+            data_alignment,
+            digests: bit(parameters.digests.header, 1) | bit(parameters.digests.data, 2),
+            limit: U32::new(parameters.r2ts_max),
+            reserved: [0; 112],
+        };
+        let mut outgoing = Outgoing::default();
+        outgoing.raw().extend_from_slice(pdu.as_bytes());
+        Self {
+            state: State::AwaitingInitialize,
+            parameters,
+            decoder: Decoder::new(rules),
+            frame: Frame { digests: Digests::default(), alignment: 4 },
+            host_data_max: HOST_DATA_BYTES_LEAST,
+            errands: Errands::new(parameters.depth.clamp(1, QUEUE_ENTRIES_MAX)),
+            course: None,
+            outgoing,
+        }
+    }
+
+    /// Queues a command. Its identifier and data pointer are written here; everything else is the caller's.
+    ///
+    /// # Errors
+    /// [`Untaken`] brings back what was lent.
+    pub fn submit(&mut self, mut entry: SubmissionEntry, transfer: Transfer) -> Result<CommandId, Untaken> {
+        if self.state != State::Open {
+            return Err(Untaken::NotOpen(transfer));
+        }
+        let data = match &transfer {
+            Transfer::None => CapsuleData::None,
+            Transfer::In(buffer) => CapsuleData::Transport { bytes: length(buffer.len()) },
+            Transfer::Out(bytes) if length(bytes.len()) <= self.parameters.in_capsule_max => {
+                CapsuleData::InCapsule { offset: 0, bytes: length(bytes.len()) }
+            }
+            Transfer::Out(bytes) => CapsuleData::Transport { bytes: length(bytes.len()) },
+        };
+        let in_capsule = match &transfer {
+            Transfer::Out(bytes) if matches!(data, CapsuleData::InCapsule { .. }) && !bytes.is_empty() => {
+                Some(bytes.clone())
+            }
+            _ => None,
+        };
+        let id = self.errands.begin(transfer).map_err(Untaken::Full)?;
+        entry.command_id = U16::new(id.0);
+        data.write(&mut entry);
+        let common = CommonHeader { header_bytes: 72, ..short_common(PduKind::Command, 0) };
+        debug_assert!(PduKind::Command.header_bytes() == size_of::<CommandPdu>());
+        match in_capsule {
+            None => self.outgoing.header(common, entry.as_bytes(), self.frame.digests.header),
+            Some(bytes) => {
+                let range = 0..bytes.len();
+                let _short = self.outgoing.data(self.frame, common, entry.as_bytes(), bytes, range);
+            }
+        }
+        Ok(id)
+    }
+
+    /// Takes from the front of `input` until something is found.
+    pub fn advance(&mut self, input: &mut &[u8]) -> HostStep {
+        loop {
+            if let State::Closed(ended) = self.state {
+                return HostStep::Closed(ended);
+            }
+            let found = match self.decoder.decode(input) {
+                Ok(Decoded::Starved) => return HostStep::Starved,
+                Ok(Decoded::Header(header)) => self.take_header(&header),
+                Ok(Decoded::Data(bytes)) => {
+                    if let Some(place) = self.place(bytes.len()) {
+                        place.copy_from_slice(bytes);
+                    }
+                    self.note(bytes.len());
+                    Ok(None)
+                }
+                Ok(Decoded::End(check)) => Ok(self.finish_data(check)),
+                Err(fault) => Err(fault),
+            };
+            match found {
+                Ok(None) => {}
+                Ok(Some(step)) => return step,
+                Err(fault) => self.fail(fault),
+            }
+        }
+    }
+
+    /// Where the next bytes of the stream go, when all of them are data of one command: a socket may receive straight into this and
+    /// tell by [`placed`](Self::placed).
+    pub fn destination(&mut self) -> Option<&mut [u8]> {
+        let bytes = usize::try_from(self.decoder.data_left()).ok().filter(|&bytes| bytes > 0)?;
+        self.place(bytes)
+    }
+
+    /// Notes that the first `bytes` of [`destination`](Self::destination) were received.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn placed(&mut self, bytes: usize) {
+        if let Some((id, _)) = self.course
+            && let Some(errand) = self.errands.get_mut(id)
+        {
+            let at = errand.received_bytes();
+            if let Transfer::In(buffer) = &errand.transfer {
+                self.decoder.placed(&buffer[at..at + bytes]);
+                self.note(bytes);
+            }
+        }
+    }
+
+    /// What is to be sent.
+    #[must_use]
+    #[inline]
+    pub const fn outgoing(&self) -> &Outgoing<Bytes> {
+        &self.outgoing
+    }
+
+    /// What is to be sent, to note what was.
+    #[inline]
+    pub const fn outgoing_mut(&mut self) -> &mut Outgoing<Bytes> {
+        &mut self.outgoing
+    }
+
+    /// Commands that have not come back.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.errands.live()
+    }
+
+    /// Whether commands may be submitted.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        matches!(self.state, State::Open)
+    }
+
+    /// Gives up: every command that has not come back, with what was lent for it. Whether they were carried out is unknown.
+    pub fn abandon(&mut self) -> Vec<(CommandId, Transfer)> {
+        self.course = None;
+        if !matches!(self.state, State::Closed(_)) {
+            self.state = State::Closed(Ended::Peer { status: 0, information: 0 });
+        }
+        self.errands.drain()
+    }
+
+    fn place(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        let (id, _) = self.course?;
+        let errand = self.errands.get_mut(id)?;
+        let at = errand.received_bytes();
+        match &mut errand.transfer {
+            Transfer::In(buffer) => buffer.get_mut(at..at.checked_add(bytes)?),
+            _ => None,
+        }
+    }
+
+    fn note(&mut self, bytes: usize) {
+        if let Some((id, _)) = self.course
+            && let Some(errand) = self.errands.get_mut(id)
+        {
+            errand.received += length(bytes);
+        }
+    }
+
+    fn take_header(&mut self, header: &Header) -> Result<Option<HostStep>, Fault> {
+        match (self.state, header.what) {
+            (_, Received::Termination { status, information }) => {
+                self.state = State::Closed(Ended::Peer { status, information });
+                Ok(None)
+            }
+            (State::AwaitingInitialize, Received::Initialize(response)) => self.open(&response).map(Some),
+            (State::Open, Received::Response(entry)) => self.take_response(entry).map(Some),
+            (State::Open, Received::Data(part)) => self.take_part(part).map(|()| None),
+            (State::Open, Received::ReadyToTransfer(part)) => self.send_part(&part).map(|()| None),
+            _ => Err(Fault::of(FaultKind::Sequence)),
+        }
+    }
+
+    fn open(&mut self, response: &Initialize) -> Result<HostStep, Fault> {
+        let asked = self.parameters.digests;
+        let unasked = |granted, asked| granted == Digest::On && asked == Digest::Off;
+        if unasked(response.digests.header, asked.header) || unasked(response.digests.data, asked.data) {
+            return Err(Fault::field(place::DIGESTS));
+        }
+        if response.limit < HOST_DATA_BYTES_LEAST || !response.limit.is_multiple_of(4) {
+            return Err(Fault::field(place::LIMIT));
+        }
+        self.state = State::Open;
+        self.frame = Frame { digests: response.digests, alignment: (response.data_alignment + 1) * 4 };
+        self.decoder.rules.digests = response.digests;
+        self.host_data_max = response.limit;
+        Ok(HostStep::Opened)
+    }
+
+    fn take_response(&mut self, entry: CompletionEntry) -> Result<HostStep, Fault> {
+        let id = CommandId(entry.command_id.get());
+        let errand = self.errands.end(id).ok_or(Fault::field(place::RESPONSE_COMMAND_ID))?;
+        Ok(completed(id, entry, errand))
+    }
+
+    fn take_part(&mut self, part: DataPart) -> Result<(), Fault> {
+        let id = CommandId(part.command_id);
+        let errand = self.errands.get_mut(id).ok_or(Fault::field(place::COMMAND_ID))?;
+        let Transfer::In(buffer) = &errand.transfer else {
+            return Err(Fault::field(place::COMMAND_ID));
+        };
+        let end = part.offset.checked_add(part.bytes).filter(|&end| end <= length(buffer.len()));
+        end.ok_or(Fault::of(FaultKind::OutOfRange))?;
+        if part.offset != errand.received || errand.is_finished() {
+            return Err(Fault::of(FaultKind::Sequence));
+        }
+        self.course = Some((id, part));
+        Ok(())
+    }
+
+    fn finish_data(&mut self, check: DataCheck) -> Option<HostStep> {
+        let (id, part) = self.course.take()?;
+        self.errands.get_mut(id)?.finish_part(&part, check);
+        if !part.is_answer() {
+            return None;
+        }
+        let entry = CompletionEntry { command_id: U16::new(id.0), ..CompletionEntry::default() };
+        self.errands.end(id).map(|errand| completed(id, entry, errand))
+    }
+
+    /// Sends what an R2T asks for, in PDUs of at most MAXH2CDATA.
+    fn send_part(&mut self, part: &DataPart) -> Result<(), Fault> {
+        let id = CommandId(part.command_id);
+        let errand = self.errands.get_mut(id).ok_or(Fault::field(place::COMMAND_ID))?;
+        let bytes = errand.ask(part)?;
+        let mut at = part.offset;
+        let end = part.offset + part.bytes;
+        while at < end {
+            let next = at.saturating_add(self.host_data_max).min(end);
+            let pdu = DataPdu {
+                common: short_common(PduKind::HostData, if next == end { flag::LAST_PDU } else { 0 }),
+                command_id: U16::new(part.command_id),
+                transfer_tag: U16::new(part.transfer_tag),
+                offset: U32::new(at),
+                bytes: U32::new(next - at),
+                reserved: U32::new(0),
+            };
+            let range = index(at)..index(next);
+            let fields = &pdu.as_bytes()[8..];
+            let _short = self.outgoing.data(self.frame, pdu.common, fields, bytes.clone(), range);
+            at = next;
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, fault: Fault) {
+        self.state = State::Closed(Ended::Fault(fault));
+        fault.write(PduKind::HostTermination, self.decoder.header_bytes(), self.outgoing.raw());
+    }
+}
+
+fn completed(id: CommandId, mut entry: CompletionEntry, errand: Errand) -> HostStep {
+    errand.judge(&mut entry);
+    HostStep::Completed(Completed { id, entry, received: errand.received, transfer: errand.transfer })
+}
+
+/// A length that a descriptor can name.
+fn length(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+fn index(at: u32) -> usize {
+    usize::try_from(at).unwrap_or(usize::MAX)
+}

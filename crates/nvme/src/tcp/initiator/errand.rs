@@ -1,0 +1,167 @@
+//! Commands a host has outstanding, and what was lent for each.
+//!
+//! In: transfers. Out: identifiers, and the transfers back. Invariant: an identifier carries a generation, so an answer that
+//! comes twice names nothing.
+
+use super::super::decoder::DataCheck;
+use super::super::fault::{Fault, FaultKind};
+use super::super::header::{DataPart, Last, Success, place};
+use super::{Transfer, length};
+use crate::spec::completion::CompletionEntry;
+use crate::spec::status::Status;
+use bytes::Bytes;
+use zerocopy::little_endian::U16;
+
+/// Names an outstanding command: its place in the low bits, its generation above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CommandId(pub u16);
+
+/// Bits of a place; as many commands can be outstanding as they name.
+const PLACE_BITS: u32 = 10;
+const PLACE_MASK: u16 = (1 << PLACE_BITS) - 1;
+
+impl CommandId {
+    /// Its place among those outstanding, below the connection's depth.
+    #[must_use]
+    #[inline]
+    pub const fn place(self) -> usize {
+        (self.0 & PLACE_MASK) as usize
+    }
+}
+
+/// How far the data of a read has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// More may come.
+    Going,
+    /// Its last PDU has come.
+    Finished,
+}
+
+/// An outstanding command.
+#[derive(Debug)]
+pub(super) struct Errand {
+    pub(super) transfer: Transfer,
+    /// Bytes that came.
+    pub(super) received: u32,
+    /// Bytes that R2Ts asked for.
+    requested: u32,
+    progress: Progress,
+    check: DataCheck,
+}
+
+impl Errand {
+    pub(super) fn received_bytes(&self) -> usize {
+        usize::try_from(self.received).unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.progress == Progress::Finished
+    }
+
+    pub(super) fn finish_part(&mut self, part: &DataPart, check: DataCheck) {
+        if check == DataCheck::Wrong {
+            self.check = check;
+        }
+        if part.last == Last::Yes {
+            self.progress = Progress::Finished;
+        }
+    }
+
+    /// Judges an R2T: for data that is there, in order and not asked for before (section 3.6.2.10).
+    pub(super) fn ask(&mut self, part: &DataPart) -> Result<Bytes, Fault> {
+        let Transfer::Out(bytes) = &self.transfer else {
+            return Err(Fault::field(place::COMMAND_ID));
+        };
+        if part.bytes == 0 {
+            return Err(Fault::field(place::BYTES));
+        }
+        let end = part.offset.checked_add(part.bytes).filter(|&end| end <= length(bytes.len()));
+        let end = end.ok_or(Fault::of(FaultKind::OutOfRange))?;
+        if part.offset != self.requested {
+            return Err(Fault::of(FaultKind::Sequence));
+        }
+        self.requested = end;
+        Ok(bytes.clone())
+    }
+
+    /// A success whose data was damaged on the way is none.
+    pub(super) fn judge(&self, entry: &mut CompletionEntry) {
+        if self.check == DataCheck::Wrong && entry.status().is_success() {
+            entry.status_and_phase = U16::new(Status::TRANSIENT_TRANSPORT_ERROR.to_field());
+        }
+    }
+}
+
+impl DataPart {
+    /// Whether it stands for the response.
+    pub(super) fn is_answer(&self) -> bool {
+        self.success == Success::Implied
+    }
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    generation: u16,
+    errand: Option<Errand>,
+}
+
+/// All of them, by place.
+#[derive(Debug)]
+pub(super) struct Errands {
+    places: Vec<Place>,
+    free: Vec<u16>,
+}
+
+impl Errands {
+    pub(super) fn new(depth: u16) -> Self {
+        let mut places = Vec::new();
+        places.resize_with(usize::from(depth), Place::default);
+        Self { places, free: (0..depth).rev().collect() }
+    }
+
+    /// Takes a place, or gives the transfer back.
+    pub(super) fn begin(&mut self, transfer: Transfer) -> Result<CommandId, Transfer> {
+        let Some(place) = self.free.pop() else {
+            return Err(transfer);
+        };
+        let slot = &mut self.places[usize::from(place)];
+        slot.errand = Some(Errand {
+            transfer,
+            received: 0,
+            requested: 0,
+            progress: Progress::Going,
+            check: DataCheck::Right,
+        });
+        Ok(CommandId(slot.generation << PLACE_BITS | place))
+    }
+
+    pub(super) fn get_mut(&mut self, id: CommandId) -> Option<&mut Errand> {
+        let slot = self.places.get_mut(id.place())?;
+        if slot.generation != id.0 >> PLACE_BITS {
+            return None;
+        }
+        slot.errand.as_mut()
+    }
+
+    pub(super) fn end(&mut self, id: CommandId) -> Option<Errand> {
+        self.get_mut(id)?;
+        let slot = &mut self.places[id.place()];
+        slot.generation = (slot.generation + 1) & (u16::MAX >> PLACE_BITS);
+        self.free.push(id.0 & PLACE_MASK);
+        slot.errand.take()
+    }
+
+    pub(super) fn live(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    pub(super) fn drain(&mut self) -> Vec<(CommandId, Transfer)> {
+        let ids: Vec<CommandId> = (0_u16..)
+            .zip(&self.places)
+            .filter(|(_, slot)| slot.errand.is_some())
+            .map(|(place, slot)| CommandId(slot.generation << PLACE_BITS | place))
+            .collect();
+        ids.into_iter().filter_map(|id| self.end(id).map(|errand| (id, errand.transfer))).collect()
+    }
+}

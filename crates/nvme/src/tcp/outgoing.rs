@@ -1,0 +1,246 @@
+//! What a connection still has to send.
+//!
+//! In: PDUs in order, long data by ownership. Out: slices for one vectored write, and the data's owners back when they were
+//! sent. Headers and short data lie behind one another in one buffer; long data stays where it is and is sent from there.
+//! Invariant: bytes leave in the order they came in, each once.
+
+use super::DIGEST_BYTES;
+use super::{Digest, Digests};
+use crate::spec::tcp::{CommonHeader, flag};
+use headwater_host::copy::crc32c;
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::ops::Range;
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+/// Sent bytes at the front of the text that are worth moving the rest for.
+const COMPACT_BYTES: usize = 1 << 16;
+/// Text memory that is kept when everything was sent.
+const TEXT_KEPT_BYTES: usize = 1 << 18;
+
+/// Long data, sent when the text up to `at` is sent.
+#[derive(Debug)]
+struct Segment<B> {
+    at: usize,
+    owner: B,
+    range: Range<usize>,
+}
+
+/// PDUs on their way out, whose long data is owned by `B`.
+#[derive(Debug)]
+pub struct Outgoing<B> {
+    text: Vec<u8>,
+    text_sent: usize,
+    segments: VecDeque<Segment<B>>,
+    segment_bytes: usize,
+}
+
+impl<B> Default for Outgoing<B> {
+    fn default() -> Self {
+        Self { text: Vec::new(), text_sent: 0, segments: VecDeque::new(), segment_bytes: 0 }
+    }
+}
+
+/// Where a PDU's data begins, and how the header says so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    /// Digests of the connection.
+    pub(crate) digests: Digests,
+    /// What the receiver wants PDO to be a multiple of, in bytes.
+    pub(crate) alignment: u8,
+}
+
+impl<B: AsRef<[u8]>> Outgoing<B> {
+    /// Bytes not sent yet.
+    #[must_use]
+    #[inline]
+    pub fn pending(&self) -> usize {
+        self.text.len() - self.text_sent + self.segment_bytes
+    }
+
+    /// Fills `pieces` with what is to be sent next, in order; returns how many it filled.
+    pub fn gather<'a>(&'a self, pieces: &mut [IoSlice<'a>]) -> usize {
+        let mut count = 0;
+        let mut at = self.text_sent;
+        let mut segments = self.segments.iter();
+        while count < pieces.len() {
+            let Some(segment) = segments.next() else {
+                if at < self.text.len() {
+                    pieces[count] = IoSlice::new(&self.text[at..]);
+                    count += 1;
+                }
+                break;
+            };
+            if segment.at > at {
+                pieces[count] = IoSlice::new(&self.text[at..segment.at]);
+                count += 1;
+                at = segment.at;
+            }
+            if count < pieces.len() {
+                pieces[count] = IoSlice::new(&segment.owner.as_ref()[segment.range.clone()]);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Notes that the first `count` pending bytes were sent; owners of data that is gone go to `give_back`.
+    ///
+    /// # Panics
+    /// When fewer were pending.
+    pub fn sent(&mut self, mut count: usize, mut give_back: impl FnMut(B)) {
+        while let Some(front) = self.segments.front_mut() {
+            let text = count.min(front.at - self.text_sent);
+            self.text_sent += text;
+            count -= text;
+            if self.text_sent < front.at {
+                return;
+            }
+            let taken = count.min(front.range.len());
+            front.range.start += taken;
+            self.segment_bytes -= taken;
+            count -= taken;
+            if !front.range.is_empty() {
+                return;
+            }
+            if let Some(segment) = self.segments.pop_front() {
+                give_back(segment.owner);
+            }
+        }
+        self.text_sent += count;
+        assert!(self.text_sent <= self.text.len(), "more was sent than there was");
+        self.compact();
+    }
+
+    /// Queues a PDU without data: its header is `fields`, whose common header's digest flag and lengths are set here.
+    pub(crate) fn header(&mut self, common: CommonHeader, fields: &[u8], header_digest: Digest) {
+        let bytes = u32::from(common.header_bytes) + super::header::digest_bytes(header_digest);
+        self.write_header(CommonHeader { pdu_bytes: U32::new(bytes), ..common }, fields, header_digest);
+    }
+
+    /// Queues a PDU with data: all of `owner[range]`. Short data is copied and its owner returned.
+    pub(crate) fn data(
+        &mut self,
+        frame: Frame,
+        common: CommonHeader,
+        fields: &[u8],
+        owner: B,
+        range: Range<usize>,
+    ) -> Option<B> {
+        let Frame { digests, alignment } = frame;
+        let header = usize::from(common.header_bytes) + digests.header.bytes();
+        let offset = header.next_multiple_of(usize::from(alignment.max(4)));
+        let bytes = offset + range.len() + digests.data.bytes();
+        let flags = match digests.data {
+            Digest::Off => common.flags,
+            Digest::On => common.flags | flag::DATA_DIGEST,
+        };
+        let common = CommonHeader {
+            flags,
+            data_offset: u8::try_from(offset).unwrap_or(u8::MAX),
+            pdu_bytes: U32::new(u32::try_from(bytes).unwrap_or(u32::MAX)),
+            ..common
+        };
+        self.write_header(common, fields, digests.header);
+        self.text.resize(self.text.len() + offset - header, 0);
+        let data = &owner.as_ref()[range.clone()];
+        let digest = (digests.data == Digest::On).then(|| crc32c(0, data));
+        let mut copied = None;
+        if data.len() <= super::limits::COPIED_BYTES_MAX {
+            self.text.extend_from_slice(data);
+            copied = Some(owner);
+        } else {
+            self.segment_bytes += data.len();
+            self.segments.push_back(Segment { at: self.text.len(), owner, range });
+        }
+        if let Some(digest) = digest {
+            self.text.extend_from_slice(&digest.to_le_bytes());
+        }
+        copied
+    }
+
+    /// Queues bytes as they are.
+    pub(crate) fn raw(&mut self) -> &mut Vec<u8> {
+        &mut self.text
+    }
+
+    fn write_header(&mut self, mut common: CommonHeader, fields: &[u8], header_digest: Digest) {
+        if header_digest == Digest::On {
+            common.flags |= flag::HEADER_DIGEST;
+        }
+        let start = self.text.len();
+        self.text.extend_from_slice(common.as_bytes());
+        self.text.extend_from_slice(fields);
+        if header_digest == Digest::On {
+            let digest = crc32c(0, &self.text[start..]);
+            self.text.extend_from_slice(&digest.to_le_bytes());
+        }
+    }
+
+    fn compact(&mut self) {
+        if self.text_sent == self.text.len() && self.segments.is_empty() {
+            self.text.clear();
+            self.text_sent = 0;
+            self.text.shrink_to(TEXT_KEPT_BYTES);
+        } else if self.text_sent > COMPACT_BYTES {
+            self.text.drain(..self.text_sent);
+            for segment in &mut self.segments {
+                segment.at -= self.text_sent;
+            }
+            self.text_sent = 0;
+        }
+    }
+}
+
+const _: () = assert!(DIGEST_BYTES == 4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn common(kind: u8, header_bytes: u8) -> CommonHeader {
+        CommonHeader { kind, flags: 0, header_bytes, data_offset: 0, pdu_bytes: U32::new(0) }
+    }
+
+    #[test]
+    fn bytes_leave_in_order_whatever_the_socket_takes() {
+        let digests = Digests { header: Digest::On, data: Digest::On };
+        for step in [1, 3, 100, 5_000, usize::MAX] {
+            let mut outgoing = Outgoing::default();
+            let mut expected = Vec::new();
+            for round in 0..40_usize {
+                let data = vec![u8::try_from(round).unwrap(); 37 * round + 1];
+                let frame = Frame { digests, alignment: 8 };
+                let returned =
+                    outgoing.data(frame, common(7, 24), &[0xEE; 16], data.clone(), 1..data.len().max(2) - 1);
+                assert_eq!(returned.is_some(), data.len().max(2) - 2 <= 512);
+                let start = expected.len();
+                let inner = &data[1..data.len().max(2) - 1];
+                let bytes = u32::try_from(32 + inner.len() + 4).unwrap();
+                let head =
+                    CommonHeader { flags: 3, data_offset: 32, pdu_bytes: U32::new(bytes), ..common(7, 24) };
+                expected.extend_from_slice(head.as_bytes());
+                expected.extend_from_slice(&[0xEE; 16]);
+                let digest = crc32c(0, &expected[start..]);
+                expected.extend_from_slice(&digest.to_le_bytes());
+                expected.extend_from_slice(&[0; 4]);
+                expected.extend_from_slice(inner);
+                expected.extend_from_slice(&crc32c(0, inner).to_le_bytes());
+            }
+            assert_eq!(outgoing.pending(), expected.len());
+            let mut sent = Vec::new();
+            let mut owners = 0;
+            while outgoing.pending() > 0 {
+                let mut pieces = [IoSlice::new(&[]); 5];
+                let count = outgoing.gather(&mut pieces);
+                let all: Vec<u8> = pieces[..count].iter().flat_map(|piece| piece.iter().copied()).collect();
+                let taken = all.len().min(step);
+                sent.extend_from_slice(&all[..taken]);
+                outgoing.sent(taken, |_| owners += 1);
+            }
+            assert!(sent == expected, "the stream was reordered or cut at step {step}");
+            assert!(owners > 0);
+        }
+    }
+}

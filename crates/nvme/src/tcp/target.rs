@@ -1,0 +1,421 @@
+//! The controller's end of a connection.
+//!
+//! In: bytes of a host. Out: commands, then each with its data complete; responses and data as bytes to send. Invariant: a
+//! command that was handed out is answered once; its identifier is live until then. A command whose data was damaged, or
+//! that points to data it does not have, is answered here and never becomes [`TargetStep::Ready`].
+//!
+//! ```text
+//!                        ICReq                      fault, or termination request
+//!   AwaitingInitialize ---------> Open ------------------------------------------> Closed
+//!           |                 fault, or anything else first                           ^
+//!           +-------------------------------------------------------------------------+
+//! ```
+
+mod contract;
+mod exchange;
+
+use super::capsule_data::CapsuleData;
+use super::decoder::{DataCheck, Decoded, Decoder};
+use super::fault::{Fault, FaultKind};
+use super::header::{DataPart, Header, Initialize, Received, Receiver, Rules, place};
+use super::limits::{ADMIN_IN_CAPSULE_BYTES, QUEUE_ENTRIES_MAX, SLOTS_BEFORE_CONNECT};
+use super::outgoing::{Frame, Outgoing};
+use super::{Digest, Digests};
+use crate::controller::live_ids::LiveIds;
+use crate::spec::command::SubmissionEntry;
+use crate::spec::completion::CompletionEntry;
+use crate::spec::status::Status;
+use crate::spec::tcp::{CommonHeader, DataPdu, InitializePdu, PduKind, flag};
+pub use contract::{Ended, FlowControl, Need, Response, Slot, TargetParameters, TargetStep, Wanted};
+use exchange::{Exchange, Health, Stage};
+use std::collections::VecDeque;
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U32};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    AwaitingInitialize,
+    Open,
+    Closed(Ended),
+}
+
+/// Where the data of the PDU that is being received goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Course {
+    Nowhere,
+    To(Slot),
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct TargetConnection {
+    state: State,
+    parameters: TargetParameters,
+    decoder: Decoder,
+    frame: Frame,
+    r2ts_max: u32,
+    exchanges: Vec<Exchange>,
+    free: Vec<u16>,
+    live: LiveIds,
+    course: Course,
+    waiting: VecDeque<Slot>,
+    /// Bytes of writes asked for and not yet answered.
+    granted: usize,
+    flow: FlowControl,
+    queue_entries: u16,
+    head: u16,
+    outgoing: Outgoing<Vec<u8>>,
+}
+
+impl TargetConnection {
+    /// A connection that was just accepted.
+    #[must_use]
+    pub fn new(parameters: TargetParameters) -> Self {
+        let rules = Rules {
+            receiver: Receiver::Controller,
+            digests: Digests::default(),
+            alignment: 4,
+            in_capsule_max: parameters.in_capsule_max.max(ADMIN_IN_CAPSULE_BYTES),
+            data_max: parameters.host_data_max,
+        };
+        let mut connection = Self {
+            state: State::AwaitingInitialize,
+            parameters,
+            decoder: Decoder::new(rules),
+            frame: Frame { digests: Digests::default(), alignment: 4 },
+            r2ts_max: 1,
+            exchanges: Vec::new(),
+            free: Vec::new(),
+            live: LiveIds::new(),
+            course: Course::Nowhere,
+            waiting: VecDeque::new(),
+            granted: 0,
+            flow: FlowControl::Heads,
+            queue_entries: u16::MAX,
+            head: 0,
+            outgoing: Outgoing::default(),
+        };
+        connection.make_slots(SLOTS_BEFORE_CONNECT);
+        connection
+    }
+
+    /// Takes from the front of `input` until something is found.
+    pub fn advance(&mut self, input: &mut &[u8]) -> TargetStep {
+        loop {
+            if let State::Closed(ended) = self.state {
+                return TargetStep::Closed(ended);
+            }
+            let found = match self.decoder.decode(input) {
+                Ok(Decoded::Starved) => return TargetStep::Starved,
+                Ok(Decoded::Header(header)) => self.take_header(&header),
+                Ok(Decoded::Data(bytes)) => {
+                    if let Course::To(slot) = self.course {
+                        self.exchange(slot).take(bytes);
+                    }
+                    Ok(None)
+                }
+                Ok(Decoded::End(check)) => Ok(self.finish_data(check)),
+                Err(fault) => Err(fault),
+            };
+            match found {
+                Ok(None) => {}
+                Ok(Some(step)) => return step,
+                Err(fault) => self.fail(fault),
+            }
+        }
+    }
+
+    /// Says what data a command needs that was just handed out.
+    ///
+    /// # Panics
+    /// When the slot names no such command.
+    pub fn want(&mut self, slot: Slot, need: Need) -> Wanted {
+        let exchange = self.exchange(slot);
+        assert_eq!(exchange.stage, Stage::Asked, "a command that was not just handed out");
+        let (Need::FromHost(bytes) | Need::ToHost(bytes)) = need else {
+            exchange.stage = Stage::Running;
+            return self.leave_capsule(slot);
+        };
+        if bytes > exchange.room() {
+            self.respond(slot, Response::status(Status::DATA_SGL_LENGTH_INVALID));
+            return Wanted::Refused;
+        }
+        if bytes == 0 || matches!(need, Need::ToHost(_)) {
+            exchange.stage = Stage::Running;
+            return self.leave_capsule(slot);
+        }
+        exchange.wanted = bytes;
+        match exchange.place {
+            Some(CapsuleData::InCapsule { offset, .. }) => {
+                exchange.stage = Stage::InCapsule { skip: offset };
+                exchange.data.reserve_exact(usize::try_from(bytes).unwrap_or(0));
+            }
+            _ => {
+                exchange.stage = Stage::Waiting;
+                self.leave_capsule(slot);
+                self.waiting.push_back(slot);
+                self.ask_for_data();
+            }
+        }
+        Wanted::Later
+    }
+
+    /// The data of a command that is ready.
+    ///
+    /// # Panics
+    /// When the slot names no command of this connection.
+    pub fn take_data(&mut self, slot: Slot) -> Vec<u8> {
+        std::mem::take(&mut self.exchange(slot).data)
+    }
+
+    /// Answers a command.
+    ///
+    /// # Panics
+    /// When the slot names no command that waits for an answer.
+    pub fn respond(&mut self, slot: Slot, response: Response) {
+        let _ = self.leave_capsule(slot);
+        let exchange = self.exchange(slot);
+        assert_ne!(exchange.stage, Stage::Free, "an answer to nothing");
+        let command_id = exchange.entry.command_id.get();
+        let asked_for = matches!(exchange.place, Some(CapsuleData::Transport { .. }));
+        let granted = if asked_for && exchange.stage != Stage::Waiting { exchange.wanted } else { 0 };
+        let room = usize::try_from(exchange.room()).unwrap_or(usize::MAX);
+        exchange.stage = Stage::Free;
+        self.granted -= usize::try_from(granted).unwrap_or(0);
+        self.live.remove(command_id);
+        self.free.push(slot.0);
+        self.answer(command_id, response, room);
+        self.ask_for_data();
+    }
+
+    /// The queue that Connect made of this connection: its entries, and whether they tell its head.
+    pub fn set_queue(&mut self, entries: u16, flow: FlowControl) {
+        let entries = entries.clamp(2, QUEUE_ENTRIES_MAX);
+        self.queue_entries = entries;
+        self.head %= entries;
+        self.flow = flow;
+        self.make_slots(entries);
+    }
+
+    /// What is to be sent.
+    #[must_use]
+    #[inline]
+    pub const fn outgoing(&self) -> &Outgoing<Vec<u8>> {
+        &self.outgoing
+    }
+
+    /// What is to be sent, to note what was.
+    #[inline]
+    pub const fn outgoing_mut(&mut self) -> &mut Outgoing<Vec<u8>> {
+        &mut self.outgoing
+    }
+
+    /// Whether the host has opened the connection and nothing has closed it.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        matches!(self.state, State::Open)
+    }
+
+    /// Commands that wait for their data or their answer.
+    #[must_use]
+    #[inline]
+    pub fn live_commands(&self) -> usize {
+        self.exchanges.len() - self.free.len()
+    }
+
+    fn exchange(&mut self, slot: Slot) -> &mut Exchange {
+        &mut self.exchanges[usize::from(slot.0)]
+    }
+
+    fn make_slots(&mut self, count: u16) {
+        let have = u16::try_from(self.exchanges.len()).unwrap_or(u16::MAX);
+        self.free.splice(0..0, (have..count).rev());
+        self.exchanges.resize_with(usize::from(have.max(count)), Exchange::default);
+    }
+
+    /// Data that still comes in the capsule of a command that wants none of it goes nowhere.
+    fn leave_capsule(&mut self, slot: Slot) -> Wanted {
+        if self.course == Course::To(slot) {
+            self.course = Course::Nowhere;
+        }
+        Wanted::Now
+    }
+
+    fn take_header(&mut self, header: &Header) -> Result<Option<TargetStep>, Fault> {
+        self.course = Course::Nowhere;
+        match (self.state, header.what) {
+            (_, Received::Termination { status, information }) => {
+                self.state = State::Closed(Ended::Peer { status, information });
+                Ok(None)
+            }
+            (State::AwaitingInitialize, Received::Initialize(request)) => {
+                self.open(&request);
+                Ok(None)
+            }
+            (State::Open, Received::Command(entry)) => self.take_command(entry, header.data_bytes),
+            (State::Open, Received::Data(part)) => self.take_part(&part).map(|()| None),
+            _ => Err(Fault::of(FaultKind::Sequence)),
+        }
+    }
+
+    fn open(&mut self, request: &Initialize) {
+        self.state = State::Open;
+        self.frame = Frame { digests: request.digests, alignment: (request.data_alignment + 1) * 4 };
+        self.decoder.rules.digests = request.digests;
+        self.r2ts_max = request.limit.saturating_add(1);
+        let bit = |digest, bit| if digest == Digest::On { bit } else { 0 };
+        let pdu = InitializePdu {
+            common: CommonHeader {
+                kind: PduKind::InitializeResponse.number(),
+                flags: 0,
+                header_bytes: 128,
+                data_offset: 0,
+                pdu_bytes: U32::new(128),
+            },
+            format_version: U16::new(0),
+            data_alignment: 0,
+            digests: bit(request.digests.header, 1) | bit(request.digests.data, 2),
+            limit: U32::new(self.parameters.host_data_max),
+            reserved: [0; 112],
+        };
+        self.outgoing.raw().extend_from_slice(pdu.as_bytes());
+    }
+
+    fn take_command(
+        &mut self,
+        entry: SubmissionEntry,
+        capsule_bytes: u32,
+    ) -> Result<Option<TargetStep>, Fault> {
+        let next = self.head + 1;
+        self.head = if next >= self.queue_entries { 0 } else { next };
+        let command_id = entry.command_id.get();
+        let &place = self.free.last().ok_or(Fault::of(FaultKind::Sequence))?;
+        let slot = Slot(place);
+        if !self.live.insert(command_id) {
+            self.answer(command_id, Response::status(Status::COMMAND_ID_CONFLICT), 0);
+            return Ok(None);
+        }
+        self.free.pop();
+        let data = CapsuleData::of(&entry, capsule_bytes);
+        self.exchange(slot).begin(entry, data.unwrap_or(CapsuleData::None));
+        if let Err(status) = data {
+            self.respond(slot, Response::status(status));
+            return Ok(None);
+        }
+        if capsule_bytes > 0 {
+            self.course = Course::To(slot);
+        }
+        Ok(Some(TargetStep::Command { slot, entry }))
+    }
+
+    fn take_part(&mut self, part: &DataPart) -> Result<(), Fault> {
+        let r2t_bytes = self.parameters.r2t_bytes;
+        let exchange = self.exchanges.get(usize::from(part.transfer_tag));
+        exchange.ok_or(Fault::field(place::TRANSFER_TAG))?.judge(part, r2t_bytes)?;
+        self.course = Course::To(Slot(part.transfer_tag));
+        Ok(())
+    }
+
+    fn finish_data(&mut self, check: DataCheck) -> Option<TargetStep> {
+        let Course::To(slot) = std::mem::replace(&mut self.course, Course::Nowhere) else {
+            return None;
+        };
+        let exchange = self.exchange(slot);
+        if check == DataCheck::Wrong {
+            exchange.health = Health::Damaged;
+        }
+        if !exchange.is_complete() {
+            self.send_r2ts(slot);
+            return None;
+        }
+        if exchange.health == Health::Damaged {
+            self.respond(slot, Response::status(Status::TRANSIENT_TRANSPORT_ERROR));
+            return None;
+        }
+        exchange.stage = Stage::Running;
+        Some(TargetStep::Ready(slot))
+    }
+
+    /// Asks for the data of commands that wait, in their order, as far as there is room for it.
+    fn ask_for_data(&mut self) {
+        while let Some(&slot) = self.waiting.front() {
+            let wanted = self.exchange(slot).wanted;
+            let bytes = usize::try_from(wanted).unwrap_or(usize::MAX);
+            if self.granted > 0 && self.granted.saturating_add(bytes) > self.parameters.write_bytes_max {
+                return;
+            }
+            self.waiting.pop_front();
+            self.granted += bytes;
+            let exchange = self.exchange(slot);
+            exchange.stage = Stage::Receiving { requested: 0 };
+            exchange.data.reserve_exact(bytes);
+            self.send_r2ts(slot);
+        }
+    }
+
+    fn send_r2ts(&mut self, slot: Slot) {
+        let (r2t_bytes, r2ts_max) = (self.parameters.r2t_bytes, self.r2ts_max);
+        while let Some(range) = self.exchange(slot).ask(r2t_bytes, r2ts_max) {
+            let pdu = DataPdu {
+                common: short_common(PduKind::ReadyToTransfer, 0),
+                command_id: self.exchange(slot).entry.command_id,
+                transfer_tag: U16::new(slot.0),
+                offset: U32::new(range.start),
+                bytes: U32::new(range.end - range.start),
+                reserved: U32::new(0),
+            };
+            self.outgoing.header(pdu.common, &pdu.as_bytes()[8..], self.frame.digests.header);
+        }
+    }
+
+    fn answer(&mut self, command_id: u16, response: Response, room: usize) {
+        let Response { result, mut status, data } = response;
+        if data.len() > room {
+            status = Status::INTERNAL_ERROR;
+        }
+        if status.is_success() && !data.is_empty() {
+            let implied = self.flow == FlowControl::Disabled && result == 0;
+            self.send_data(command_id, data, if implied { flag::SUCCESS } else { 0 });
+            if implied {
+                return;
+            }
+        }
+        let [a, b, c, d, e, f, g, h] = result.to_le_bytes();
+        let entry = CompletionEntry {
+            result: U32::from_bytes([a, b, c, d]),
+            reserved: U32::from_bytes([e, f, g, h]),
+            submission_head: U16::new(match self.flow {
+                FlowControl::Heads => self.head,
+                FlowControl::Disabled => u16::MAX,
+            }),
+            submission_queue: U16::new(0),
+            command_id: U16::new(command_id),
+            status_and_phase: U16::new(status.to_field()),
+        };
+        let common = short_common(PduKind::Response, 0);
+        self.outgoing.header(common, entry.as_bytes(), self.frame.digests.header);
+    }
+
+    fn send_data(&mut self, command_id: u16, data: Vec<u8>, success: u8) {
+        let bytes = data.len();
+        let pdu = DataPdu {
+            common: short_common(PduKind::ControllerData, flag::LAST_PDU | success),
+            command_id: U16::new(command_id),
+            transfer_tag: U16::new(0),
+            offset: U32::new(0),
+            bytes: U32::new(u32::try_from(bytes).unwrap_or(u32::MAX)),
+            reserved: U32::new(0),
+        };
+        let _short = self.outgoing.data(self.frame, pdu.common, &pdu.as_bytes()[8..], data, 0..bytes);
+    }
+
+    fn fail(&mut self, fault: Fault) {
+        self.state = State::Closed(Ended::Fault(fault));
+        fault.write(PduKind::ControllerTermination, self.decoder.header_bytes(), self.outgoing.raw());
+    }
+}
+
+/// The common header of a PDU whose header has 24 bytes; its length is set when it is queued.
+pub(super) fn short_common(kind: PduKind, flags: u8) -> CommonHeader {
+    CommonHeader { kind: kind.number(), flags, header_bytes: 24, data_offset: 0, pdu_bytes: U32::new(0) }
+}

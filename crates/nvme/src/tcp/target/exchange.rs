@@ -1,0 +1,133 @@
+//! One command between its capsule and its response.
+//!
+//! In: a judged capsule, then data. Out: the data, complete, and how far R2Ts may ask. Invariant: no more data is taken than
+//! was wanted, and none that no R2T asked for.
+//!
+//! ```text
+//!          capsule           wants nothing, or reads
+//!   Free ----------> Asked ------------------------------------------------------> Running --+
+//!    ^                 | wants in-capsule data      end of the capsule                ^      |
+//!    |                 +--------------> InCapsule ------------------------------------+      |
+//!    |                 | wants transport data       room       last byte              |      |
+//!    |                 +--------------> Waiting ------> Receiving --------------------+      |
+//!    +---- response (refused, damaged data, or done) <---------------------------------------+
+//! ```
+
+use super::super::capsule_data::CapsuleData;
+use super::super::fault::{Fault, FaultKind};
+use super::super::header::{DataPart, Last, place};
+use crate::spec::command::SubmissionEntry;
+use std::ops::Range;
+
+/// Where an exchange is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nobody's.
+    #[default]
+    Free,
+    /// Its command is with whoever decides what it needs.
+    Asked,
+    /// Its data is coming in its capsule.
+    InCapsule {
+        /// Bytes of the capsule's data before it.
+        skip: u32,
+    },
+    /// Waits for its turn to ask for data.
+    Waiting,
+    /// Has asked for data up to `requested`.
+    Receiving {
+        /// R2Ts were sent for everything before this.
+        requested: u32,
+    },
+    /// Complete, and with whoever carries it out.
+    Running,
+}
+
+/// Whether all its data came as it was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Health {
+    #[default]
+    Sound,
+    /// A data digest was wrong.
+    Damaged,
+}
+
+/// One command.
+#[derive(Debug, Default)]
+pub(super) struct Exchange {
+    pub(super) stage: Stage,
+    pub(super) entry: SubmissionEntry,
+    pub(super) place: Option<CapsuleData>,
+    pub(super) data: Vec<u8>,
+    pub(super) wanted: u32,
+    pub(super) received: u32,
+    pub(super) health: Health,
+}
+
+impl Exchange {
+    pub(super) fn begin(&mut self, entry: SubmissionEntry, place: CapsuleData) {
+        let data = std::mem::take(&mut self.data);
+        *self = Self { stage: Stage::Asked, entry, place: Some(place), data, ..Self::default() };
+        self.data.clear();
+    }
+
+    pub(super) fn room(&self) -> u32 {
+        self.place.map_or(0, CapsuleData::bytes)
+    }
+
+    /// Takes data of the PDU that is being received, as much as is wanted.
+    pub(super) fn take(&mut self, mut bytes: &[u8]) {
+        if let Stage::InCapsule { skip } = &mut self.stage {
+            let skipped = u32::try_from(bytes.len()).unwrap_or(u32::MAX).min(*skip);
+            *skip -= skipped;
+            bytes = &bytes[usize::try_from(skipped).unwrap_or(bytes.len())..];
+        }
+        let left = usize::try_from(self.wanted - self.received).unwrap_or(usize::MAX);
+        let taken = &bytes[..bytes.len().min(left)];
+        self.data.extend_from_slice(taken);
+        self.received += u32::try_from(taken.len()).unwrap_or(0);
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.received == self.wanted
+    }
+
+    /// The next range to ask for, if `r2ts_max` R2Ts of `r2t_bytes` each are not outstanding yet.
+    pub(super) fn ask(&mut self, r2t_bytes: u32, r2ts_max: u32) -> Option<Range<u32>> {
+        let Stage::Receiving { requested } = &mut self.stage else {
+            return None;
+        };
+        let outstanding = requested.div_ceil(r2t_bytes) - self.received / r2t_bytes;
+        if *requested == self.wanted || outstanding >= r2ts_max {
+            return None;
+        }
+        let end = requested.saturating_add(r2t_bytes).min(self.wanted);
+        let range = *requested..end;
+        *requested = end;
+        Some(range)
+    }
+
+    /// Judges an H2CData for this exchange: in order, inside its R2T, and LAST_PDU exactly at its end.
+    pub(super) fn judge(&self, part: &DataPart, r2t_bytes: u32) -> Result<(), Fault> {
+        let Stage::Receiving { requested } = self.stage else {
+            return Err(Fault::field(place::TRANSFER_TAG));
+        };
+        if self.entry.command_id.get() != part.command_id {
+            return Err(Fault::field(place::COMMAND_ID));
+        }
+        let end = part.offset.checked_add(part.bytes).filter(|&end| end <= requested);
+        let end = end.ok_or(Fault::of(FaultKind::OutOfRange))?;
+        if part.offset != self.received {
+            return Err(Fault::of(FaultKind::Sequence));
+        }
+        let asked_end =
+            ((part.offset / r2t_bytes).saturating_add(1)).saturating_mul(r2t_bytes).min(requested);
+        if end > asked_end {
+            return Err(Fault::of(FaultKind::OutOfRange));
+        }
+        if (end == asked_end) != (part.last == Last::Yes) {
+            return Err(Fault::field(place::FLAGS));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! A little controller on one connection: writes keep their bytes by number, reads give them back.
+//!
+//! Opcode 01h keeps the CDW10 bytes that come under CDW11, 02h reads them back, 00h does nothing. Answers may be held back
+//! and leave in any order.
+
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::status::Status;
+use headwater_nvme::tcp::target::{Ended, FlowControl, Need, Response, TargetParameters, TargetStep, Wanted};
+use headwater_nvme::tcp::{Slot, TargetConnection};
+use std::collections::BTreeMap;
+
+pub(crate) struct Desk {
+    pub(crate) target: TargetConnection,
+    pub(crate) kept: BTreeMap<u32, Vec<u8>>,
+    entries: BTreeMap<u16, SubmissionEntry>,
+    held: Vec<(Slot, Response)>,
+    flow: FlowControl,
+    depth: u16,
+    opened: bool,
+}
+
+impl Desk {
+    pub(crate) fn new(parameters: TargetParameters, depth: u16, flow: FlowControl) -> Self {
+        Self {
+            target: TargetConnection::new(parameters),
+            kept: BTreeMap::new(),
+            entries: BTreeMap::new(),
+            held: Vec::new(),
+            flow,
+            depth,
+            opened: false,
+        }
+    }
+
+    pub(crate) fn receive(&mut self, mut bytes: &[u8]) -> Option<Ended> {
+        loop {
+            match self.target.advance(&mut bytes) {
+                TargetStep::Starved => break,
+                TargetStep::Closed(ended) => return Some(ended),
+                TargetStep::Ready(slot) => self.carry_out(slot),
+                TargetStep::Command { slot, entry } => {
+                    self.entries.insert(slot.0, entry);
+                    let need = match entry.opcode {
+                        1 => Need::FromHost(entry.cdw10.get()),
+                        2 => Need::ToHost(entry.cdw10.get()),
+                        _ => Need::None,
+                    };
+                    if self.target.want(slot, need) == Wanted::Now {
+                        self.carry_out(slot);
+                    }
+                }
+            }
+        }
+        if self.target.is_open() && !self.opened {
+            self.opened = true;
+            self.target.set_queue(self.depth, self.flow);
+        }
+        None
+    }
+
+    fn carry_out(&mut self, slot: Slot) {
+        let entry = self.entries.remove(&slot.0).expect("a slot that was handed out");
+        let mut response = Response::status(Status::SUCCESS);
+        match entry.opcode {
+            1 => {
+                let data = self.target.take_data(slot);
+                assert_eq!(data.len(), usize::try_from(entry.cdw10.get()).unwrap());
+                self.kept.insert(entry.cdw11.get(), data);
+            }
+            2 => match self.kept.get(&entry.cdw11.get()) {
+                Some(kept) => {
+                    response.data.clone_from(kept);
+                    response.result = u64::from(entry.cdw12.get());
+                }
+                None => response.status = Status::KEY_DOES_NOT_EXIST,
+            },
+            _ => {}
+        }
+        self.held.push((slot, response));
+    }
+
+    /// Lets one answer out that was held back.
+    pub(crate) fn release(&mut self, choice: usize) -> bool {
+        if self.held.is_empty() || matches!(self.target.advance(&mut &[][..]), TargetStep::Closed(_)) {
+            return false;
+        }
+        let (slot, response) = self.held.swap_remove(choice % self.held.len());
+        self.target.respond(slot, response);
+        true
+    }
+}

@@ -1,0 +1,247 @@
+//! Target and initiator against each other, over a link that cuts the stream anywhere.
+
+use crate::desk::Desk;
+use crate::raw::drain;
+use bytes::Bytes;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::status::Status;
+use headwater_nvme::tcp::initiator::{CommandId, Completed};
+use headwater_nvme::tcp::target::{FlowControl, TargetParameters};
+use headwater_nvme::tcp::{Digest, Digests, HostStep, InitiatorConnection, InitiatorParameters, Transfer};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use zerocopy::little_endian::U32;
+
+/// One command of a run: what it does, to which number, with how many bytes.
+#[derive(Clone, Copy, Debug)]
+struct Order {
+    opcode: u8,
+    number: u32,
+    bytes: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    digests: Digests,
+    data_alignment: u8,
+    r2ts_max: u32,
+    r2t_bytes: u32,
+    host_data_max: u32,
+    in_capsule_max: u32,
+    depth: u16,
+    flow: FlowControl,
+}
+
+fn terms() -> impl Strategy<Value = Terms> {
+    let digest = || prop_oneof![Just(Digest::Off), Just(Digest::On)];
+    let flow = prop_oneof![Just(FlowControl::Heads), Just(FlowControl::Disabled)];
+    let sizes = (1_u32..3_000, 1_024_u32..4_000, prop_oneof![Just(0_u32), Just(512), Just(8_192)]);
+    (digest(), digest(), 0_u8..32, 0_u32..4, sizes, 2_u16..9, flow).prop_map(
+        |(header, data, data_alignment, r2ts_max, (r2t, host, in_capsule_max), depth, flow)| Terms {
+            digests: Digests { header, data },
+            data_alignment,
+            r2ts_max,
+            r2t_bytes: r2t,
+            host_data_max: host * 4,
+            in_capsule_max,
+            depth,
+            flow,
+        },
+    )
+}
+
+fn orders() -> impl Strategy<Value = Vec<Order>> {
+    let one = (0_u8..3, 0_u32..4, prop_oneof![0_u32..70, 500_u32..9_000, 9_000_u32..40_000]);
+    prop::collection::vec(one.prop_map(|(opcode, number, bytes)| Order { opcode, number, bytes }), 1..40)
+}
+
+fn pattern(order: &Order, round: usize) -> Vec<u8> {
+    let seed = u8::try_from(round % 251).unwrap();
+    (0..order.bytes).map(|at| at.to_le_bytes()[0].wrapping_mul(3).wrapping_add(seed)).collect()
+}
+
+struct World {
+    desk: Desk,
+    host: InitiatorConnection,
+    cut: Vec<usize>,
+    cuts: usize,
+    direct: bool,
+}
+
+impl World {
+    fn piece(&mut self, left: usize) -> usize {
+        self.cuts += 1;
+        self.cut[self.cuts % self.cut.len()].clamp(1, left)
+    }
+
+    /// Moves everything that is to be sent in both directions, and answers everything.
+    fn settle(&mut self, done: &mut Vec<Completed>) {
+        loop {
+            let to_target = drain(self.host.outgoing_mut());
+            let mut rest = &to_target[..];
+            while !rest.is_empty() {
+                let (piece, after) = rest.split_at(self.piece(rest.len()));
+                assert_eq!(self.desk.receive(piece), None);
+                rest = after;
+            }
+            let mut answered = false;
+            while self.desk.release(self.cuts) {
+                answered = true;
+                self.cuts += 1;
+            }
+            let to_host = drain(self.desk.target.outgoing_mut());
+            if to_target.is_empty() && to_host.is_empty() && !answered {
+                return;
+            }
+            let mut rest = &to_host[..];
+            while !rest.is_empty() {
+                let bytes = self.piece(rest.len());
+                rest = self.receive(rest, bytes, done);
+            }
+        }
+    }
+
+    fn receive<'a>(&mut self, rest: &'a [u8], bytes: usize, done: &mut Vec<Completed>) -> &'a [u8] {
+        // As a socket would: data straight into its buffer while it is data that comes.
+        if self.direct
+            && let Some(place) = self.host.destination()
+        {
+            let bytes = bytes.min(place.len());
+            place[..bytes].copy_from_slice(&rest[..bytes]);
+            self.host.placed(bytes);
+            self.take(&mut &[][..], done);
+            return &rest[bytes..];
+        }
+        let (mut piece, after) = rest.split_at(bytes);
+        self.take(&mut piece, done);
+        after
+    }
+
+    fn take(&mut self, piece: &mut &[u8], done: &mut Vec<Completed>) {
+        loop {
+            match self.host.advance(piece) {
+                HostStep::Starved => return,
+                HostStep::Opened => {}
+                HostStep::Completed(completed) => done.push(completed),
+                HostStep::Closed(ended) => panic!("closed: {ended:?}"),
+            }
+        }
+    }
+}
+
+fn run(terms: &Terms, orders: &[Order], cut: Vec<usize>, direct: bool) {
+    let parameters = TargetParameters {
+        in_capsule_max: 8_192,
+        host_data_max: terms.host_data_max,
+        r2t_bytes: terms.r2t_bytes,
+        write_bytes_max: 30_000,
+    };
+    let host = InitiatorConnection::new(InitiatorParameters {
+        digests: terms.digests,
+        data_alignment: terms.data_alignment,
+        r2ts_max: terms.r2ts_max,
+        depth: terms.depth,
+        in_capsule_max: terms.in_capsule_max,
+    });
+    let desk = Desk::new(parameters, terms.depth, terms.flow);
+    let mut world = World { desk, host, cut, cuts: 0, direct };
+    let mut done = Vec::new();
+    world.settle(&mut done);
+    let mut model: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+    for (round, order) in orders.iter().enumerate() {
+        let entry = SubmissionEntry {
+            opcode: order.opcode,
+            cdw10: U32::new(order.bytes),
+            cdw11: U32::new(order.number),
+            cdw12: U32::new(u32::from(order.opcode) * 5 * u32::from(terms.flow == FlowControl::Heads)),
+            ..SubmissionEntry::default()
+        };
+        let kept =
+            model.get(&order.number).filter(|kept| kept.len() <= usize::try_from(order.bytes).unwrap());
+        let (transfer, expected) = match order.opcode {
+            1 => (Transfer::Out(Bytes::from(pattern(order, round))), None),
+            2 => (Transfer::In(vec![0; usize::try_from(order.bytes).unwrap()]), kept.cloned()),
+            _ => (Transfer::None, None),
+        };
+        if order.opcode == 1 {
+            model.insert(order.number, pattern(order, round));
+        }
+        let id: CommandId = world.host.submit(entry, transfer).unwrap();
+        world.settle(&mut done);
+        let completed = done.pop().expect("one answer");
+        assert!(done.is_empty(), "exactly one");
+        assert_eq!(completed.id, id);
+        match (order.opcode, expected, completed.transfer) {
+            (2, Some(expected), Transfer::In(buffer)) => {
+                assert_eq!(completed.entry.status(), Status::SUCCESS);
+                assert_eq!(usize::try_from(completed.received).unwrap(), expected.len());
+                assert!(
+                    buffer[..expected.len()] == expected[..],
+                    "the bytes are not those that were written"
+                );
+            }
+            (2, None, _) => assert!(!completed.entry.status().is_success()),
+            _ => assert_eq!(completed.entry.status(), Status::SUCCESS),
+        }
+    }
+    assert!(world.desk.kept == model);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_was_written_is_read_however_the_stream_is_cut(
+        terms in terms(),
+        orders in orders(),
+        cut in prop::collection::vec(prop_oneof![1_usize..40, 1_usize..5_000], 1..12),
+        direct in any::<bool>(),
+    ) {
+        run(&terms, &orders, cut, direct);
+    }
+}
+
+#[test]
+fn commands_at_depth_are_answered_in_any_order() {
+    let parameters = TargetParameters { r2t_bytes: 4_096, ..TargetParameters::default() };
+    for flow in [FlowControl::Heads, FlowControl::Disabled] {
+        let host = InitiatorConnection::new(InitiatorParameters {
+            digests: Digests { header: Digest::On, data: Digest::On },
+            r2ts_max: 3,
+            depth: 32,
+            in_capsule_max: 0,
+            ..InitiatorParameters::default()
+        });
+        let desk = Desk::new(parameters, 32, flow);
+        let mut world = World { desk, host, cut: vec![1, 7_000, 33, 4_097], cuts: 0, direct: true };
+        let mut done = Vec::new();
+        world.settle(&mut done);
+        for opcode in [1, 2] {
+            let mut expected = BTreeMap::new();
+            for number in 0..32_u32 {
+                let order = Order { opcode, number, bytes: 10_000 + number };
+                let entry = SubmissionEntry {
+                    opcode,
+                    cdw10: U32::new(order.bytes),
+                    cdw11: U32::new(number),
+                    ..SubmissionEntry::default()
+                };
+                let bytes = pattern(&order, usize::try_from(number).unwrap());
+                let transfer = match opcode {
+                    1 => Transfer::Out(Bytes::from(bytes.clone())),
+                    _ => Transfer::In(vec![0; bytes.len()]),
+                };
+                expected.insert(world.host.submit(entry, transfer).unwrap(), bytes);
+            }
+            world.settle(&mut done);
+            assert_eq!(done.len(), 32);
+            for completed in done.drain(..) {
+                assert_eq!(completed.entry.status(), Status::SUCCESS);
+                let bytes = expected.remove(&completed.id).expect("each once");
+                if let Transfer::In(buffer) = completed.transfer {
+                    assert!(buffer == bytes);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! A controller that breaks the rules, against the initiator.
+
+use crate::raw::{Termination, data, drain, initialize, open_host, pdu, termination, with_header_digest};
+use bytes::Bytes;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::completion::CompletionEntry;
+use headwater_nvme::spec::status::Status;
+use headwater_nvme::tcp::initiator::CommandId;
+use headwater_nvme::tcp::target::Ended;
+use headwater_nvme::tcp::{HostStep, InitiatorConnection, InitiatorParameters, Transfer};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U32};
+
+const FIELD: u16 = 1;
+const SEQUENCE: u16 = 2;
+const RANGE: u16 = 4;
+
+fn refused(host: &mut InitiatorConnection, bytes: &[u8], status: u16, information: u32) {
+    drain(host.outgoing_mut());
+    let step = host.advance(&mut &bytes[..]);
+    assert!(matches!(step, HostStep::Closed(Ended::Fault(_))), "the connection goes on: {step:?}");
+    let Termination { kind, status: fes, information: fei, .. } = termination(&drain(host.outgoing_mut()));
+    assert_eq!((kind, fes, fei), (2, status, information));
+    let outstanding = host.outstanding();
+    assert_eq!(host.abandon().len(), outstanding, "everything lent comes back");
+    assert_eq!(host.outstanding(), 0);
+}
+
+fn fresh() -> InitiatorConnection {
+    InitiatorConnection::new(InitiatorParameters::default())
+}
+
+fn read(host: &mut InitiatorConnection, bytes: usize) -> CommandId {
+    let entry = SubmissionEntry { opcode: 2, ..SubmissionEntry::default() };
+    host.submit(entry, Transfer::In(vec![0; bytes])).unwrap()
+}
+
+fn write(host: &mut InitiatorConnection, bytes: usize) -> CommandId {
+    let entry = SubmissionEntry { opcode: 1, ..SubmissionEntry::default() };
+    host.submit(entry, Transfer::Out(Bytes::from(vec![7; bytes]))).unwrap()
+}
+
+fn response(command_id: u16, status: Status) -> Vec<u8> {
+    let entry = CompletionEntry {
+        command_id: U16::new(command_id),
+        status_and_phase: U16::new(status.to_field()),
+        result: U32::new(77),
+        ..CompletionEntry::default()
+    };
+    pdu(5, 0, (24, 0, 24), entry.as_bytes())
+}
+
+#[test]
+fn types_that_only_hosts_send_are_header_errors() {
+    for kind in (0..=u8::MAX).filter(|kind| ![1, 3, 5, 7, 9].contains(kind)) {
+        refused(&mut open_host(0), &pdu(kind, 0, (24, 0, 24), &[0; 16]), FIELD, 0);
+    }
+}
+
+#[test]
+fn nothing_comes_before_the_initialize_response_and_it_comes_once() {
+    refused(&mut fresh(), &response(0, Status::SUCCESS), SEQUENCE, 0);
+    refused(&mut open_host(0), &initialize(1, 0, 0, 0, 4_096), SEQUENCE, 0);
+}
+
+#[test]
+fn an_initialize_response_grants_no_more_than_was_asked() {
+    refused(&mut fresh(), &initialize(1, 0, 0, 1, 4_096), FIELD, 11);
+    refused(&mut fresh(), &initialize(1, 0, 0, 2, 4_096), FIELD, 11);
+    refused(&mut fresh(), &initialize(1, 0, 32, 0, 4_096), FIELD, 10);
+    // MAXH2CDATA is at least 4,096 and a multiple of a dword.
+    refused(&mut fresh(), &initialize(1, 0, 0, 0, 4_095), FIELD, 12);
+    refused(&mut fresh(), &initialize(1, 0, 0, 0, 4_098), FIELD, 12);
+}
+
+#[test]
+fn a_response_to_nothing_or_twice_ends_the_connection() {
+    refused(&mut open_host(0), &response(0, Status::SUCCESS), FIELD, 20);
+    let mut host = open_host(0);
+    let id = read(&mut host, 512);
+    let bytes = response(id.0, Status::KEY_DOES_NOT_EXIST);
+    let HostStep::Completed(done) = host.advance(&mut &bytes[..]) else { panic!("not completed") };
+    assert_eq!((done.id, done.entry.status(), done.received), (id, Status::KEY_DOES_NOT_EXIST, 0));
+    assert_eq!(done.entry.result.get(), 77);
+    let next = read(&mut host, 512);
+    assert_eq!(next.place(), id.place());
+    refused(&mut host, &bytes, FIELD, 20);
+}
+
+#[test]
+fn data_for_a_command_that_reads_nothing_ends_the_connection() {
+    let mut host = open_host(0);
+    let id = write(&mut host, 10_000);
+    refused(&mut host, &data(7, 4, (id.0, 0), (0, 4), &[0; 4]), FIELD, 8);
+    let mut host = open_host(0);
+    refused(&mut host, &data(7, 4, (1, 0), (0, 4), &[0; 4]), FIELD, 8);
+}
+
+#[test]
+fn data_beyond_the_buffer_is_never_written() {
+    for (offset, bytes) in [(508, 8_u32), (512, 4), (u32::MAX, 4), (0, 516)] {
+        let mut host = open_host(0);
+        let id = read(&mut host, 512);
+        let payload = vec![1; usize::try_from(bytes).unwrap()];
+        refused(&mut host, &data(7, 4, (id.0, 0), (offset, bytes), &payload), RANGE, 0);
+    }
+}
+
+#[test]
+fn data_out_of_order_or_behind_the_last_is_a_sequence_error() {
+    let mut host = open_host(0);
+    let id = read(&mut host, 512);
+    refused(&mut host, &data(7, 4, (id.0, 0), (256, 256), &[0; 256]), SEQUENCE, 0);
+    let mut host = open_host(0);
+    let id = read(&mut host, 512);
+    assert!(matches!(host.advance(&mut &data(7, 4, (id.0, 0), (0, 256), &[1; 256])[..]), HostStep::Starved));
+    refused(&mut host, &data(7, 4, (id.0, 0), (256, 256), &[0; 256]), SEQUENCE, 0);
+}
+
+#[test]
+fn success_without_the_last_data_is_a_header_error_at_offset_1() {
+    let mut host = open_host(0);
+    let id = read(&mut host, 512);
+    refused(&mut host, &data(7, 8, (id.0, 0), (0, 256), &[0; 256]), FIELD, 1);
+}
+
+#[test]
+fn data_with_success_completes_without_a_response() {
+    let mut host = open_host(0);
+    let id = read(&mut host, 512);
+    let bytes = data(7, 12, (id.0, 0), (0, 512), &[3; 512]);
+    let HostStep::Completed(done) = host.advance(&mut &bytes[..]) else { panic!("not completed") };
+    assert_eq!((done.id, done.entry.status(), done.received), (id, Status::SUCCESS, 512));
+    let Transfer::In(buffer) = done.transfer else { panic!("the buffer is gone") };
+    assert_eq!(buffer, [3; 512]);
+}
+
+#[test]
+fn an_r2t_for_what_is_not_there_ends_the_connection() {
+    let mut host = open_host(0);
+    let id = read(&mut host, 512);
+    refused(&mut host, &data(9, 0, (id.0, 5), (0, 512), &[]), FIELD, 8);
+    for (place, status, information) in
+        [((0, 10_001), RANGE, 0), ((10_000, 1), RANGE, 0), ((4, 4), SEQUENCE, 0), ((0, 0), FIELD, 16)]
+    {
+        let mut host = open_host(0);
+        let id = write(&mut host, 10_000);
+        refused(&mut host, &data(9, 0, (id.0, 5), place, &[]), status, information);
+    }
+    let mut host = open_host(0);
+    let id = write(&mut host, 10_000);
+    assert!(matches!(host.advance(&mut &data(9, 0, (id.0, 5), (0, 5_000), &[])[..]), HostStep::Starved));
+    refused(&mut host, &data(9, 0, (id.0, 5), (0, 5_000), &[]), SEQUENCE, 0);
+}
+
+#[test]
+fn an_r2t_is_answered_in_pieces_of_maxh2cdata_and_the_last_says_so() {
+    let mut host = open_host(0);
+    let id = write(&mut host, 10_000);
+    drain(host.outgoing_mut());
+    assert!(matches!(host.advance(&mut &data(9, 0, (id.0, 5), (0, 10_000), &[])[..]), HostStep::Starved));
+    let expected: Vec<Vec<u8>> = [(0, 0, 4_096_u32), (0, 4_096, 4_096), (4, 8_192, 1_808)]
+        .into_iter()
+        .map(|(flags, at, bytes)| {
+            data(6, flags, (id.0, 5), (at, bytes), &vec![7; usize::try_from(bytes).unwrap()])
+        })
+        .collect();
+    assert_eq!(crate::raw::pdus(&drain(host.outgoing_mut())), expected);
+}
+
+#[test]
+fn damaged_data_fails_the_read_and_not_the_connection() {
+    let mut host = open_host(2);
+    let id = read(&mut host, 512);
+    let mut bytes = data(7, 12 | 2, (id.0, 0), (0, 512), &[3; 516]);
+    bytes[16..20].copy_from_slice(&512_u32.to_le_bytes());
+    let HostStep::Completed(done) = host.advance(&mut &bytes[..]) else { panic!("not completed") };
+    assert_eq!(done.entry.status(), Status::TRANSIENT_TRANSPORT_ERROR);
+    assert!(host.is_open());
+}
+
+#[test]
+fn a_damaged_header_ends_the_connection() {
+    let mut host = open_host(1);
+    let id = read(&mut host, 512);
+    let mut bytes = with_header_digest(response(id.0, Status::SUCCESS));
+    bytes[9] ^= 1;
+    let digest = u32::from_le_bytes(bytes[24..28].try_into().unwrap());
+    refused(&mut host, &bytes, 3, digest);
+}
+
+#[test]
+fn a_termination_request_gives_everything_back() {
+    let mut host = open_host(0);
+    read(&mut host, 512);
+    write(&mut host, 512);
+    drain(host.outgoing_mut());
+    let step =
+        host.advance(&mut &pdu(3, 0, (24, 0, 24), &[1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])[..]);
+    assert!(matches!(step, HostStep::Closed(Ended::Peer { status: 1, information: 4 })));
+    assert_eq!(host.outgoing().pending(), 0, "it is never answered");
+    assert_eq!(host.abandon().len(), 2);
+    let entry = SubmissionEntry::default();
+    assert!(host.submit(entry, Transfer::None).is_err(), "nothing is taken any more");
+}
+
+#[test]
+fn a_full_connection_gives_the_transfer_back() {
+    let mut host = open_host(0);
+    for _ in 0..4 {
+        read(&mut host, 64);
+    }
+    let refused = host.submit(SubmissionEntry::default(), Transfer::In(vec![0; 9]));
+    assert!(
+        matches!(refused, Err(headwater_nvme::tcp::initiator::Untaken::Full(Transfer::In(buffer))) if buffer.len() == 9)
+    );
+}

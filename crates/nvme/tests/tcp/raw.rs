@@ -1,0 +1,152 @@
+//! PDUs made by hand, field by field, and what a connection sends back taken apart.
+
+use headwater_host::copy::crc32c;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::tcp::capsule_data::CapsuleData;
+use headwater_nvme::tcp::{InitiatorConnection, Outgoing, TargetConnection};
+use std::io::IoSlice;
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U32};
+
+/// Everything that is to be sent, as one run of bytes.
+pub(crate) fn drain<B: AsRef<[u8]>>(outgoing: &mut Outgoing<B>) -> Vec<u8> {
+    let mut all = Vec::new();
+    while outgoing.pending() > 0 {
+        let mut pieces = [IoSlice::new(&[]); 7];
+        let count = outgoing.gather(&mut pieces);
+        assert!(count > 0, "something is pending, and nothing is to be sent");
+        let start = all.len();
+        pieces[..count].iter().for_each(|piece| all.extend_from_slice(piece));
+        let sent = all.len() - start;
+        outgoing.sent(sent, drop);
+    }
+    all
+}
+
+/// A PDU: type, flags, HLEN, PDO, PLEN, then the rest.
+pub(crate) fn pdu(kind: u8, flags: u8, lengths: (u8, u8, u32), rest: &[u8]) -> Vec<u8> {
+    let (header_bytes, data_offset, pdu_bytes) = lengths;
+    let mut bytes = vec![kind, flags, header_bytes, data_offset];
+    bytes.extend_from_slice(&pdu_bytes.to_le_bytes());
+    bytes.extend_from_slice(rest);
+    bytes
+}
+
+/// ICReq or ICResp.
+pub(crate) fn initialize(kind: u8, version: u16, alignment: u8, digests: u8, limit: u32) -> Vec<u8> {
+    let mut rest = version.to_le_bytes().to_vec();
+    rest.extend_from_slice(&[alignment, digests]);
+    rest.extend_from_slice(&limit.to_le_bytes());
+    rest.resize(120, 0);
+    pdu(kind, 0, (128, 0, 128), &rest)
+}
+
+/// A command whose data is `data`, with CDW10 telling how much.
+pub(crate) fn entry(opcode: u8, command_id: u16, data: CapsuleData) -> SubmissionEntry {
+    let mut entry = SubmissionEntry {
+        opcode,
+        command_id: U16::new(command_id),
+        cdw10: U32::new(data.bytes()),
+        ..SubmissionEntry::default()
+    };
+    data.write(&mut entry);
+    entry
+}
+
+/// CapsuleCmd without digests.
+pub(crate) fn capsule(entry: &SubmissionEntry, data: &[u8]) -> Vec<u8> {
+    let bytes = 72 + u32::try_from(data.len()).unwrap();
+    let offset = if data.is_empty() { 0 } else { 72 };
+    let mut rest = entry.as_bytes().to_vec();
+    rest.extend_from_slice(data);
+    pdu(4, 0, (72, offset, bytes), &rest)
+}
+
+/// A header of 24 bytes with CCCID, TTAG, DATAO and DATAL, and data behind it.
+pub(crate) fn data(kind: u8, flags: u8, names: (u16, u16), place: (u32, u32), data: &[u8]) -> Vec<u8> {
+    let mut rest = names.0.to_le_bytes().to_vec();
+    rest.extend_from_slice(&names.1.to_le_bytes());
+    rest.extend_from_slice(&place.0.to_le_bytes());
+    rest.extend_from_slice(&place.1.to_le_bytes());
+    rest.extend_from_slice(&[0; 4]);
+    rest.extend_from_slice(data);
+    let offset = if data.is_empty() { 0 } else { 24 };
+    pdu(kind, flags, (24, offset, 24 + u32::try_from(data.len()).unwrap()), &rest)
+}
+
+/// Behind a header its digest, with the flag that says so, and PDO and PLEN that count it.
+pub(crate) fn with_header_digest(mut pdu: Vec<u8>) -> Vec<u8> {
+    let header = usize::from(pdu[2]);
+    pdu[1] |= 1;
+    if pdu[3] != 0 {
+        pdu[3] += 4;
+    }
+    let bytes = u32::from_le_bytes(pdu[4..8].try_into().unwrap()) + 4;
+    pdu[4..8].copy_from_slice(&bytes.to_le_bytes());
+    let digest = crc32c(0, &pdu[..header]).to_le_bytes();
+    pdu.splice(header..header, digest);
+    pdu
+}
+
+/// A termination request: its type, FES, FEI, and the header it brings back.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Termination {
+    pub(crate) kind: u8,
+    pub(crate) status: u16,
+    pub(crate) information: u32,
+    pub(crate) header: Vec<u8>,
+}
+
+/// The termination request at the end of what was sent, which is one PDU.
+pub(crate) fn termination(sent: &[u8]) -> Termination {
+    assert!(sent.len() >= 24, "no termination request was sent");
+    let bytes = usize::try_from(u32::from_le_bytes(sent[4..8].try_into().unwrap())).unwrap();
+    assert_eq!(bytes, sent.len(), "PLEN");
+    assert_eq!(sent[2], 24, "HLEN");
+    Termination {
+        kind: sent[0],
+        status: u16::from_le_bytes([sent[8], sent[9]]),
+        information: u32::from_le_bytes(sent[10..14].try_into().unwrap()),
+        header: sent[24..].to_vec(),
+    }
+}
+
+/// The PDUs in what was sent.
+pub(crate) fn pdus(mut sent: &[u8]) -> Vec<Vec<u8>> {
+    let mut found = Vec::new();
+    while !sent.is_empty() {
+        let bytes = usize::try_from(u32::from_le_bytes(sent[4..8].try_into().unwrap())).unwrap();
+        let (pdu, rest) = sent.split_at(bytes);
+        found.push(pdu.to_vec());
+        sent = rest;
+    }
+    found
+}
+
+/// A target whose host has sent a plain ICReq, with a queue of eight entries.
+pub(crate) fn open_target() -> TargetConnection {
+    use headwater_nvme::tcp::target::{FlowControl, TargetParameters, TargetStep};
+    let parameters =
+        TargetParameters { host_data_max: 8_192, r2t_bytes: 16_384, ..TargetParameters::default() };
+    let mut target = TargetConnection::new(parameters);
+    assert!(matches!(target.advance(&mut &initialize(0, 0, 0, 0, 0)[..]), TargetStep::Starved));
+    assert_eq!(drain(target.outgoing_mut()), initialize(1, 0, 0, 0, 8_192));
+    target.set_queue(8, FlowControl::Heads);
+    target
+}
+
+/// A host whose controller has answered with a plain ICResp.
+pub(crate) fn open_host(digests: u8) -> InitiatorConnection {
+    use headwater_nvme::tcp::{Digest, Digests, HostStep, InitiatorParameters};
+    let on = |bit| if digests & bit == 0 { Digest::Off } else { Digest::On };
+    let asked = Digests { header: on(1), data: on(2) };
+    let mut host = InitiatorConnection::new(InitiatorParameters {
+        digests: asked,
+        depth: 4,
+        in_capsule_max: 4_096,
+        ..InitiatorParameters::default()
+    });
+    assert_eq!(drain(host.outgoing_mut()), initialize(0, 0, 0, digests, 0));
+    assert!(matches!(host.advance(&mut &initialize(1, 0, 0, digests, 4_096)[..]), HostStep::Opened));
+    host
+}
