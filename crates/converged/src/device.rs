@@ -389,6 +389,13 @@ impl<M: Media> Device<M> {
             let Some((expiry_ms, hash, address)) = self.utl.expiry.due(self.utl.wall_ms) else {
                 break;
             };
+            // On a medium that failed nothing becomes durable any more, and nothing is removed.
+            if let Err(unsure) = self.utl.may_expire(address)
+                && self.utl.failed.is_none()
+            {
+                self.utl.commit.want(unsure);
+                break;
+            }
             let mut operation =
                 Operation::new(FaceId(0), 0, NamespaceId::FIRST, Work::Expire { address }, self.now);
             operation.hash = hash;

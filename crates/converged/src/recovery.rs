@@ -36,6 +36,8 @@ pub(crate) struct Recovered {
     /// Blocks with damage, or with records of incomplete batches: collected before anything is served.
     pub(crate) debris: BTreeSet<BlockId>,
     pub(crate) discarded: BTreeSet<Sequence>,
+    /// Sequences of batches that are whole, which no page says yet: each of their records must stay until one does.
+    pub(crate) believed: BTreeSet<Sequence>,
 }
 
 /// Rebuilds a translation layer. `now` moves on with the media.

@@ -80,6 +80,12 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (7996, "a read that found an expired record did not wait for it to be durable"),
     (3304, "a refusal that stayed true was taken for a promise"),
     (3888, "like 1845"),
+    (6563, "the tombstone of an expired key outlived the batch that the key's record belonged to"),
+    (
+        11070,
+        "a whole batch lost a record that was needed no more while recovery cleaned up, and then counted as torn",
+    ),
+    (11293, "like 11070, with a record over two blocks"),
 ];
 
 #[test]

@@ -127,7 +127,7 @@ impl<M: Media> Device<M> {
         );
         let mut debris = recovered.debris;
         debris.retain(|block| device.utl.blocks.get(*block).order != 0);
-        device.utl.collector.clean_up(debris, recovered.discarded);
+        device.utl.collector.clean_up(debris, recovered.discarded, recovered.believed);
         match device.settle(now, start.wall, progress) {
             Ok(()) => Ok(device),
             Err(error) => Err(OpenError { media: device.utl.media, reason: error.into() }),

@@ -91,6 +91,8 @@ fn discard_incomplete(lines: &mut Vec<Line>, durable: Sequence, recovered: &mut 
         }
         keep
     });
+    let whole = batch.into_iter().filter(|(sequence, flags)| *flags != 0 && !discarded.contains(sequence));
+    recovered.believed = whole.map(|(sequence, _)| sequence).collect();
     recovered.discarded = discarded;
 }
 

@@ -14,7 +14,7 @@ use crate::log::{Checksum, Source};
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
 use crate::media::{Media, MediaError};
 use crate::page::{NO_RECORD, PageKind, PageSpare};
-use crate::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
+use crate::record::{FLAG_TOMBSTONE, FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use std::collections::{BTreeSet, VecDeque};
 
 /// So many more blocks stand free before collection rests.
@@ -42,6 +42,8 @@ pub(crate) struct Collector {
     debris: VecDeque<BlockId>,
     /// Sequences of records that recovery did not accept.
     discarded: BTreeSet<Sequence>,
+    /// Sequences of whole batches that no durable page vouches for before the debris is gone.
+    believed: BTreeSet<Sequence>,
     cleaning: bool,
     /// Nothing may be erased until the first page of this epoch is durable.
     held: bool,
@@ -58,6 +60,7 @@ impl Collector {
             evacuated: VecDeque::new(),
             debris: VecDeque::new(),
             discarded: BTreeSet::new(),
+            believed: BTreeSet::new(),
             cleaning: false,
             held: false,
             demand: 0,
@@ -78,6 +81,7 @@ impl Collector {
     pub(super) fn settle(&mut self) {
         if self.debris.is_empty() && self.victim.is_none() && self.evacuated.is_empty() {
             self.discarded.clear();
+            self.believed.clear();
             self.cleaning = false;
         }
     }
@@ -87,14 +91,16 @@ impl Collector {
         self.cleaning
     }
 
-    /// Recovery found records of incomplete batches in these blocks.
+    /// Recovery found records of incomplete batches in these blocks, or damage; and it believed these batches.
     pub(crate) fn clean_up(
         &mut self,
         debris: impl IntoIterator<Item = BlockId>,
         discarded: BTreeSet<Sequence>,
+        believed: BTreeSet<Sequence>,
     ) {
         self.debris = debris.into_iter().collect();
         self.discarded = discarded;
+        self.believed = believed;
         self.cleaning = !self.debris.is_empty();
         self.held = true;
     }
@@ -331,7 +337,7 @@ impl<M: Media> Utl<M> {
     fn move_live(&mut self, entry: Entry, header: &RecordHeader) -> Result<Moved, Stall> {
         let hash = self.hash_of(entry, header)?;
         if !self.index.contains(hash, entry.address) {
-            return Ok(Moved::Done);
+            return self.stand_in(entry, header);
         }
         if !self.is_intact(entry, header)? {
             return Ok(Moved::Damaged);
@@ -346,6 +352,22 @@ impl<M: Media> Utl<M> {
             self.expiry.remove(header.expiry_ms, hash, entry.address);
             self.expiry.insert(header.expiry_ms, hash, address);
         }
+        Ok(Moved::Done)
+    }
+
+    /// Nobody needs the record itself any more. But recovery counts the records of a batch that no page calls durable,
+    /// and would take the rest for a torn one: a tombstone in its place is as good, for something newer has its key.
+    fn stand_in(&mut self, entry: Entry, header: &RecordHeader) -> Result<Moved, Stall> {
+        let counted = header.flags & FLAGS_BATCH != 0 && self.collector.believed.contains(&header.sequence);
+        if !counted || !self.is_intact(entry, header)? {
+            return Ok(Moved::Done);
+        }
+        let key = self.key_of(entry, header)?;
+        let header = RecordHeader { flags: FLAG_TOMBSTONE, value_bytes: 0, expiry_ms: 0, ..*header };
+        self.room(header.units() as usize * UNIT_BYTES, 0)?;
+        let payload = [Source::Bytes(&key)];
+        let address = self.log.append(&mut self.dram, &mut self.blocks, &header, Checksum::Compute, &payload);
+        self.blocks.add_tombstone(address, header.units(), header.sequence);
         Ok(Moved::Done)
     }
 

@@ -5,11 +5,11 @@
 //! reported as damaged, never as absent.
 
 use super::{Stall, Utl};
-use crate::command::{NamespaceId, Sink};
-use crate::index::{Entry, Index, KeyHash};
+use crate::command::{NamespaceId, Sequence, Sink};
+use crate::index::{Entry, Index, KeyHash, Lifetime};
 use crate::media::Media;
 use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PageAddress};
-use crate::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
+use crate::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use headwater_dma::iova::Segments;
 use headwater_host::copy::{copy_crc32c, crc32c, prefetch_read};
 
@@ -278,6 +278,20 @@ impl<M: Media> Utl<M> {
             at += piece.len();
         }
         Ok((taken, crc))
+    }
+
+    /// Whether the record at an address may be followed by a tombstone that says it expired; else what must be durable
+    /// first. Were a power cut to take a batch and leave the tombstone of one of its keys, the batch would have happened
+    /// in part: what that key held before would be gone.
+    pub(crate) fn may_expire(&self, address: RecordAddress) -> Result<(), Sequence> {
+        let probe = Entry { address, units: 3, namespace: NamespaceId::FIRST, lifetime: Lifetime::Limited };
+        let sequence = match self.header(probe, Reach::Key) {
+            Ok(Some(header)) if header.flags & FLAGS_BATCH != 0 => header.sequence,
+            Ok(_) => return Ok(()),
+            // The page is not within reach; no record that starts in its block is younger than this.
+            Err(_) => self.blocks.get(address.block()).max_sequence,
+        };
+        if sequence <= self.commit.durable { Ok(()) } else { Err(sequence) }
     }
 
     /// The hash of a record's key, or its place.
