@@ -1,0 +1,166 @@
+//! What client and daemon say over the attach socket: one JSON text a datagram, descriptors beside it.
+//!
+//! In: bytes of one datagram, from whoever connected. Out: a [`Request`] or a [`Reply`], or why it is none. Drawn in
+//! `docs/formats/attach.md`. Invariant: decoding allocates no more than the datagram's own length in proportion.
+
+use crate::attach::admin::{AdminAnswer, AdminRequest};
+use crate::facts::NamespaceFacts;
+use serde::{Deserialize, Serialize};
+
+/// The version of this page. A daemon refuses a version that it does not know and says which it does.
+pub const VERSION: u32 = 1;
+/// Most bytes of a datagram.
+pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Most descriptors beside a datagram.
+pub const DESCRIPTORS_MAX: usize = 2;
+
+/// What a client asks. The first is [`Request::Hello`]; each has one [`Reply`], in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// Who speaks, and which version.
+    Hello {
+        /// [`VERSION`].
+        version: u32,
+    },
+    /// The namespaces that this client may use.
+    Namespaces,
+    /// Make memory known to the device; the sealed memfd comes beside it.
+    Region {
+        /// Its first address in the client's numbering.
+        start: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// Forget a region; answered when nothing in flight names it.
+    Release {
+        /// Where it starts.
+        start: u64,
+    },
+    /// A queue pair.
+    Queue {
+        /// Most commands in flight.
+        depth: u32,
+    },
+    /// Delete a queue pair; answered when every command has its completion.
+    DeleteQueue {
+        /// Its number.
+        id: u16,
+    },
+    /// Administration, for the daemon's own user.
+    Admin(AdminRequest),
+}
+
+/// What the daemon answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// To a hello.
+    Welcome {
+        /// The version that is spoken from now on.
+        version: u32,
+        /// Most queues of this client.
+        queues: u32,
+        /// Most bytes of regions of this client.
+        memory: u64,
+    },
+    /// Done.
+    Done,
+    /// The namespaces.
+    Namespaces(Vec<NamespaceFacts>),
+    /// A queue; beside it the memfd of its rings and this client's end of its wake line.
+    Queue {
+        /// Its number.
+        id: u16,
+        /// Bytes of ring memory.
+        bytes: u64,
+    },
+    /// An answer to administration.
+    Admin(AdminAnswer),
+    /// Not done, and why.
+    Refused {
+        /// The reason, for a person.
+        reason: String,
+    },
+    /// The daemon ends this connection; answers no request.
+    Gone {
+        /// The reason, for a person.
+        reason: String,
+    },
+}
+
+/// Bytes that are no message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct NoMessage {
+    /// Why.
+    pub reason: String,
+}
+
+/// Reads a request.
+///
+/// # Errors
+/// [`NoMessage`] for anything else.
+pub fn decode_request(bytes: &[u8]) -> Result<Request, NoMessage> {
+    decode(bytes)
+}
+
+/// Reads a reply.
+///
+/// # Errors
+/// [`NoMessage`] for anything else.
+pub fn decode_reply(bytes: &[u8]) -> Result<Reply, NoMessage> {
+    decode(bytes)
+}
+
+fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, NoMessage> {
+    if bytes.len() > MESSAGE_BYTES_MAX {
+        return Err(NoMessage { reason: format!("{} bytes are too long for a message", bytes.len()) });
+    }
+    // The parser's own text can quote what was sent: only where it stands is told on.
+    serde_json::from_slice(bytes).map_err(|error| NoMessage {
+        reason: format!(
+            "no message of version {VERSION}: {:?} at column {}",
+            error.classify(),
+            error.column()
+        ),
+    })
+}
+
+/// Writes a message.
+///
+/// # Errors
+/// [`NoMessage`] for one that is too long to be sent.
+pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, NoMessage> {
+    let bytes = serde_json::to_vec(message).map_err(|error| NoMessage { reason: error.to_string() })?;
+    if bytes.len() > MESSAGE_BYTES_MAX {
+        return Err(NoMessage { reason: format!("{} bytes are too long for a message", bytes.len()) });
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_look_as_the_page_draws_them() {
+        let text = |request: &Request| String::from_utf8(encode(request).unwrap()).unwrap();
+        assert_eq!(text(&Request::Hello { version: 1 }), r#"{"hello":{"version":1}}"#);
+        assert_eq!(text(&Request::Namespaces), r#""namespaces""#);
+        assert_eq!(
+            text(&Request::Region { start: 65_536, bytes: 4_096 }),
+            r#"{"region":{"start":65536,"bytes":4096}}"#
+        );
+        assert_eq!(text(&Request::DeleteQueue { id: 3 }), r#"{"delete-queue":{"id":3}}"#);
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused_without_quoting_it() {
+        for bytes in [&b""[..], b"{", b"secret", b"{\"region\":{}}", &[0xFF; 10], b"\"secret\""] {
+            let error = decode_request(bytes).unwrap_err();
+            assert!(!error.reason.contains("secret"), "{error}");
+        }
+        assert!(decode_request(&vec![b' '; MESSAGE_BYTES_MAX + 1]).is_err());
+    }
+}

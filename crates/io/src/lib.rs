@@ -1,0 +1,31 @@
+//! What applications call: a device, its queues, and buffers that the device may touch.
+//!
+//! In: commands in NVMe's vocabulary with the buffers they move. Out: one completion for each accepted command. The same
+//! calls work over every backend: rings in this process, rings of a daemon ([`attach`]), a network.
+//!
+//! ```text
+//!   Device --region--> Buffer --slice--> Command --submit--> Queue --poll, wait--> Completion
+//! ```
+//!
+//! # What this does not do
+//! It opens nothing by name (the `headwater` crate does) and carries out no command.
+#![forbid(unsafe_code)]
+
+pub mod attach;
+pub mod backend;
+pub mod buffer;
+pub mod command;
+pub mod device;
+pub mod error;
+pub mod facts;
+pub mod key_list;
+pub mod queue;
+pub mod ring_queue;
+
+pub use backend::{Backend, Transport};
+pub use buffer::Buffer;
+pub use command::{Command, Condition, Durable};
+pub use device::Device;
+pub use error::{IoError, SubmitError};
+pub use facts::NamespaceFacts;
+pub use queue::{Completion, Queue};
