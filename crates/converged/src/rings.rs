@@ -204,13 +204,13 @@ impl<W: RingMemory> RingFace<W> {
     /// Answers of a queue that find no room, because its client does not reap. A client that keeps to its depth has none.
     #[must_use]
     pub fn unposted(&self, queue: QueueId) -> usize {
-        self.arbiter.queue(queue).map_or(0, IoQueue::unposted)
+        self.arbiter.queue(queue).map_or(0, |queue| queue.unposted())
     }
 
     /// Where a queue is in its life, `None` when it is gone.
     #[must_use]
     pub fn queue_state(&self, queue: QueueId) -> Option<QueueState> {
-        self.arbiter.queue(queue).ok().map(IoQueue::state)
+        self.arbiter.queue(queue).ok().map(|queue| queue.state())
     }
 
     /// Commands taken and not yet answered.
@@ -408,7 +408,7 @@ impl<W: RingMemory> RingFace<W> {
     /// Takes no more queues and no more commands; all that clients have rung for is answered.
     pub fn drain(&mut self) {
         self.draining = true;
-        let queues: Vec<QueueId> = self.arbiter.queues().map(IoQueue::id).collect();
+        let queues: Vec<QueueId> = self.arbiter.queues().map(|queue| queue.id()).collect();
         for queue in queues {
             // It is there: it was listed just now.
             let _ = self.delete_queue(queue);

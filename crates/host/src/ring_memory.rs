@@ -1,11 +1,13 @@
-//! Memory that two parties share as a ring: 64-bit words, loaded and stored one at a time.
+//! Memory that two parties share as a ring: 64-bit words, loaded and stored one at a time, and 32-bit cells for doorbells.
 //!
 //! In: word numbers and values. Out: values. A word is little-endian in memory whatever the machine, so that entries keep
-//! their wire layout. Invariant: nobody ever holds a reference into the words; the other side may change them any time,
+//! their wire layout. Memory is used as words or as cells, never as both. Invariant: nobody ever holds a reference into the words; the other side may change them any time,
 //! so a reader takes each word once and judges its copy.
 
 #[cfg(not(loom))]
 use crate::foreign::{Foreign, OutOfRegion};
+#[cfg(not(loom))]
+use crate::sync::AtomicU32;
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::fmt;
 #[cfg(not(loom))]
@@ -36,6 +38,21 @@ pub trait RingMemory {
     /// Stores the word behind everything this thread stored before it.
     fn store_release(&self, word: usize, value: u64);
 
+    /// How many 32-bit cells there are.
+    fn cells(&self) -> usize;
+
+    /// The cell, and everything its writer stored before it.
+    ///
+    /// # Panics
+    /// On a cell number at or above [`cells`](Self::cells), as do the stores.
+    fn load_cell_acquire(&self, cell: usize) -> u32;
+
+    /// Stores the cell, with no promise about any other.
+    fn store_cell_relaxed(&self, cell: usize, value: u32);
+
+    /// Stores the cell behind everything this thread stored before it.
+    fn store_cell_release(&self, cell: usize, value: u32);
+
     /// Orders every store before it against every load behind it, on all sides: what a doorbell needs between ringing
     /// and looking whether somebody sleeps, and a sleeper between saying so and looking once more.
     fn fence(&self) {
@@ -46,7 +63,9 @@ pub trait RingMemory {
 #[repr(align(64))]
 struct Line([AtomicU64; LINE_WORDS]);
 
-/// Ring memory of this process, on the heap, in whole cache lines. A clone is another handle to the same words.
+/// Ring memory of this process, on the heap, in whole cache lines. A clone is another handle to the same words. Each
+/// 32-bit cell has a word of its own here, which nobody can tell who uses this memory through the trait: so a cell is
+/// stored by a plain store, in a model too.
 #[derive(Clone)]
 pub struct SharedWords {
     lines: Arc<[Line]>,
@@ -90,6 +109,32 @@ impl RingMemory for SharedWords {
     fn store_release(&self, word: usize, value: u64) {
         self.word(word).store(value.to_le(), Ordering::Release);
     }
+
+    fn cells(&self) -> usize {
+        self.words()
+    }
+
+    #[inline]
+    fn load_cell_acquire(&self, cell: usize) -> u32 {
+        // Only cells are stored where cells are loaded; of anything else the low half is what a foreign memory has there.
+        low_half(self.load_acquire(cell))
+    }
+
+    #[inline]
+    fn store_cell_relaxed(&self, cell: usize, value: u32) {
+        self.store_relaxed(cell, u64::from(value));
+    }
+
+    #[inline]
+    fn store_cell_release(&self, cell: usize, value: u32) {
+        self.store_release(cell, u64::from(value));
+    }
+}
+
+#[inline]
+fn low_half(word: u64) -> u32 {
+    let [a, b, c, d, ..] = word.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
 }
 
 impl fmt::Debug for SharedWords {
@@ -151,6 +196,18 @@ impl ForeignWords {
         // another, to write the word at any time.
         unsafe { &*self.first.as_ptr().wrapping_add(word) }
     }
+
+    #[inline]
+    fn cell(&self, cell: usize) -> &AtomicU32 {
+        assert!(cell / 2 < self.words, "cell {cell} of {} words of ring memory", self.words);
+        let first = self.first.as_ptr().cast::<AtomicU32>();
+        // SAFETY: bounds: `new` found `words` words behind `first` in the mapping, two cells each, and `cell` is below
+        // that. Alignment: `first` is that of a word, and a cell is 4 bytes. Lifetime: the reference borrows `self`, whose
+        // region keeps the mapping. Aliasing: an atomic expects others to write the cell at any time. Whoever lends memory
+        // may name one place as a cell here and as a word there; in this process both are then touched by the one thread
+        // that serves this client, never at the same time.
+        unsafe { &*first.wrapping_add(cell) }
+    }
 }
 
 #[cfg(not(loom))]
@@ -177,6 +234,25 @@ impl RingMemory for ForeignWords {
     #[inline]
     fn store_release(&self, word: usize, value: u64) {
         self.word(word).store(value.to_le(), Ordering::Release);
+    }
+
+    fn cells(&self) -> usize {
+        self.words * 2
+    }
+
+    #[inline]
+    fn load_cell_acquire(&self, cell: usize) -> u32 {
+        u32::from_le(self.cell(cell).load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn store_cell_relaxed(&self, cell: usize, value: u32) {
+        self.cell(cell).store(value.to_le(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn store_cell_release(&self, cell: usize, value: u32) {
+        self.cell(cell).store(value.to_le(), Ordering::Release);
     }
 }
 
@@ -207,6 +283,34 @@ mod tests {
         assert!(ForeignWords::new(region.clone(), 4, 1).is_err());
         assert!(ForeignWords::new(region.clone(), 4_088, 2).is_err());
         assert!(ForeignWords::new(region, usize::MAX - 7, usize::MAX).is_err());
+    }
+
+    #[test]
+    fn cells_hold_what_was_stored_in_either_memory() {
+        fn try_cells(memory: &impl RingMemory) {
+            for cell in 0..4 {
+                memory.store_cell_release(cell, 0xFFFF_0000);
+                memory.store_cell_relaxed(cell, 0x0102_0300 + u32::try_from(cell).unwrap());
+            }
+            for cell in 0..4 {
+                assert_eq!(memory.load_cell_acquire(cell), 0x0102_0300 + u32::try_from(cell).unwrap());
+            }
+        }
+        try_cells(&SharedWords::zeroed(4));
+        let region = Foreign::anonymous(4_096).unwrap();
+        let words = ForeignWords::new(region.clone(), 8, 2).unwrap();
+        assert_eq!(words.cells(), 4);
+        try_cells(&words);
+        let mut bytes = [0; 8];
+        region.copy_in(12, &mut bytes).unwrap();
+        assert_eq!(bytes, [1, 3, 2, 1, 2, 3, 2, 1], "four bytes each, the low byte first");
+    }
+
+    #[test]
+    #[should_panic(expected = "cell 4 of 2 words")]
+    fn a_cell_beyond_the_memory_is_a_mistake_of_ours() {
+        let region = Foreign::anonymous(4_096).unwrap();
+        let _ = ForeignWords::new(region, 0, 2).unwrap().load_cell_acquire(4);
     }
 
     #[test]

@@ -4,10 +4,10 @@
 //! `std::sync::atomic`, so that its models run the code that ships.
 
 #[cfg(not(loom))]
-pub use std::sync::atomic::{AtomicU64, Ordering, fence};
+pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub use loom::sync::{Condvar, Mutex};
 #[cfg(loom)]

@@ -1,16 +1,25 @@
-//! The controller's end of I/O queues: fetch in turn, answer each command exactly once.
+//! The controller's end of its queues: fetch in turn, answer each command exactly once.
 //!
-//! In: ring memory that hosts write. Out: [`Fetched`] commands, and completions in the hosts' queues. No clock, no socket:
-//! who owns an [`Arbiter`] decides when to look and whom to wake.
+//! In: ring memory and doorbells that hosts write. Out: [`Fetched`] commands, and completions in the hosts' queues. No
+//! clock, no socket: who owns an [`Arbiter`] decides when to look and whom to wake.
 //!
 //! # What this does not do
-//! It understands no command (the interpreter does) and knows no registers and no admin queue.
+//! It understands no command (the interpreter does), and knows no registers.
 
 pub mod arbiter;
+mod completion_queue;
+pub mod interrupts;
 pub mod live_ids;
 pub mod queue;
+pub mod schedule;
+mod submission_queue;
 pub mod token;
 
-pub use arbiter::{Arbiter, ArbiterError};
-pub use queue::{Drain, Fetch, Fetched, IoQueue, QueueId, QueueKind, QueueState};
+pub use arbiter::{
+    AdminQueues, Arbiter, ArbiterError, CompletionQueueSpec, QueueLimits, SubmissionQueueSpec,
+};
+pub use arbiter::{DoorbellCells, DoorbellError};
+pub use interrupts::{Coalescing, VectorCoalescing};
+pub use queue::{Drain, Fetch, Fetched, IoQueue, QueueId, QueueKind, QueueState, QueueView};
+pub use schedule::{ArbitrationSettings, Mechanism, Priority};
 pub use token::CommandToken;

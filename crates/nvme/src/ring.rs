@@ -23,6 +23,7 @@
 
 pub mod completion;
 pub mod doorbell;
+mod host_doorbell;
 pub mod layout;
 pub mod submission;
 
@@ -31,6 +32,8 @@ pub mod submission;
 mod models;
 
 pub use completion::{CompletionConsumer, CompletionFull, CompletionProducer};
+pub(crate) use host_doorbell::DoorbellCell;
+
 pub use doorbell::{DoorbellFault, DoorbellName, Wake};
 pub use layout::{QueueSlots, QueueSlotsError, RingLayout};
 pub use submission::{HeadFault, QueueFull, SubmissionConsumer, SubmissionProducer};

@@ -136,7 +136,7 @@ fn answers_that_waited_are_not_overtaken() {
     host.push(1);
     let second = fetch_one(&mut queue);
     queue.complete(second, 0, Status::SUCCESS);
-    assert_eq!(queue.unposted(), 1);
+    assert_eq!(queue.view().unposted(), 1);
     host.push(2);
     arbiter.add(queue).unwrap();
     assert_eq!(host.reap_all(), [(0, Status::SUCCESS)]);

@@ -36,6 +36,12 @@ impl LiveIds {
         there
     }
 
+    /// Whether an id is in.
+    pub(crate) fn contains(&self, id: u16) -> bool {
+        let (word, bit) = place(id);
+        self.bits[word] & bit != 0
+    }
+
     /// How many ids are in.
     #[must_use]
     pub fn count(&self) -> u32 {
@@ -62,6 +68,7 @@ mod tests {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let [_, _, low, high] = state.to_le_bytes();
             let id = u16::from_le_bytes([low, high & 0x81]);
+            assert_eq!(ids.contains(id), model.contains(&id));
             if state & 1 == 0 {
                 assert_eq!(ids.insert(id), model.insert(id));
             } else {

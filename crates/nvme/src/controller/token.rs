@@ -12,12 +12,13 @@ use crate::controller::queue::QueueId;
 pub struct CommandToken {
     queue: QueueId,
     command_id: u16,
+    generation: u32,
     answered: bool,
 }
 
 impl CommandToken {
-    pub(crate) fn new(queue: QueueId, command_id: u16) -> Self {
-        Self { queue, command_id, answered: false }
+    pub(crate) fn new(queue: QueueId, command_id: u16, generation: u32) -> Self {
+        Self { queue, command_id, generation, answered: false }
     }
 
     /// The queue the command came from.
@@ -32,8 +33,14 @@ impl CommandToken {
         self.command_id
     }
 
-    /// Ends the duty without an answer, for the one case where nobody is there to read it: the device itself goes down,
-    /// in a power cut or at the end of the process.
+    /// How often the controller had been reset when the command was fetched.
+    #[inline]
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Ends the duty without an answer, for the cases where nobody is there to read it: the device itself goes down,
+    /// in a power cut or at the end of the process, or the host reset the controller.
     pub fn abandon(mut self) {
         self.answered = true;
     }
@@ -64,12 +71,12 @@ mod tests {
     #[cfg(debug_assertions)]
     #[should_panic(expected = "dropped without a completion")]
     fn dropping_an_unanswered_command_is_noticed() {
-        drop(CommandToken::new(QueueId(1), 7));
+        drop(CommandToken::new(QueueId(1), 7, 0));
     }
 
     #[test]
     fn answered_and_abandoned_tokens_are_quiet() {
-        assert_eq!(CommandToken::new(QueueId(1), 7).answer(), 7);
-        CommandToken::new(QueueId(1), 8).abandon();
+        assert_eq!(CommandToken::new(QueueId(1), 7, 0).answer(), 7);
+        CommandToken::new(QueueId(1), 8, 0).abandon();
     }
 }

@@ -3,9 +3,10 @@
 //! In: [`CompletionEntry`] at the controller's end. Out: the same at the host's, once each, in order. Invariant: the word
 //! with the phase tag is stored last and loaded first; an entry is never overwritten before the host has given its slot back.
 
-use crate::ring::doorbell::{DoorbellFault, DoorbellName, Wake, arm, disarm, wake_after_fence};
-use crate::ring::layout::RingLayout;
-use crate::spec::completion::{CompletionEntry, Phase};
+use crate::ring::doorbell::{DoorbellFault, DoorbellName, Moved, Wake, arm, disarm, wake_after_fence};
+use crate::ring::host_doorbell::{DoorbellCell, HostDoorbell};
+use crate::ring::layout::{QueueSlots, RingLayout};
+use crate::spec::completion::{COMPLETION_WORDS, CompletionEntry, CompletionWords, Phase};
 use headwater_host::ring_memory::RingMemory;
 
 /// The host has given no slot back; the completion must wait.
@@ -17,21 +18,52 @@ pub struct CompletionFull;
 #[derive(Debug)]
 pub struct CompletionProducer<M> {
     memory: M,
-    layout: RingLayout,
+    /// Word of the first entry.
+    first: usize,
+    slots: QueueSlots,
+    doorbell: HostDoorbell<M>,
     /// The last head that was loaded and found possible.
     head: u32,
     /// Where the next completion goes.
     tail: u32,
-    /// The tail when somebody was last looked for behind a fence.
-    rung: u32,
+    /// Completions posted since somebody was last looked for.
+    unannounced: u32,
     /// Phase of this pass.
     phase: Phase,
 }
 
 impl<M: RingMemory> CompletionProducer<M> {
+    /// The controller's end of a pair.
     pub(crate) fn new(memory: M, layout: RingLayout) -> Self {
-        disarm(&memory, RingLayout::COMPLETION_HEAD_EVENT);
-        Self { memory, layout, head: 0, tail: 0, rung: 0, phase: Phase::One }
+        let doorbell = HostDoorbell::Ring {
+            position: RingLayout::COMPLETION_HEAD,
+            event: RingLayout::COMPLETION_HEAD_EVENT,
+        };
+        doorbell.disarm(&memory, layout.completion_slots, 0);
+        Self::at(memory, layout.completion_word(0), layout.completion_slots, doorbell)
+    }
+
+    /// The controller's end of a queue in memory that holds entries and nothing else, with its doorbell in a register.
+    pub(crate) fn over(memory: M, slots: QueueSlots) -> Self {
+        Self::at(memory, 0, slots, HostDoorbell::Register { value: 0 })
+    }
+
+    fn at(memory: M, first: usize, slots: QueueSlots, doorbell: HostDoorbell<M>) -> Self {
+        Self { memory, first, slots, doorbell, head: 0, tail: 0, unannounced: 0, phase: Phase::One }
+    }
+
+    /// Takes a write to the doorbell register, and judges the doorbell if it is this one.
+    ///
+    /// # Errors
+    /// As [`refresh`](Self::refresh).
+    pub(crate) fn write_doorbell(&mut self, value: u32) -> Result<(), DoorbellFault> {
+        if self.doorbell.write(value) { self.refresh() } else { Ok(()) }
+    }
+
+    /// Moves the doorbell to a cell of memory.
+    pub(crate) fn share_doorbell(&mut self, cell: DoorbellCell<M>) {
+        self.doorbell.share(&self.memory, cell);
+        self.doorbell.seen(self.slots, self.head);
     }
 
     /// Posts a completion; its phase is set here. The host may see it at once, and is woken after [`ring`](Self::ring).
@@ -40,15 +72,25 @@ impl<M: RingMemory> CompletionProducer<M> {
     /// [`CompletionFull`] when no slot is known to be free; [`refresh`](Self::refresh) may find one.
     #[inline]
     pub fn post(&mut self, entry: CompletionEntry) -> Result<(), CompletionFull> {
-        let slots = self.layout.completion_slots;
+        self.post_words(entry.into())
+    }
+
+    /// Posts a completion that is in words already.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post).
+    #[inline]
+    pub(crate) fn post_words(&mut self, words: CompletionWords) -> Result<(), CompletionFull> {
+        let slots = self.slots;
         if slots.distance(self.head, self.tail) == slots.entries_max() {
             return Err(CompletionFull);
         }
-        let word = self.layout.completion_word(self.tail);
-        let [first, second] = entry.with_phase(self.phase).to_words();
+        let word = self.first + self.tail as usize * COMPLETION_WORDS;
+        let [first, second] = words.with_phase(self.phase);
         self.memory.store_relaxed(word, first);
         // Release: whoever acquires this phase sees the first word and the data that was copied out before.
         self.memory.store_release(word + 1, second);
+        self.unannounced = self.unannounced.saturating_add(1);
         self.tail = slots.after(self.tail);
         if self.tail == 0 {
             self.phase = self.phase.flipped();
@@ -62,45 +104,68 @@ impl<M: RingMemory> CompletionProducer<M> {
     /// [`DoorbellFault`] when the value is no position, or gives back what was never posted.
     #[inline]
     pub fn refresh(&mut self) -> Result<(), DoorbellFault> {
-        let slots = self.layout.completion_slots;
+        let slots = self.slots;
         // Acquire: the host's loads of an entry come before our next store to its slot.
-        let value = self.memory.load_acquire(RingLayout::COMPLETION_HEAD);
+        let value = self.doorbell.load(&self.memory);
         match slots.position(value) {
             Some(head) if slots.distance(self.head, head) <= slots.distance(self.head, self.tail) => {
-                self.head = head;
+                if self.head != head {
+                    self.head = head;
+                    self.doorbell.seen(slots, head);
+                }
                 Ok(())
             }
             _ => Err(DoorbellFault { doorbell: DoorbellName::CompletionHead, value, slots: slots.get() }),
         }
     }
 
-    /// Fence, ring: says whether the host must be woken for what was posted since the last call.
+    /// Fence, ring: says whether the host of a pair must be woken for what was posted since the last call.
     #[inline]
     pub fn ring(&mut self) -> Wake {
-        if self.rung == self.tail {
+        // A queue of its own is announced by interrupts.
+        let HostDoorbell::Ring { .. } = self.doorbell else {
+            return Wake::NotNeeded;
+        };
+        let moved = Moved { to: self.tail, steps: self.unannounced };
+        if moved.steps == 0 {
             return Wake::NotNeeded;
         }
+        self.unannounced = 0;
         self.memory.fence();
-        let moved = self.rung..self.tail;
-        self.rung = self.tail;
-        wake_after_fence(&self.memory, RingLayout::COMPLETION_TAIL_EVENT, self.layout.completion_slots, moved)
+        wake_after_fence(&self.memory, RingLayout::COMPLETION_TAIL_EVENT, self.slots, moved)
+    }
+
+    /// How many completions were posted since the last call, for whoever raises interrupts.
+    #[inline]
+    pub(crate) fn take_unannounced(&mut self) -> u32 {
+        std::mem::take(&mut self.unannounced)
+    }
+
+    /// Whether the host has completions that it has not taken, as far as its doorbell says.
+    pub(crate) fn has_unreaped(&self) -> bool {
+        self.doorbell.load(&self.memory) != u64::from(self.tail)
     }
 
     /// Whether the head doorbell has moved since it was last loaded.
     #[must_use]
     #[inline]
     pub fn head_moved(&self) -> bool {
-        self.memory.load_acquire(RingLayout::COMPLETION_HEAD) != u64::from(self.head)
+        self.doorbell.load(&self.memory) != u64::from(self.head)
     }
 
     /// Asks to be woken when the host gives slots back. Sleep only if [`head_moved`](Self::head_moved) then says no.
     pub fn arm(&self) {
-        arm(&self.memory, RingLayout::COMPLETION_HEAD_EVENT, self.head);
+        self.doorbell.arm(&self.memory, self.head);
     }
 
     /// Says that this side does not wait for slots.
     pub fn disarm(&self) {
-        disarm(&self.memory, RingLayout::COMPLETION_HEAD_EVENT);
+        self.doorbell.disarm(&self.memory, self.slots, self.head);
+    }
+
+    /// Whether a host that was asked to says that it gave slots back.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.doorbell.announces()
     }
 }
 
@@ -175,9 +240,11 @@ impl<M: RingMemory> CompletionConsumer<M> {
         if self.rung == self.published {
             return Wake::NotNeeded;
         }
-        let moved = self.rung..self.published;
+        let slots = self.layout.completion_slots;
+        // Fewer steps than slots: the controller posts no further than the head that it was shown.
+        let moved = Moved { to: self.published, steps: slots.distance(self.rung, self.published) };
         self.rung = self.published;
-        wake_after_fence(&self.memory, RingLayout::COMPLETION_HEAD_EVENT, self.layout.completion_slots, moved)
+        wake_after_fence(&self.memory, RingLayout::COMPLETION_HEAD_EVENT, slots, moved)
     }
 
     /// Asks to be woken by the next completion. Sleep only if [`has_work`](Self::has_work) then says no.
@@ -251,6 +318,21 @@ mod tests {
         }
         memory.store_release(RingLayout::COMPLETION_HEAD, 1);
         producer.refresh().unwrap();
+    }
+
+    /// The tail was compared with where it stood at the last look: after a whole circle, in which an awake host kept pace
+    /// and then went to sleep, nothing seemed to have moved.
+    #[test]
+    fn a_host_that_kept_pace_for_a_whole_circle_and_then_slept_is_woken() {
+        let (mut producer, mut consumer, _) = ends(2);
+        producer.post(numbered(1)).unwrap();
+        assert!(consumer.reap().is_some());
+        assert_eq!(consumer.ring(), Wake::NotNeeded);
+        consumer.arm();
+        assert!(!consumer.has_work());
+        producer.refresh().unwrap();
+        producer.post(numbered(2)).unwrap();
+        assert_eq!(producer.ring(), Wake::Needed);
     }
 
     #[test]

@@ -53,19 +53,26 @@ pub struct DoorbellFault {
     pub slots: u32,
 }
 
+/// A position that moved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
+    /// Where it is now.
+    pub(crate) to: u32,
+    /// How many steps led there. More than the slots if it went round and the other side kept pace.
+    pub(crate) steps: u32,
+}
+
 /// Called behind the store of a moved position and a fence: does the sleeper want to know?
 #[inline]
 pub(crate) fn wake_after_fence(
     memory: &impl RingMemory,
     event_word: usize,
     slots: QueueSlots,
-    moved: std::ops::Range<u32>,
+    moved: Moved,
 ) -> Wake {
     // The other side writes this word; whatever it holds, the answer is one wake-up too many or one that it gave up.
     match slots.position(memory.load_relaxed(event_word)) {
-        Some(event) if slots.distance(moved.start, event) < slots.distance(moved.start, moved.end) => {
-            Wake::Needed
-        }
+        Some(event) if slots.steps_back(moved.to, event) <= moved.steps => Wake::Needed,
         _ => Wake::NotNeeded,
     }
 }
@@ -94,20 +101,23 @@ mod tests {
         let memory = SharedWords::zeroed(1);
         let slots = QueueSlots::new(4).unwrap();
         for start in 0..4 {
-            for end in 0..4 {
+            // More steps than slots: the other side may have kept pace since the last look.
+            for steps in 0..10 {
                 for event in 0..4 {
                     arm(&memory, 0, event);
                     // Walk the circle step by step, as a naive model of "left that position".
-                    let (mut at, mut crossed) = (start, false);
-                    while at != end {
-                        crossed |= at == event;
-                        at = slots.after(at);
+                    let (mut end, mut crossed) = (start, false);
+                    for _ in 0..steps {
+                        crossed |= end == event;
+                        end = slots.after(end);
                     }
-                    let wake = wake_after_fence(&memory, 0, slots, start..end);
-                    assert_eq!(wake == Wake::Needed, crossed, "{start}..{end}, event {event}");
+                    let moved = Moved { to: end, steps };
+                    let wake = wake_after_fence(&memory, 0, slots, moved);
+                    assert_eq!(wake == Wake::Needed, crossed, "{moved:?}, event {event}");
                 }
                 disarm(&memory, 0);
-                assert_eq!(wake_after_fence(&memory, 0, slots, start..end), Wake::NotNeeded);
+                let moved = Moved { to: start, steps };
+                assert_eq!(wake_after_fence(&memory, 0, slots, moved), Wake::NotNeeded);
             }
         }
     }

@@ -24,6 +24,9 @@ pub struct QueueSlotsError {
 }
 
 impl QueueSlots {
+    /// As many as a queue can have.
+    pub const MOST: Self = Self(QUEUE_SLOTS_MAX);
+
     /// That many slots.
     ///
     /// # Errors
@@ -59,6 +62,20 @@ impl QueueSlots {
     #[inline]
     pub(crate) const fn distance(self, from: u32, to: u32) -> u32 {
         if to >= from { to - from } else { to + self.0 - from }
+    }
+
+    /// The position in front of this one.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn before(self, position: u32) -> u32 {
+        if position == 0 { self.0 - 1 } else { position - 1 }
+    }
+
+    /// How many steps back from one position the other was left last: a whole circle if they are the same.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn steps_back(self, from: u32, to: u32) -> u32 {
+        if to < from { from - to } else { from + self.0 - to }
     }
 
     /// A word from the other side as a position, if it is one.
@@ -132,6 +149,8 @@ mod tests {
         assert_eq!(slots.after(2), 0);
         assert_eq!(slots.distance(2, 1), 2);
         assert_eq!(slots.distance(1, 1), 0);
+        assert_eq!((slots.before(0), slots.before(2)), (2, 1));
+        assert_eq!((slots.steps_back(1, 0), slots.steps_back(1, 2), slots.steps_back(1, 1)), (1, 2, 3));
         assert_eq!(slots.position(2), Some(2));
         assert_eq!(slots.position(3), None);
         assert_eq!(slots.position(1 << 32), None);

@@ -3,9 +3,10 @@
 //! In: [`SubmissionEntry`] at the host's end. Out: the same at the controller's, once each, in order. Invariant: the tail
 //! the controller works with was checked; each word of an entry is loaded once, after the tail that covers it.
 
-use crate::ring::doorbell::{DoorbellFault, DoorbellName, Wake, arm, disarm, wake_after_fence};
-use crate::ring::layout::RingLayout;
-use crate::spec::command::SubmissionEntry;
+use crate::ring::doorbell::{DoorbellFault, DoorbellName, Moved, Wake, wake_after_fence};
+use crate::ring::host_doorbell::{DoorbellCell, HostDoorbell};
+use crate::ring::layout::{QueueSlots, RingLayout};
+use crate::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
 use headwater_host::ring_memory::RingMemory;
 use std::array;
 
@@ -94,9 +95,11 @@ impl<M: RingMemory> SubmissionProducer<M> {
         if self.rung == self.published {
             return Wake::NotNeeded;
         }
-        let moved = self.rung..self.published;
+        let slots = self.layout.submission_slots;
+        // Fewer steps than slots: the controller's head, which bounds them, is learnt from completions of what was rung.
+        let moved = Moved { to: self.published, steps: slots.distance(self.rung, self.published) };
         self.rung = self.published;
-        wake_after_fence(&self.memory, RingLayout::SUBMISSION_TAIL_EVENT, self.layout.submission_slots, moved)
+        wake_after_fence(&self.memory, RingLayout::SUBMISSION_TAIL_EVENT, slots, moved)
     }
 
     /// Learns from a completion how far the controller has fetched.
@@ -118,7 +121,10 @@ impl<M: RingMemory> SubmissionProducer<M> {
 #[derive(Debug)]
 pub struct SubmissionConsumer<M> {
     memory: M,
-    layout: RingLayout,
+    /// Word of the first entry.
+    first: usize,
+    slots: QueueSlots,
+    doorbell: HostDoorbell<M>,
     /// The next entry to fetch.
     head: u32,
     /// The last tail that was loaded and found possible.
@@ -126,9 +132,34 @@ pub struct SubmissionConsumer<M> {
 }
 
 impl<M: RingMemory> SubmissionConsumer<M> {
+    /// The controller's end of a pair.
     pub(crate) fn new(memory: M, layout: RingLayout) -> Self {
-        disarm(&memory, RingLayout::SUBMISSION_TAIL_EVENT);
-        Self { memory, layout, head: 0, tail: 0 }
+        let doorbell = HostDoorbell::Ring {
+            position: RingLayout::SUBMISSION_TAIL,
+            event: RingLayout::SUBMISSION_TAIL_EVENT,
+        };
+        let slots = layout.submission_slots;
+        doorbell.disarm(&memory, slots, 0);
+        Self { memory, first: layout.submission_word(0), slots, doorbell, head: 0, tail: 0 }
+    }
+
+    /// The controller's end of a queue in memory that holds entries and nothing else, with its doorbell in a register.
+    pub(crate) fn over(memory: M, slots: QueueSlots) -> Self {
+        Self { memory, first: 0, slots, doorbell: HostDoorbell::Register { value: 0 }, head: 0, tail: 0 }
+    }
+
+    /// Takes a write to the doorbell register, and judges the doorbell if it is this one.
+    ///
+    /// # Errors
+    /// As [`refresh`](Self::refresh).
+    pub(crate) fn write_doorbell(&mut self, value: u32) -> Result<(), DoorbellFault> {
+        if self.doorbell.write(value) { self.refresh() } else { Ok(()) }
+    }
+
+    /// Moves the doorbell to a cell of memory.
+    pub(crate) fn share_doorbell(&mut self, cell: DoorbellCell<M>) {
+        self.doorbell.share(&self.memory, cell);
+        self.doorbell.seen(self.slots, self.tail);
     }
 
     /// Fetches the next command, looking at the doorbell only when everything seen before is fetched.
@@ -149,9 +180,9 @@ impl<M: RingMemory> SubmissionConsumer<M> {
         if self.head == self.tail {
             return None;
         }
-        let first = self.layout.submission_word(self.head);
+        let first = self.first + self.head as usize * SUBMISSION_WORDS;
         let words = array::from_fn(|word| self.memory.load_relaxed(first + word));
-        self.head = self.layout.submission_slots.after(self.head);
+        self.head = self.slots.after(self.head);
         Some(SubmissionEntry::from_words(words))
     }
 
@@ -161,12 +192,15 @@ impl<M: RingMemory> SubmissionConsumer<M> {
     /// [`DoorbellFault`] when the value is no position, or moves the tail over entries that were not fetched yet.
     #[inline]
     pub fn refresh(&mut self) -> Result<(), DoorbellFault> {
-        let slots = self.layout.submission_slots;
-        let value = self.memory.load_acquire(RingLayout::SUBMISSION_TAIL);
+        let slots = self.slots;
+        let value = self.doorbell.load(&self.memory);
         let waiting = slots.distance(self.head, self.tail);
         match slots.position(value) {
             Some(tail) if waiting + slots.distance(self.tail, tail) <= slots.entries_max() => {
-                self.tail = tail;
+                if self.tail != tail {
+                    self.tail = tail;
+                    self.doorbell.seen(slots, tail);
+                }
                 Ok(())
             }
             _ => Err(DoorbellFault { doorbell: DoorbellName::SubmissionTail, value, slots: slots.get() }),
@@ -185,18 +219,28 @@ impl<M: RingMemory> SubmissionConsumer<M> {
     #[must_use]
     #[inline]
     pub fn has_work(&self) -> bool {
+        self.head != self.tail || self.doorbell.load(&self.memory) != u64::from(self.tail)
+    }
+
+    /// Whether [`fetch_seen`](Self::fetch_seen) would return something.
+    #[inline]
+    pub(crate) fn has_seen(&self) -> bool {
         self.head != self.tail
-            || self.memory.load_acquire(RingLayout::SUBMISSION_TAIL) != u64::from(self.tail)
     }
 
     /// Asks to be woken by the next ring. Sleep only if [`has_work`](Self::has_work) then says no.
     pub fn arm(&self) {
-        arm(&self.memory, RingLayout::SUBMISSION_TAIL_EVENT, self.tail);
+        self.doorbell.arm(&self.memory, self.tail);
     }
 
     /// Says that this side is awake.
     pub fn disarm(&self) {
-        disarm(&self.memory, RingLayout::SUBMISSION_TAIL_EVENT);
+        self.doorbell.disarm(&self.memory, self.slots, self.tail);
+    }
+
+    /// Whether a host that was asked to says that it rang.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.doorbell.announces()
     }
 }
 

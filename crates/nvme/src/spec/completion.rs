@@ -45,6 +45,41 @@ impl Phase {
     }
 }
 
+/// An entry as two words, for the way from the answer to the ring: a pair of words stays in registers, where an entry of
+/// small fields would be written to memory and read back before the processor is done with the writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompletionWords {
+    first: u64,
+    second: u64,
+}
+
+impl CompletionWords {
+    /// The words in another pass.
+    #[must_use]
+    #[inline]
+    pub const fn with_phase(self, phase: Phase) -> [u64; COMPLETION_WORDS] {
+        let phase = match phase {
+            Phase::Zero => 0,
+            Phase::One => PHASE_IN_WORD,
+        };
+        [self.first, self.second & !PHASE_IN_WORD | phase]
+    }
+
+    /// The entry.
+    #[must_use]
+    pub fn entry(self) -> CompletionEntry {
+        CompletionEntry::from_words([self.first, self.second])
+    }
+}
+
+impl From<CompletionEntry> for CompletionWords {
+    #[inline]
+    fn from(entry: CompletionEntry) -> Self {
+        let [first, second] = entry.to_words();
+        Self { first, second }
+    }
+}
+
 /// One answer as it lies in a completion queue.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
@@ -154,6 +189,10 @@ mod tests {
         assert_eq!(Phase::of_word(one.to_words()[1]), Phase::One);
         assert_eq!(one.status(), Status::CAPACITY_EXCEEDED);
         assert_eq!(one.with_phase(Phase::Zero), entry);
+        for phase in [Phase::Zero, Phase::One] {
+            assert_eq!(CompletionWords::from(one).with_phase(phase), one.with_phase(phase).to_words());
+        }
+        assert_eq!(CompletionWords::from(one).entry(), one);
         assert_eq!(Phase::of_word(entry.to_words()[1]), Phase::Zero);
     }
 }

@@ -99,6 +99,10 @@ statuses! {
     INVALID_QUEUE_ID = (1, 0x01, true, "invalid queue identifier");
     /// The queue size is zero or above the limit.
     INVALID_QUEUE_SIZE = (1, 0x02, true, "invalid queue size");
+    /// The interrupt vector is not one of the controller's.
+    INVALID_INTERRUPT_VECTOR = (1, 0x08, true, "invalid interrupt vector");
+    /// Submission queues still answer to the completion queue.
+    INVALID_QUEUE_DELETION = (1, 0x0C, true, "invalid queue deletion");
     /// The format that was asked for is not supported.
     INVALID_FORMAT = (1, 0x0A, true, "invalid format");
     /// Every namespace number is taken.

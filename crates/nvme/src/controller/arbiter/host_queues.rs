@@ -1,0 +1,321 @@
+//! Queues that a host makes and deletes one by one (NVMe Base 2.0 sections 5.4 to 5.7), and the admin pair.
+//!
+//! In: what create and delete commands say, checked here. Out: queues over the host's memory, or the error whose status
+//! the specification names. Invariant: a submission queue always has its completion queue, which cannot leave before it.
+
+use super::{Arbiter, ArbiterError, find, find_mut, put};
+use crate::controller::arbiter::doorbells::Doorbells;
+use crate::controller::completion_queue::CompletionQueue;
+use crate::controller::interrupts::{Coalescing, Haste, Interrupts, VectorCoalescing};
+use crate::controller::queue::{QueueId, QueueKind};
+use crate::controller::schedule::{ArbitrationSettings, Mechanism, Priority, Schedule};
+use crate::controller::submission_queue::SubmissionQueue;
+use crate::ring::QueueSlots;
+use crate::ring::submission::SubmissionConsumer;
+use crate::spec::command::SUBMISSION_WORDS;
+use crate::spec::completion::COMPLETION_WORDS;
+use headwater_host::clock::Nanos;
+use headwater_host::ring_memory::RingMemory;
+
+/// What a controller grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// I/O submission queues: numbers 1 to this.
+    pub submission_queues: u16,
+    /// I/O completion queues: numbers 1 to this.
+    pub completion_queues: u16,
+    /// Most slots of an I/O queue (CAP.MQES and one).
+    pub slots: QueueSlots,
+    /// Interrupt vectors.
+    pub vectors: u16,
+}
+
+/// The admin pair, as AQA, ASQ and ACQ say. The memory of each holds its entries and nothing else.
+#[derive(Debug)]
+pub struct AdminQueues<M> {
+    /// Submission entries.
+    pub submission: M,
+    /// Slots of the submission queue.
+    pub submission_slots: QueueSlots,
+    /// Completion entries.
+    pub completion: M,
+    /// Slots of the completion queue.
+    pub completion_slots: QueueSlots,
+    /// The interrupt vector, 0, where the transport has any.
+    pub vector: Option<u16>,
+}
+
+/// What a Create I/O Completion Queue command says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompletionQueueSpec {
+    /// Slots: the queue size and one.
+    pub slots: u32,
+    /// The interrupt vector, or none if interrupts are not enabled.
+    pub vector: Option<u16>,
+}
+
+/// What a Create I/O Submission Queue command says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubmissionQueueSpec {
+    /// Slots: the queue size and one.
+    pub slots: u32,
+    /// The completion queue it answers to.
+    pub completion: QueueId,
+    /// Its class.
+    pub priority: Priority,
+    /// Which commands it takes.
+    pub kind: QueueKind,
+}
+
+impl<M: RingMemory> Arbiter<M> {
+    /// For a host that makes its queues itself: no queues yet, round robin.
+    #[must_use]
+    pub fn for_host(limits: QueueLimits) -> Self {
+        Self::with(limits, Schedule::new(Mechanism::RoundRobin, ArbitrationSettings::from_dword(0)))
+    }
+
+    /// Controller reset: every queue is gone at once, with the doorbells' memory and every setting. Commands that were
+    /// live keep their tokens, and their answers go nowhere. From now on queues are chosen as `mechanism` says.
+    pub fn reset(&mut self, mechanism: Mechanism) {
+        self.submissions.clear();
+        self.completions.clear();
+        self.deleting.clear();
+        self.doorbells = Doorbells::Registers;
+        self.schedule = Schedule::new(mechanism, ArbitrationSettings::from_dword(0));
+        self.interrupts = Interrupts::new(self.limits.vectors);
+        self.generation = self.generation.wrapping_add(1);
+    }
+
+    /// How many queues of each kind the host may create, as Number of Queues granted: numbers 1 to these.
+    pub fn grant_queues(&mut self, submission_queues: u16, completion_queues: u16) {
+        self.limits.submission_queues = submission_queues;
+        self.limits.completion_queues = completion_queues;
+    }
+
+    /// The Arbitration feature.
+    pub fn set_arbitration(&mut self, settings: ArbitrationSettings) {
+        self.schedule.set(settings);
+    }
+
+    /// The Interrupt Coalescing feature.
+    pub fn set_coalescing(&mut self, coalescing: Coalescing) {
+        self.interrupts.set(coalescing);
+    }
+
+    /// The Interrupt Vector Configuration feature.
+    ///
+    /// # Errors
+    /// [`ArbiterError::Vector`] for a vector that is not there.
+    pub fn set_vector_coalescing(
+        &mut self,
+        vector: u16,
+        coalescing: VectorCoalescing,
+    ) -> Result<(), ArbiterError> {
+        if self.interrupts.set_vector(vector, coalescing) { Ok(()) } else { Err(self.no_vector(vector)) }
+    }
+
+    /// Makes queue 0 of both kinds, when a host enables the controller.
+    ///
+    /// # Errors
+    /// [`ArbiterError::Taken`] while there is one; [`ArbiterError::Memory`] for less memory than slots.
+    pub fn create_admin_queues(&mut self, queues: AdminQueues<M>) -> Result<(), ArbiterError> {
+        let id = QueueId::ADMIN;
+        if find(&self.submissions, id).is_some() {
+            return Err(ArbiterError::Taken(id));
+        }
+        let AdminQueues { submission, submission_slots, completion, completion_slots, vector } = queues;
+        if submission.words() < submission_words(submission_slots)
+            || completion.words() < completion_words(completion_slots)
+        {
+            return Err(ArbiterError::Memory(id));
+        }
+        let completion = CompletionQueue::over(id, completion, completion_slots, vector);
+        put(&mut self.completions, id, completion);
+        let consumer = SubmissionConsumer::over(submission, submission_slots);
+        let queue = SubmissionQueue::new(id, id, QueueKind::Standard, consumer);
+        self.put_submission(queue, Priority::Urgent);
+        Ok(())
+    }
+
+    /// Create I/O Completion Queue. `memory` is asked for the queue's entries, that many words, when all else is right.
+    ///
+    /// # Errors
+    /// [`ArbiterError`], whose status the host gets.
+    pub fn create_completion_queue(
+        &mut self,
+        id: QueueId,
+        spec: CompletionQueueSpec,
+        memory: impl FnOnce(usize) -> Option<M>,
+    ) -> Result<(), ArbiterError>
+    where
+        M: Clone,
+    {
+        if id == QueueId::ADMIN || id.0 > self.limits.completion_queues {
+            return Err(ArbiterError::OutOfRange(id));
+        }
+        if find(&self.completions, id).is_some() {
+            return Err(ArbiterError::Taken(id));
+        }
+        let slots = self.slots(spec.slots)?;
+        if let Some(vector) = spec.vector
+            && !self.interrupts.has(vector)
+        {
+            return Err(self.no_vector(vector));
+        }
+        let memory = memory_of(completion_words(slots), memory).ok_or(ArbiterError::Memory(id))?;
+        let mut queue = CompletionQueue::over(id, memory, slots, spec.vector);
+        if let Some(cell) = self.doorbells.completion(id) {
+            queue.share_doorbell(cell);
+        }
+        put(&mut self.completions, id, queue);
+        Ok(())
+    }
+
+    /// Create I/O Submission Queue. `memory` is asked for the queue's entries, that many words, when all else is right.
+    ///
+    /// # Errors
+    /// [`ArbiterError`], whose status the host gets.
+    pub fn create_submission_queue(
+        &mut self,
+        id: QueueId,
+        spec: SubmissionQueueSpec,
+        memory: impl FnOnce(usize) -> Option<M>,
+    ) -> Result<(), ArbiterError>
+    where
+        M: Clone,
+    {
+        if id == QueueId::ADMIN || id.0 > self.limits.submission_queues {
+            return Err(ArbiterError::OutOfRange(id));
+        }
+        if find(&self.submissions, id).is_some() {
+            return Err(ArbiterError::Taken(id));
+        }
+        let completion = spec.completion;
+        if completion == QueueId::ADMIN || completion.0 > self.limits.completion_queues {
+            return Err(ArbiterError::OutOfRange(completion));
+        }
+        if find(&self.completions, completion).is_none() {
+            return Err(ArbiterError::NoCompletionQueue(completion));
+        }
+        let slots = self.slots(spec.slots)?;
+        let memory = memory_of(submission_words(slots), memory).ok_or(ArbiterError::Memory(id))?;
+        let consumer = SubmissionConsumer::over(memory, slots);
+        let mut queue = SubmissionQueue::new(id, completion, spec.kind, consumer);
+        if let Some(cell) = self.doorbells.submission(id) {
+            queue.share_doorbell(cell);
+        }
+        self.put_submission(queue, spec.priority);
+        Ok(())
+    }
+
+    /// Delete I/O Submission Queue: it takes no more commands. The delete command is answered when
+    /// [`next_deleted`](Self::next_deleted) names the queue.
+    ///
+    /// # Errors
+    /// [`ArbiterError`], whose status the host gets.
+    pub fn delete_submission_queue(&mut self, id: QueueId) -> Result<(), ArbiterError> {
+        if id == QueueId::ADMIN || id.0 > self.limits.submission_queues {
+            return Err(ArbiterError::OutOfRange(id));
+        }
+        if self.deleting.contains(&id) {
+            return Err(ArbiterError::Missing(id));
+        }
+        self.begin_delete(id)?;
+        self.deleting.push(id);
+        Ok(())
+    }
+
+    /// A submission queue whose deletion is done: every command that it took has its completion in the host's memory,
+    /// and it is gone. Ask until there is none, after answers were given.
+    pub fn next_deleted(&mut self) -> Option<QueueId> {
+        for at in 0..self.deleting.len() {
+            let id = self.deleting[at];
+            if self.drain(id) == Ok(true) {
+                self.deleting.swap_remove(at);
+                self.take_submission(id);
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Delete I/O Completion Queue: it is gone at once.
+    ///
+    /// # Errors
+    /// [`ArbiterError`], whose status the host gets: [`ArbiterError::InUse`] while a submission queue answers to it, one
+    /// that is being deleted included.
+    pub fn delete_completion_queue(&mut self, id: QueueId) -> Result<(), ArbiterError> {
+        if id == QueueId::ADMIN || id.0 > self.limits.completion_queues {
+            return Err(ArbiterError::OutOfRange(id));
+        }
+        if find(&self.completions, id).is_none() {
+            return Err(ArbiterError::Missing(id));
+        }
+        if self.submissions.iter().flatten().any(|queue| queue.completion() == id) {
+            return Err(ArbiterError::InUse(id));
+        }
+        self.completions[usize::from(id.0)] = None;
+        Ok(())
+    }
+
+    /// Posts answers that waited for room, then calls `fire` for each interrupt vector that has completions to announce
+    /// and waits for no more of them.
+    pub fn interrupt(&mut self, now: Nanos, fire: impl FnMut(u16)) {
+        for queue in self.completions.iter_mut().flatten() {
+            queue.post_waiting();
+            let posted = queue.take_unannounced();
+            if posted > 0
+                && let Some(vector) = queue.vector()
+            {
+                let haste = if queue.id() == QueueId::ADMIN { Haste::AtOnce } else { Haste::Aggregated };
+                self.interrupts.posted(vector, posted, haste, now);
+            }
+        }
+        self.interrupts.fire_due(now, fire);
+    }
+
+    /// When [`interrupt`](Self::interrupt) must be called at the latest, if completions wait for more of them.
+    #[must_use]
+    pub fn next_interrupt(&self) -> Option<Nanos> {
+        self.interrupts.next_deadline()
+    }
+
+    /// Whether a completion queue of this vector holds completions that its host has not taken: the level of a pin.
+    #[must_use]
+    pub fn has_unreaped(&self, vector: u16) -> bool {
+        let mut queues = self.completions.iter().flatten();
+        queues.any(|queue| queue.vector() == Some(vector) && queue.has_unreaped())
+    }
+
+    /// Whether a completion queue exists.
+    #[must_use]
+    pub fn has_completion_queue(&self, id: QueueId) -> bool {
+        find(&self.completions, id).is_some()
+    }
+
+    pub(super) fn completion_mut(&mut self, id: QueueId) -> Option<&mut CompletionQueue<M>> {
+        find_mut(&mut self.completions, id)
+    }
+
+    fn slots(&self, slots: u32) -> Result<QueueSlots, ArbiterError> {
+        let max = self.limits.slots;
+        let out = ArbiterError::Slots { slots, max: max.get() };
+        QueueSlots::new(slots).ok().filter(|&slots| slots <= max).ok_or(out)
+    }
+
+    fn no_vector(&self, vector: u16) -> ArbiterError {
+        ArbiterError::Vector { vector, vectors: self.interrupts.vectors() }
+    }
+}
+
+fn memory_of<M: RingMemory>(words: usize, memory: impl FnOnce(usize) -> Option<M>) -> Option<M> {
+    memory(words).filter(|memory| memory.words() >= words)
+}
+
+const fn submission_words(slots: QueueSlots) -> usize {
+    slots.get() as usize * SUBMISSION_WORDS
+}
+
+const fn completion_words(slots: QueueSlots) -> usize {
+    slots.get() as usize * COMPLETION_WORDS
+}

@@ -1,0 +1,247 @@
+//! The controller's end of one submission queue: fetch, and the duty to answer what was fetched.
+//!
+//! In: what a host wrote into its ring, true or not. Out: commands with their tokens; answers to the completion queue that
+//! it was created with. Invariant: a command id is live at most once, and each live command has one token.
+//!
+//! ```text
+//!             begin_delete                    nothing live, nothing waiting
+//!   Serving ---------------> Draining -------------------------------> Drain::Done, removed
+//!      |                        |                                          ^
+//!      | impossible doorbell    | impossible doorbell, abandon             | nothing live
+//!      +--------> Failed <------+------------------> Abandoned ------------+
+//! ```
+
+use crate::controller::completion_queue::{CompletionQueue, CompletionState};
+use crate::controller::live_ids::LiveIds;
+use crate::controller::queue::{Drain, Fetch, Fetched, QueueId, QueueKind, QueueState};
+use crate::controller::token::CommandToken;
+use crate::ring::DoorbellCell;
+use crate::ring::doorbell::DoorbellFault;
+use crate::ring::submission::SubmissionConsumer;
+use crate::spec::completion::{CompletionEntry, CompletionWords};
+use crate::spec::status::Status;
+use headwater_host::ring_memory::RingMemory;
+use zerocopy::little_endian::{U16, U32};
+
+/// The controller's end. Each method that fetches or answers is given the completion queue that this one was made with.
+#[derive(Debug)]
+pub(crate) struct SubmissionQueue<M> {
+    id: QueueId,
+    completion: QueueId,
+    kind: QueueKind,
+    state: QueueState,
+    /// A fault that nobody was told of yet.
+    untold: Option<DoorbellFault>,
+    consumer: SubmissionConsumer<M>,
+    live: LiveIds,
+    /// Of the controller at the time the queue was made: its tokens carry it.
+    generation: u32,
+}
+
+impl<M: RingMemory> SubmissionQueue<M> {
+    pub(crate) fn new(
+        id: QueueId,
+        completion: QueueId,
+        kind: QueueKind,
+        consumer: SubmissionConsumer<M>,
+    ) -> Self {
+        Self {
+            id,
+            completion,
+            kind,
+            state: QueueState::Serving,
+            untold: None,
+            consumer,
+            live: LiveIds::new(),
+            generation: 0,
+        }
+    }
+
+    pub(crate) fn id(&self) -> QueueId {
+        self.id
+    }
+
+    /// Number of its completion queue.
+    #[inline]
+    pub(crate) fn completion(&self) -> QueueId {
+        self.completion
+    }
+
+    /// Of its completion queue, whose fault is this queue's too, and of itself.
+    pub(crate) fn state(&self, to: &CompletionQueue<M>) -> QueueState {
+        match (self.state, to.state()) {
+            (QueueState::Serving | QueueState::Draining, CompletionState::Failed(fault)) => {
+                QueueState::Failed(fault)
+            }
+            (state, _) => state,
+        }
+    }
+
+    pub(crate) fn live(&self) -> u32 {
+        self.live.count()
+    }
+
+    pub(crate) fn is_live(&self, command_id: u16) -> bool {
+        self.live.contains(command_id)
+    }
+
+    /// The controller's generation that tokens carry from now on.
+    pub(crate) fn set_generation(&mut self, generation: u32) {
+        self.generation = generation;
+    }
+
+    /// Whether [`fetch`](Self::fetch) would bring something now. Looks at the doorbell when all it covered is fetched.
+    #[inline]
+    pub(crate) fn is_ready(&mut self, to: &mut CompletionQueue<M>) -> bool {
+        if self.state == QueueState::Serving && self.consumer.has_seen() && to.may_fetch() {
+            return true;
+        }
+        self.becomes_ready(to)
+    }
+
+    /// Out of line: what is rare beside commands that were seen already.
+    #[inline(never)]
+    fn becomes_ready(&mut self, to: &mut CompletionQueue<M>) -> bool {
+        to.post_waiting();
+        if self.state != QueueState::Serving || !to.may_fetch() {
+            return false;
+        }
+        if !self.consumer.has_seen()
+            && let Err(fault) = self.consumer.refresh()
+        {
+            self.fail(fault);
+            return false;
+        }
+        self.consumer.has_seen()
+    }
+
+    /// Fetches at most one entry. Never allocates.
+    #[inline]
+    pub(crate) fn fetch(&mut self, to: &mut CompletionQueue<M>) -> Fetch {
+        if !self.is_ready(to) {
+            return Fetch::Empty;
+        }
+        let Some(entry) = self.consumer.fetch_seen() else {
+            return Fetch::Empty;
+        };
+        let command_id = entry.command_id.get();
+        if !self.live.insert(command_id) {
+            to.answer(self.words_of(command_id, 0, Status::COMMAND_ID_CONFLICT));
+            return Fetch::Answered;
+        }
+        to.expect_answer();
+        let token = CommandToken::new(self.id, command_id, self.generation);
+        Fetch::Command(Fetched { kind: self.kind, entry, token })
+    }
+
+    /// Answers a command. Panics when the token is another queue's, or was answered.
+    #[inline]
+    pub(crate) fn complete(
+        &mut self,
+        to: &mut CompletionQueue<M>,
+        token: CommandToken,
+        result: u32,
+        status: Status,
+    ) {
+        assert_eq!(token.queue(), self.id, "a token was answered on a queue it did not come from");
+        let command_id = token.answer();
+        assert!(self.live.remove(command_id), "a command was answered twice");
+        to.answer_expected(self.words_of(command_id, result, status));
+    }
+
+    #[inline]
+    fn words_of(&self, command_id: u16, result: u32, status: Status) -> CompletionWords {
+        let entry = CompletionEntry {
+            result: U32::new(result),
+            reserved: U32::new(0),
+            submission_head: U16::new(self.consumer.head()),
+            submission_queue: U16::new(self.id.0),
+            command_id: U16::new(command_id),
+            status_and_phase: U16::new(status.to_field()),
+        };
+        entry.into()
+    }
+
+    fn fail(&mut self, fault: DoorbellFault) {
+        self.state = QueueState::Failed(fault);
+        self.untold = Some(fault);
+    }
+
+    /// Stops taking commands. What the host rang for so far still gets its completion: what is live from whoever
+    /// answers it, the rest [`Status::ABORTED_SQ_DELETION`].
+    pub(crate) fn begin_delete(&mut self) {
+        if self.state != QueueState::Serving {
+            return;
+        }
+        match self.consumer.refresh() {
+            Ok(()) => self.state = QueueState::Draining,
+            Err(fault) => self.fail(fault),
+        }
+    }
+
+    /// Stops taking commands: the host is gone. Live commands must still be completed.
+    pub(crate) fn abandon(&mut self) {
+        self.state = QueueState::Abandoned;
+    }
+
+    /// Moves a deletion on as far as the completion queue has room.
+    pub(crate) fn drain(&mut self, to: &mut CompletionQueue<M>) -> Drain {
+        to.post_waiting();
+        // A completion queue that failed takes answers and forgets them.
+        while self.state == QueueState::Draining && to.waiting() == 0 {
+            let Some(entry) = self.consumer.fetch_seen() else {
+                break;
+            };
+            let command_id = entry.command_id.get();
+            to.answer(self.words_of(command_id, 0, Status::ABORTED_SQ_DELETION));
+        }
+        let unposted = to.waiting_of(self.id);
+        // Entries that were not fetched for want of room are still owed theirs.
+        let owes_entries = self.state == QueueState::Draining && self.consumer.has_seen();
+        if self.live.count() == 0 && unposted == 0 && !owes_entries {
+            return Drain::Done;
+        }
+        Drain::Waiting { live: self.live.count(), unposted }
+    }
+
+    /// Whether a look at this queue would bring something.
+    pub(crate) fn has_work(&self, to: &CompletionQueue<M>) -> bool {
+        if to.waiting() > 0 {
+            return to.has_work();
+        }
+        self.state == QueueState::Serving && to.may_fetch() && self.consumer.has_work()
+    }
+
+    /// A write to the tail doorbell's register.
+    pub(crate) fn write_doorbell(&mut self, value: u32) -> Result<(), DoorbellFault> {
+        if self.state != QueueState::Serving {
+            return Ok(());
+        }
+        self.consumer.write_doorbell(value).inspect_err(|&fault| self.state = QueueState::Failed(fault))
+    }
+
+    /// Moves the tail doorbell to a cell of memory.
+    pub(crate) fn share_doorbell(&mut self, cell: DoorbellCell<M>) {
+        self.consumer.share_doorbell(cell);
+    }
+
+    /// A fault that was found on the way and not reported yet.
+    pub(crate) fn take_fault(&mut self) -> Option<DoorbellFault> {
+        self.untold.take()
+    }
+
+    /// Asks the host to announce its next command.
+    pub(crate) fn arm(&self) {
+        self.consumer.arm();
+    }
+
+    /// Says that this side is awake.
+    pub(crate) fn disarm(&self) {
+        self.consumer.disarm();
+    }
+
+    /// Whether a host that was asked announces its next command.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.consumer.is_announced()
+    }
+}
