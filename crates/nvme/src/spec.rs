@@ -1,9 +1,14 @@
 //! What travels on the wire, and nothing but that: tables, layouts and their names. No state, no I/O.
 
+pub mod admin;
 pub mod command;
 pub mod completion;
+pub mod feature;
+pub mod identify;
 pub mod kv;
+pub mod log_page;
 pub mod nvm;
 pub mod opcode;
+pub mod register;
 pub mod status;
 pub mod tcp;

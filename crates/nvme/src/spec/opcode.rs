@@ -107,16 +107,40 @@ opcodes! {
 }
 
 opcodes! {
-    /// Commands of the admin queue that make and remove I/O queues (Base 5.4 to 5.7).
+    /// Commands of the admin queue (Base 5, figure 138).
     AdminOpcode {
         /// Remove a submission queue; its commands still get their completions.
         DeleteSubmissionQueue = 0x00,
         /// Make a submission queue on an existing completion queue.
         CreateSubmissionQueue = 0x01,
+        /// Read a log page.
+        GetLogPage = 0x02,
         /// Remove a completion queue that no submission queue uses.
         DeleteCompletionQueue = 0x04,
         /// Make a completion queue.
         CreateCompletionQueue = 0x05,
+        /// Ask what there is.
+        Identify = 0x06,
+        /// Give up a command.
+        Abort = 0x08,
+        /// Change a feature.
+        SetFeatures = 0x09,
+        /// Read a feature.
+        GetFeatures = 0x0A,
+        /// Wait for an event.
+        AsyncEventRequest = 0x0C,
+        /// Create or delete namespaces.
+        NamespaceManagement = 0x0D,
+        /// Attach namespaces to controllers, or detach them.
+        NamespaceAttachment = 0x15,
+        /// Say that the host is alive.
+        KeepAlive = 0x18,
+        /// Name the memory that stands for doorbells.
+        DoorbellBufferConfig = 0x7C,
+        /// Give namespaces a format; what they held is gone.
+        FormatNvm = 0x80,
+        /// Remove everything ever written.
+        Sanitize = 0x84,
     }
 }
 
@@ -147,6 +171,24 @@ mod tests {
     }
 
     #[test]
+    fn direction_bits_of_admin_commands_tell_the_truth() {
+        for &opcode in AdminOpcode::ALL {
+            let expected = match opcode {
+                AdminOpcode::GetLogPage | AdminOpcode::Identify | AdminOpcode::GetFeatures => {
+                    DataTransfer::ControllerToHost
+                }
+                AdminOpcode::CreateSubmissionQueue
+                | AdminOpcode::CreateCompletionQueue
+                | AdminOpcode::SetFeatures
+                | AdminOpcode::NamespaceManagement
+                | AdminOpcode::NamespaceAttachment => DataTransfer::HostToController,
+                _ => DataTransfer::None,
+            };
+            assert_eq!(DataTransfer::of(opcode.number()), expected, "{opcode:?}");
+        }
+    }
+
+    #[test]
     fn numbers_and_names_agree_both_ways() {
         for number in 0..=u8::MAX {
             if let Some(opcode) = IoOpcode::from_number(number) {
@@ -160,6 +202,6 @@ mod tests {
             }
         }
         assert_eq!(IoOpcode::from_number(0x83), None);
-        assert_eq!(AdminOpcode::from_number(0x06), None);
+        assert_eq!(AdminOpcode::from_number(0x14), None);
     }
 }

@@ -109,6 +109,42 @@ statuses! {
     NAMESPACE_ID_UNAVAILABLE = (1, 0x16, true, "namespace identifier unavailable");
     /// A block's record is damaged; its data is lost.
     UNRECOVERED_READ_ERROR = (2, 0x81, true, "unrecovered read error");
+    /// The command was given up because its host asked for that.
+    ABORT_REQUESTED = (0, 0x07, false, "command abort requested");
+    /// The host did not say in time that it is alive.
+    KEEP_ALIVE_EXPIRED = (0, 0x1A, true, "keep alive timer expired");
+    /// The last sanitize operation failed, and only another one is allowed.
+    SANITIZE_FAILED = (0, 0x1C, true, "sanitize failed");
+    /// A sanitize operation goes on.
+    SANITIZE_IN_PROGRESS = (0, 0x1D, false, "sanitize in progress");
+    /// More commands to abort than the controller takes at once.
+    ABORT_LIMIT_EXCEEDED = (1, 0x03, false, "abort command limit exceeded");
+    /// More event requests than the controller keeps.
+    ASYNC_EVENT_LIMIT_EXCEEDED = (1, 0x05, true, "asynchronous event request limit exceeded");
+    /// The log page is not supported.
+    INVALID_LOG_PAGE = (1, 0x09, true, "invalid log page");
+    /// The feature cannot be kept over a reset.
+    FEATURE_NOT_SAVEABLE = (1, 0x0D, true, "feature identifier not saveable");
+    /// The feature has a value that cannot be changed.
+    FEATURE_NOT_CHANGEABLE = (1, 0x0E, true, "feature not changeable");
+    /// The feature is the controller's, and the command named a namespace.
+    FEATURE_NOT_NAMESPACE_SPECIFIC = (1, 0x0F, true, "feature not namespace specific");
+    /// There is not enough unallocated capacity for the namespace.
+    NAMESPACE_INSUFFICIENT_CAPACITY = (1, 0x15, true, "namespace insufficient capacity");
+    /// The namespace is attached to the controller already.
+    NAMESPACE_ALREADY_ATTACHED = (1, 0x18, true, "namespace already attached");
+    /// The namespace is not attached to the controller.
+    NAMESPACE_NOT_ATTACHED = (1, 0x1A, true, "namespace not attached");
+    /// A namespace cannot be larger than its capacity.
+    THIN_PROVISIONING_NOT_SUPPORTED = (1, 0x1B, true, "thin provisioning not supported");
+    /// The controller list is empty, out of order, or names a controller that is none.
+    CONTROLLER_LIST_INVALID = (1, 0x1C, true, "controller list invalid");
+    /// The I/O command set is not supported.
+    COMMAND_SET_NOT_SUPPORTED = (1, 0x29, true, "I/O command set not supported");
+    /// The combination of I/O command sets does not exist.
+    COMMAND_SET_COMBINATION_REJECTED = (1, 0x2B, true, "I/O command set combination rejected");
+    /// The I/O command set is not one of the namespace or of the controller.
+    INVALID_COMMAND_SET = (1, 0x2C, true, "invalid I/O command set");
     /// The stored record is not the one the command named (vendor specific; store with a sequence condition).
     SEQUENCE_MISMATCH = (7, 0xC0, true, "the key changed since it was read");
 }

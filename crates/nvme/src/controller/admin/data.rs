@@ -1,0 +1,89 @@
+//! What data comes with an admin command, and which commands a controller takes at all.
+//!
+//! In: an entry. Out: a direction and a length within the controller's transfer size, or the status that refuses it.
+
+use super::config::{ControllerConfig, ControllerKind, Transport};
+use super::step::AdminData;
+use crate::spec::admin::{FeatureDwords, LogDwords, NamespaceDwords};
+use crate::spec::command::SubmissionEntry;
+use crate::spec::feature::Feature;
+use crate::spec::identify::IDENTIFY_BYTES;
+use crate::spec::opcode::AdminOpcode;
+use crate::spec::status::Status;
+
+/// FUSE of dword 0.
+const FUSE: u8 = 0b11;
+/// PSDT of dword 0.
+const SGL: u8 = 0b11 << 6;
+
+/// Whether a controller takes an opcode.
+pub(super) const fn is_supported(config: &ControllerConfig, opcode: AdminOpcode) -> bool {
+    let (everybody, on_pcie) = match opcode {
+        AdminOpcode::Identify
+        | AdminOpcode::GetLogPage
+        | AdminOpcode::GetFeatures
+        | AdminOpcode::SetFeatures
+        | AdminOpcode::AsyncEventRequest
+        | AdminOpcode::Abort
+        | AdminOpcode::KeepAlive => (true, true),
+        AdminOpcode::CreateCompletionQueue
+        | AdminOpcode::CreateSubmissionQueue
+        | AdminOpcode::DeleteCompletionQueue
+        | AdminOpcode::DeleteSubmissionQueue
+        | AdminOpcode::DoorbellBufferConfig => (false, true),
+        AdminOpcode::NamespaceManagement
+        | AdminOpcode::NamespaceAttachment
+        | AdminOpcode::FormatNvm
+        | AdminOpcode::Sanitize => (false, false),
+    };
+    match config.kind {
+        ControllerKind::Discovery => everybody,
+        ControllerKind::Io => everybody || !on_pcie || matches!(config.transport, Transport::Pcie),
+    }
+}
+
+/// See [`Controller::admin_data`](super::Controller::admin_data).
+pub(super) fn admin_data(config: &ControllerConfig, entry: &SubmissionEntry) -> Result<AdminData, Status> {
+    let opcode = AdminOpcode::from_number(entry.opcode)
+        .filter(|&opcode| is_supported(config, opcode))
+        .ok_or(Status::INVALID_OPCODE)?;
+    // Admin commands of a PCIe function use PRPs (section 4.1.1); what a capsule describes its transport has checked.
+    let forbidden = if config.transport == Transport::Pcie { FUSE | SGL } else { FUSE };
+    if entry.flags & forbidden != 0 {
+        return Err(Status::INVALID_FIELD);
+    }
+    match opcode {
+        AdminOpcode::Identify => Ok(AdminData::ToHost(IDENTIFY_BYTES)),
+        AdminOpcode::GetLogPage => u32::try_from(LogDwords::of(entry).dwords * 4)
+            .ok()
+            .filter(|&bytes| bytes <= config.transfer_bytes_max())
+            .map(AdminData::ToHost)
+            .ok_or(Status::INVALID_FIELD),
+        AdminOpcode::GetFeatures => Ok(match feature_bytes(entry) {
+            0 => AdminData::None,
+            bytes => AdminData::ToHost(bytes),
+        }),
+        AdminOpcode::SetFeatures => Ok(match feature_bytes(entry) {
+            0 => AdminData::None,
+            bytes => AdminData::FromHost(bytes),
+        }),
+        AdminOpcode::NamespaceManagement => Ok(match NamespaceDwords::of(entry).select {
+            0 => AdminData::FromHost(IDENTIFY_BYTES),
+            _ => AdminData::None,
+        }),
+        AdminOpcode::NamespaceAttachment => Ok(AdminData::FromHost(IDENTIFY_BYTES)),
+        _ => Ok(AdminData::None),
+    }
+}
+
+/// Data of a feature. Of the capabilities of one (SEL 011b) there is none, and a host identifier may be half as long.
+fn feature_bytes(entry: &SubmissionEntry) -> u32 {
+    let fields = FeatureDwords::of(entry);
+    let is_get = entry.opcode == AdminOpcode::GetFeatures.number();
+    match Feature::from_number(fields.feature) {
+        Some(_) if is_get && fields.select == 3 => 0,
+        Some(Feature::HostIdentifier) if fields.value & 1 == 0 => 8,
+        Some(feature) => feature.data_bytes(),
+        None => 0,
+    }
+}

@@ -1,0 +1,164 @@
+//! Get Features and Set Features (NVMe Base 2.0 sections 5.15 and 5.27; KV 1.0d section 4.1.3).
+//!
+//! In: entries and their data. Out: dword 0, data, or a change of what the controller keeps. Invariant: every feature has a
+//! current value at any time; none outlives a reset but those of namespaces, which the subsystem keeps.
+
+mod values;
+
+pub(super) use values::{Features, WARNING_TEMPERATURE};
+
+use super::{AdminAnswer, AdminStep, Controller, NamespaceAction, Subsystem, Transport};
+use crate::spec::admin::FeatureDwords;
+use crate::spec::command::SubmissionEntry;
+use crate::spec::feature::{Feature, FeatureScope, FeatureSelect, supported_dword};
+use crate::spec::identify::{CommandSet, NSID_BROADCAST};
+use crate::spec::register::CommandSets;
+use crate::spec::status::Status;
+use headwater_host::clock::Nanos;
+
+/// NSQR and NCQR value that is reserved.
+const QUEUES_RESERVED: u32 = 0xFFFF;
+/// IOCSCI of the Command Set Profile.
+const PROFILE_INDEX: u32 = 0x1FF;
+
+impl Controller {
+    /// Whether a feature exists on this kind of controller.
+    pub(super) fn has_feature(&self, feature: Feature) -> bool {
+        let on_pcie = self.config.transport == Transport::Pcie;
+        match feature {
+            Feature::InterruptCoalescing | Feature::InterruptVector => on_pcie,
+            _ => true,
+        }
+    }
+
+    fn feature(&self, fields: &FeatureDwords, subsystem: &impl Subsystem) -> Result<Feature, Status> {
+        Feature::from_number(fields.feature)
+            .filter(|&feature| self.has_feature(feature))
+            // Without a cache there is nothing to switch (5.27.1.4).
+            .filter(|&feature| feature != Feature::WriteCache || subsystem.has_write_cache())
+            .ok_or(Status::INVALID_FIELD)
+    }
+
+    pub(super) fn get_features(
+        &mut self,
+        entry: &SubmissionEntry,
+        subsystem: &impl Subsystem,
+        now: Nanos,
+    ) -> Result<AdminAnswer, Status> {
+        let fields = FeatureDwords::of(entry);
+        let feature = self.feature(&fields, subsystem)?;
+        let select = FeatureSelect::from_number(fields.select).ok_or(Status::INVALID_FIELD)?;
+        let nsid = entry.namespace.get();
+        if feature.scope() == FeatureScope::Namespace {
+            self.check_key_value_or_block(feature, nsid, subsystem)?;
+        }
+        match (select, feature) {
+            (FeatureSelect::Supported, _) => Ok(AdminAnswer::with_result(supported_dword(feature))),
+            (FeatureSelect::Current, Feature::KeyValueConfiguration) => {
+                let is_error = subsystem.namespace(nsid).is_some_and(|facts| facts.missing_key_is_error);
+                Ok(AdminAnswer::with_result(u32::from(is_error)))
+            }
+            (_, Feature::KeyValueConfiguration) => Ok(AdminAnswer::with_result(0)),
+            (_, Feature::WriteCache) => Ok(AdminAnswer::with_result(1)),
+            (FeatureSelect::Current, Feature::KeepAliveTimer) => {
+                Ok(AdminAnswer::with_result(self.keep_alive.timeout_ms()))
+            }
+            (FeatureSelect::Current, _) => self.features.get(feature, fields.value, now),
+            // Nothing can be saved, so what is saved is the default (5.15).
+            (FeatureSelect::Default | FeatureSelect::Saved, _) => {
+                Features::new(&self.config, now).get(feature, fields.value, now)
+            }
+        }
+    }
+
+    pub(super) fn set_features(
+        &mut self,
+        entry: &SubmissionEntry,
+        data: &[u8],
+        subsystem: &impl Subsystem,
+        now: Nanos,
+    ) -> Result<AdminStep, Status> {
+        let fields = FeatureDwords::of(entry);
+        let feature = self.feature(&fields, subsystem)?;
+        let nsid = entry.namespace.get();
+        if fields.saves {
+            return Err(Status::FEATURE_NOT_SAVEABLE);
+        }
+        match feature.scope() {
+            FeatureScope::Controller if nsid != 0 && nsid != NSID_BROADCAST => {
+                return Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC);
+            }
+            FeatureScope::Namespace if nsid != NSID_BROADCAST => {
+                self.check_key_value_or_block(feature, nsid, subsystem)?;
+            }
+            _ => {}
+        }
+        match feature {
+            Feature::NumberOfQueues => self.set_number_of_queues(fields.value),
+            Feature::KeyValueConfiguration => {
+                let is_error = fields.value & 1 == 1;
+                Ok(AdminStep::Namespace(NamespaceAction::MissingKey { nsid, is_error }))
+            }
+            Feature::KeepAliveTimer => {
+                // A host of fabrics must be heard of (3.9).
+                if fields.value == 0
+                    && self.config.transport == Transport::Fabrics
+                    && self.keep_alive.timeout_ms() > 0
+                {
+                    return Err(Status::INVALID_FIELD);
+                }
+                self.keep_alive.set(fields.value, now);
+                Ok(AdminStep::success())
+            }
+            Feature::CommandSetProfile => self.choose_profile(fields.value),
+            Feature::WriteCache if fields.value & 1 == 1 => Ok(AdminStep::success()),
+            Feature::WriteCache => Err(Status::FEATURE_NOT_CHANGEABLE),
+            // It came with Connect (5.27.1.25).
+            Feature::HostIdentifier if self.config.transport == Transport::Fabrics => {
+                Err(Status::COMMAND_SEQUENCE_ERROR)
+            }
+            _ => self.features.set(feature, fields.value, data, now).map(|()| AdminStep::success()),
+        }
+    }
+
+    /// A feature of a namespace is asked of one that is attached and has it.
+    fn check_key_value_or_block(
+        &self,
+        feature: Feature,
+        nsid: u32,
+        subsystem: &impl Subsystem,
+    ) -> Result<(), Status> {
+        let facts = self.active_namespace(nsid, subsystem)?.ok_or(Status::INVALID_FIELD)?;
+        let set = match feature {
+            Feature::KeyValueConfiguration => CommandSet::KeyValue,
+            _ => CommandSet::Nvm,
+        };
+        if facts.format.command_set() == set { Ok(()) } else { Err(Status::INVALID_NAMESPACE) }
+    }
+
+    /// Number of Queues (5.27.1.5): 0's based, both kinds; only before the first I/O queue.
+    fn set_number_of_queues(&mut self, value: u32) -> Result<AdminStep, Status> {
+        if self.queues_created {
+            return Err(Status::COMMAND_SEQUENCE_ERROR);
+        }
+        let (submission, completion) = (value & 0xFFFF, value >> 16);
+        if submission == QUEUES_RESERVED || completion == QUEUES_RESERVED {
+            return Err(Status::INVALID_FIELD);
+        }
+        let wanted = submission.max(completion) + 1;
+        let given = u16::try_from(wanted).unwrap_or(u16::MAX).min(self.config.io_queues_max).max(1);
+        self.features.give_io_queues(given);
+        Ok(AdminStep::Done(AdminAnswer::with_result(self.features.number_of_queues())))
+    }
+
+    /// I/O Command Set Profile (5.27.1.21): there is one combination, and it is chosen.
+    fn choose_profile(&self, value: u32) -> Result<AdminStep, Status> {
+        if self.configuration().command_sets() != Some(CommandSets::All) {
+            return Err(Status::INVALID_FIELD);
+        }
+        if value & PROFILE_INDEX != 0 {
+            return Err(Status::COMMAND_SET_COMBINATION_REJECTED);
+        }
+        Ok(AdminStep::Done(AdminAnswer::with_result(0)))
+    }
+}

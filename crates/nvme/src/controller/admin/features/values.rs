@@ -1,0 +1,233 @@
+//! The values of features that a controller keeps itself.
+//!
+//! In: dwords and data of Set Features. Out: dwords and data of Get Features. Invariant: what is read is what was written,
+//! reserved bits left out.
+
+use super::AdminAnswer;
+use crate::controller::admin::ControllerConfig;
+use crate::controller::interrupts::{Coalescing, VectorCoalescing};
+use crate::controller::schedule::ArbitrationSettings;
+use crate::spec::feature::Feature;
+use crate::spec::status::Status;
+use headwater_host::clock::Nanos;
+use std::collections::BTreeSet;
+
+/// Composite temperature over which a warning would come, kelvin: 85 degrees.
+pub(in crate::controller::admin) const WARNING_TEMPERATURE: u16 = 358;
+/// Bytes of the Host Behavior Support data that mean something: ACRE, ETDAS, LBAFEE.
+const HOST_BEHAVIOR_BYTES: usize = 3;
+/// A timestamp has 48 bits of milliseconds.
+const TIMESTAMP_BITS: u64 = (1 << 48) - 1;
+
+/// Where the timestamp comes from, and since when it counts.
+#[derive(Clone, Copy, Debug)]
+struct Timestamp {
+    millis: u64,
+    at: Nanos,
+    /// Timestamp Origin: whether a host set it.
+    was_set: bool,
+}
+
+/// The values.
+#[derive(Clone, Debug)]
+pub(in crate::controller::admin) struct Features {
+    arbitration: u32,
+    over_temperature: u16,
+    under_temperature: u16,
+    error_recovery: u32,
+    io_queues: u16,
+    interrupt_vectors: u16,
+    coalescing: u32,
+    uncoalesced: BTreeSet<u16>,
+    write_atomicity: u32,
+    async_events: u32,
+    timestamp: Timestamp,
+    host_behavior: [u8; HOST_BEHAVIOR_BYTES],
+    host_identifier: [u8; 16],
+}
+
+impl Features {
+    /// The defaults, at this time.
+    pub(in crate::controller::admin) fn new(config: &ControllerConfig, now: Nanos) -> Self {
+        Self {
+            // Bursts of 8, all weights 1.
+            arbitration: 3,
+            over_temperature: WARNING_TEMPERATURE,
+            under_temperature: 0,
+            error_recovery: 0,
+            io_queues: config.io_queues_max,
+            interrupt_vectors: config.interrupt_vectors,
+            coalescing: 0,
+            uncoalesced: BTreeSet::new(),
+            write_atomicity: 0,
+            async_events: 0,
+            timestamp: Timestamp { millis: 0, at: now, was_set: false },
+            host_behavior: [0; HOST_BEHAVIOR_BYTES],
+            host_identifier: [0; 16],
+        }
+    }
+
+    pub(in crate::controller::admin) fn arbitration(&self) -> ArbitrationSettings {
+        ArbitrationSettings::from_dword(self.arbitration)
+    }
+
+    pub(in crate::controller::admin) fn coalescing(&self) -> Coalescing {
+        Coalescing::from_dword(self.coalescing)
+    }
+
+    pub(in crate::controller::admin) fn vector_coalescing(&self, vector: u16) -> VectorCoalescing {
+        if self.uncoalesced.contains(&vector) {
+            VectorCoalescing::Disabled
+        } else {
+            VectorCoalescing::Enabled
+        }
+    }
+
+    pub(in crate::controller::admin) fn io_queues(&self) -> u16 {
+        self.io_queues
+    }
+
+    pub(in crate::controller::admin) fn give_io_queues(&mut self, queues: u16) {
+        self.io_queues = queues;
+    }
+
+    /// NSQA and NCQA, 0's based.
+    pub(in crate::controller::admin) fn number_of_queues(&self) -> u32 {
+        let less_one = u32::from(self.io_queues.saturating_sub(1));
+        less_one << 16 | less_one
+    }
+
+    pub(in crate::controller::admin) fn async_events(&self) -> u32 {
+        self.async_events
+    }
+
+    pub(in crate::controller::admin) fn host_identifier(&self) -> [u8; 16] {
+        self.host_identifier
+    }
+
+    pub(in crate::controller::admin) fn set_host_identifier(&mut self, identifier: [u8; 16]) {
+        self.host_identifier = identifier;
+    }
+
+    /// The current value. `dword` is CDW11, which selects among several values of some features.
+    pub(super) fn get(&self, feature: Feature, dword: u32, now: Nanos) -> Result<AdminAnswer, Status> {
+        let result = match feature {
+            Feature::Arbitration => self.arbitration,
+            Feature::TemperatureThreshold => self.temperature(dword)?,
+            Feature::ErrorRecovery => self.error_recovery,
+            Feature::NumberOfQueues => self.number_of_queues(),
+            Feature::InterruptCoalescing => self.coalescing,
+            Feature::InterruptVector => {
+                let vector = self.vector(dword)?;
+                u32::from(vector) | u32::from(self.uncoalesced.contains(&vector)) << 16
+            }
+            Feature::WriteAtomicity => self.write_atomicity,
+            Feature::AsyncEvents => self.async_events,
+            Feature::Timestamp => return Ok(AdminAnswer::with_data(self.timestamp_data(now))),
+            Feature::HostBehavior => {
+                let mut data = self.host_behavior.to_vec();
+                data.resize(512, 0);
+                return Ok(AdminAnswer::with_data(data));
+            }
+            Feature::HostIdentifier => {
+                let bytes = if dword & 1 == 1 { 16 } else { 8 };
+                return Ok(AdminAnswer::with_data(self.host_identifier[..bytes].to_vec()));
+            }
+            // One power state, one profile; the rest is asked of others.
+            Feature::PowerManagement
+            | Feature::CommandSetProfile
+            | Feature::WriteCache
+            | Feature::KeepAliveTimer
+            | Feature::KeyValueConfiguration => 0,
+        };
+        Ok(AdminAnswer::with_result(result))
+    }
+
+    /// A host changes a value. `data` has the feature's length.
+    pub(super) fn set(
+        &mut self,
+        feature: Feature,
+        dword: u32,
+        data: &[u8],
+        now: Nanos,
+    ) -> Result<(), Status> {
+        match feature {
+            Feature::Arbitration => self.arbitration = dword & 0xFFFF_FF07,
+            Feature::PowerManagement if dword & 0x1F != 0 => return Err(Status::INVALID_FIELD),
+            Feature::TemperatureThreshold => self.set_temperature(dword)?,
+            // DULBE is refused: deallocated blocks read as zeroes here (NSFEAT bit 2 is 0).
+            Feature::ErrorRecovery if dword & 1 << 16 != 0 => return Err(Status::INVALID_FIELD),
+            Feature::ErrorRecovery => self.error_recovery = dword & 0xFFFF,
+            Feature::InterruptCoalescing => self.coalescing = dword & 0xFFFF,
+            Feature::InterruptVector => {
+                let vector = self.vector(dword)?;
+                if dword & 1 << 16 == 0 {
+                    self.uncoalesced.remove(&vector);
+                } else {
+                    self.uncoalesced.insert(vector);
+                }
+            }
+            Feature::WriteAtomicity => self.write_atomicity = dword & 1,
+            Feature::AsyncEvents => self.async_events = dword,
+            Feature::Timestamp => {
+                let mut millis = [0; 8];
+                for (byte, given) in millis.iter_mut().zip(data.iter().take(6)) {
+                    *byte = *given;
+                }
+                self.timestamp = Timestamp { millis: u64::from_le_bytes(millis), at: now, was_set: true };
+            }
+            Feature::HostBehavior => {
+                for (kept, &given) in self.host_behavior.iter_mut().zip(data) {
+                    *kept = given & 1;
+                }
+            }
+            Feature::HostIdentifier => {
+                let bytes = if dword & 1 == 1 { 16 } else { 8 };
+                self.host_identifier = [0; 16];
+                for (kept, &given) in self.host_identifier.iter_mut().zip(data.iter().take(bytes)) {
+                    *kept = given;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// IV of a Interrupt Vector Configuration, in range.
+    fn vector(&self, dword: u32) -> Result<u16, Status> {
+        u16::try_from(dword & 0xFFFF)
+            .ok()
+            .filter(|&vector| vector < self.interrupt_vectors)
+            .ok_or(Status::INVALID_FIELD)
+    }
+
+    /// TMPSEL 0 is the composite temperature; there are no other sensors. THSEL 0 is over, 1 under.
+    fn temperature(&self, dword: u32) -> Result<u32, Status> {
+        match (dword >> 16 & 0xF, dword >> 20 & 0b11) {
+            (0, 0) => Ok(u32::from(self.over_temperature)),
+            (0, 1) => Ok(u32::from(self.under_temperature)),
+            _ => Err(Status::INVALID_FIELD),
+        }
+    }
+
+    fn set_temperature(&mut self, dword: u32) -> Result<(), Status> {
+        let threshold = u16::try_from(dword & 0xFFFF).unwrap_or(u16::MAX);
+        match (dword >> 16 & 0xF, dword >> 20 & 0b11) {
+            // Fh is all sensors.
+            (0 | 0xF, 0) => self.over_temperature = threshold,
+            (0 | 0xF, 1) => self.under_temperature = threshold,
+            _ => return Err(Status::INVALID_FIELD),
+        }
+        Ok(())
+    }
+
+    /// Figure 332: 48 bits of milliseconds, then Synch and Timestamp Origin.
+    fn timestamp_data(&self, now: Nanos) -> Vec<u8> {
+        let Timestamp { millis, at, was_set } = self.timestamp;
+        let now_millis = millis.wrapping_add(now.since(at).0 / 1_000_000) & TIMESTAMP_BITS;
+        let origin = if was_set { 0b001 << 1 } else { 0 };
+        let mut data = now_millis.to_le_bytes();
+        data[6] = origin;
+        data.to_vec()
+    }
+}

@@ -1,0 +1,142 @@
+//! Identify Controller: what this controller says about itself (NVMe Base 2.0 figure 275).
+//!
+//! In: its configuration and the subsystem. Out: the page. Invariant: a bit is set only for what is carried out.
+
+use crate::controller::admin::data::is_supported;
+use crate::controller::admin::errors::ERRORS_MAX;
+use crate::controller::admin::events::REQUESTS_MAX;
+use crate::controller::admin::features::WARNING_TEMPERATURE;
+use crate::controller::admin::keep_alive::GRANULARITY_100MS;
+use crate::controller::admin::{ControllerConfig, ControllerKind, Sharing, Subsystem, Transport};
+use crate::spec::feature::async_event_bit;
+use crate::spec::identify::{IdentifyController, LBA_FORMAT_SHIFTS};
+use crate::spec::opcode::AdminOpcode;
+use crate::spec::register::VERSION_2_0;
+use zerocopy::little_endian::{U16, U32, U128};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Vendor of functions that QEMU's users know: Red Hat, and its number for virtual NVMe controllers.
+const PCI_VENDOR: u16 = 0x1B36;
+/// Commands a host may have in flight on one queue of fabrics.
+const CAPSULE_16: u32 = 16;
+const COMMAND_BYTES: u32 = 64;
+
+pub(super) fn identify_controller(config: &ControllerConfig, subsystem: &impl Subsystem) -> Vec<u8> {
+    let mut page = IdentifyController::new_zeroed();
+    describe_subsystem(&mut page, config, subsystem);
+    describe_admin(&mut page, config);
+    if config.kind == ControllerKind::Io {
+        describe_io(&mut page, config, subsystem);
+        describe_sharing(&mut page, config);
+    }
+    if config.transport == Transport::Fabrics {
+        page.command_capsule_16 = U32::new((COMMAND_BYTES + config.in_capsule_bytes) / CAPSULE_16);
+        page.response_capsule_16 = U32::new(1);
+        page.descriptors_max = 1;
+    }
+    page.as_bytes().to_vec()
+}
+
+fn describe_subsystem(page: &mut IdentifyController, config: &ControllerConfig, subsystem: &impl Subsystem) {
+    let identity = subsystem.identity();
+    page.serial = identity.serial;
+    page.model = identity.model;
+    page.firmware = identity.firmware;
+    page.fru_guid = identity.uuid;
+    page.controller_id = U16::new(config.id);
+    page.version = U32::new(VERSION_2_0);
+    if config.transport == Transport::Pcie {
+        page.pci_vendor = U16::new(PCI_VENDOR);
+        page.pci_subsystem_vendor = U16::new(PCI_VENDOR);
+    }
+    // One byte stays zero: the name ends there.
+    let room = page.subsystem_name.len() - 1;
+    for (byte, given) in page.subsystem_name.iter_mut().zip(identity.subsystem_name.bytes().take(room)) {
+        *byte = given;
+    }
+}
+
+fn describe_admin(page: &mut IdentifyController, config: &ControllerConfig) {
+    let takes = |opcode: AdminOpcode, bit: u16| if is_supported(config, opcode) { 1 << bit } else { 0_u16 };
+    page.transfer_pages_shift = config.transfer_pages_shift;
+    page.controller_type = match config.kind {
+        ControllerKind::Io => 1,
+        ControllerKind::Discovery => 2,
+    };
+    // A shutdown flushes and writes a checkpoint; ten seconds are ample.
+    page.shutdown_latency = U32::new(10_000_000);
+    page.admin_commands = U16::new(
+        takes(AdminOpcode::FormatNvm, 1)
+            | takes(AdminOpcode::NamespaceManagement, 3)
+            | takes(AdminOpcode::DoorbellBufferConfig, 8),
+    );
+    page.aborts_max = 3;
+    page.async_event_requests_max = less_one(REQUESTS_MAX);
+    page.error_entries_max = less_one(ERRORS_MAX);
+    // One slot, which cannot be written.
+    page.firmware_updates = 1 << 1 | 1;
+    // Command effects, offsets and long reads, and the logs of what is supported.
+    page.log_attributes = 1 << 1 | 1 << 2 | 1 << 5;
+    page.keep_alive_granularity = U16::new(GRANULARITY_100MS);
+    page.commands_max = U16::new(u16::try_from(config.queue_slots_max).unwrap_or(u16::MAX));
+    page.async_events = U32::new(match config.kind {
+        ControllerKind::Discovery => async_event_bit::DISCOVERY_LOG,
+        ControllerKind::Io if config.sharing == Sharing::Shared => {
+            async_event_bit::NAMESPACE_ATTRIBUTE | async_event_bit::ANA
+        }
+        ControllerKind::Io => async_event_bit::NAMESPACE_ATTRIBUTE,
+    });
+    // Host identifiers of 128 bits.
+    page.attributes = U32::new(1);
+    // SGLs without alignment; on fabrics the address is an offset into the capsule or the transport's own.
+    page.sgl = U32::new(match (config.sgl, config.transport) {
+        (_, Transport::Fabrics) => 1 | 1 << 20 | 1 << 21,
+        (true, Transport::Pcie) => 1,
+        (false, Transport::Pcie) => 0,
+    });
+}
+
+fn describe_io(page: &mut IdentifyController, config: &ControllerConfig, subsystem: &impl Subsystem) {
+    page.arbitration_burst = 3;
+    page.warning_temperature = U16::new(WARNING_TEMPERATURE);
+    page.critical_temperature = U16::new(WARNING_TEMPERATURE + 15);
+    let capacity = subsystem.capacity();
+    page.total_capacity = U128::new(capacity.total_bytes.into());
+    page.unallocated_capacity = U128::new(capacity.unallocated_bytes.into());
+    // Block erase; afterwards nothing stays allocated, whatever the host asks (NDI, NODMMAS 01b).
+    page.sanitize = U32::new(1 << 1 | 1 << 29 | 0b01 << 30);
+    page.submission_entry_shifts = 0x66;
+    page.completion_entry_shifts = 0x44;
+    page.namespaces = U32::new(subsystem.namespaces_max());
+    // Compare, Dataset Management, Write Zeroes, Save and Select, Timestamp, Verify, Copy.
+    page.io_commands = U16::new(1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8);
+    page.copy_formats = U16::new(1);
+    // Flush names one namespace, never all (bits 2:1 are 10b).
+    page.write_cache = 0b10 << 1 | u8::from(subsystem.has_write_cache());
+    // A write is all or nothing, whatever its length; what limits it is the transfer size, in the largest blocks.
+    let largest = LBA_FORMAT_SHIFTS.into_iter().max().unwrap_or(12);
+    let blocks = u16::try_from(config.transfer_bytes_max() >> largest).unwrap_or(u16::MAX).saturating_sub(1);
+    page.atomic_write_normal = U16::new(blocks);
+    page.atomic_write_power_fail = U16::new(blocks);
+    page.namespaces_allowed = U32::new(subsystem.namespaces_max());
+    // One power state, of 25 watts, which never changes.
+    page.power[0].maximum_power = U16::new(2_500);
+}
+
+fn describe_sharing(page: &mut IdentifyController, config: &ControllerConfig) {
+    if config.sharing == Sharing::Alone {
+        return;
+    }
+    // More than one port, more than one controller, asymmetric access.
+    page.multipath = 1 | 1 << 1 | 1 << 3;
+    page.ana_transition_seconds = 10;
+    // Optimized, non-optimized and inaccessible are reported; ANAGRPID does not change.
+    page.ana = 0b111 | 1 << 6;
+    page.ana_group_max = U32::new(1);
+    page.ana_groups = U32::new(1);
+}
+
+/// A 0's based field.
+fn less_one(count: usize) -> u8 {
+    u8::try_from(count.saturating_sub(1)).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,126 @@
+//! Identify Namespace: what a host is told about one (NVM 1.0 figure 97, KV 1.0d figure 39, Base 2.0 figure 280).
+//!
+//! In: facts. Out: the page of its command set.
+
+use crate::controller::admin::{Controller, NamespaceFacts, NamespaceFormat, Sharing, Subsystem};
+use crate::spec::identify::{
+    CommandSet, IdentifyIndependent, IdentifyKv, IdentifyNvm, KvFormat, LBA_FORMAT_SHIFTS, lba_format,
+};
+use crate::spec::kv::KV_KEY_BYTES_MAX;
+use zerocopy::little_endian::{U16, U32, U64, U128};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// NSFEAT bit 3: identifiers are never used again.
+const UNIQUE_FOR_EVER: u8 = 1 << 3;
+/// NSFEAT bit 4: NPWG, NPWA, NPDG, NPDA and NOWS are given.
+const HAS_GRANULARITY: u8 = 1 << 4;
+/// DLFEAT: deallocated blocks read as zeroes, and Write Zeroes may deallocate.
+const DEALLOCATED_ARE_ZEROES: u8 = 0b001 | 1 << 3;
+/// The one ANA group.
+pub(in crate::controller::admin) const ANA_GROUP: u32 = 1;
+/// Bytes of a page of the medium: what small writes are gathered into.
+const GRANULARITY_BYTES: u32 = 4_096;
+
+fn sharing_bit(sharing: Sharing) -> u8 {
+    match sharing {
+        Sharing::Alone => 0,
+        Sharing::Shared => 1,
+    }
+}
+
+fn ana_group(sharing: Sharing) -> U32 {
+    U32::new(match sharing {
+        Sharing::Alone => 0,
+        Sharing::Shared => ANA_GROUP,
+    })
+}
+
+/// What is the same for all namespaces of a command set (NSID FFFFFFFFh).
+pub(super) fn capabilities(controller: &Controller, set: CommandSet, subsystem: &impl Subsystem) -> Vec<u8> {
+    match set {
+        CommandSet::Nvm => nvm(controller, 0, subsystem).as_bytes().to_vec(),
+        CommandSet::KeyValue => kv(controller, subsystem).as_bytes().to_vec(),
+    }
+}
+
+/// One namespace.
+pub(super) fn facts(controller: &Controller, facts: &NamespaceFacts, subsystem: &impl Subsystem) -> Vec<u8> {
+    match facts.format {
+        NamespaceFormat::Block { index } => {
+            let mut page = nvm(controller, index, subsystem);
+            page.size = U64::new(facts.size);
+            page.capacity = U64::new(facts.size);
+            page.utilization = U64::new(facts.utilization.min(facts.size));
+            page.nguid = facts.uuid;
+            page.features |= UNIQUE_FOR_EVER;
+            page.ana_group = ana_group(controller.config.sharing);
+            page.capacity_bytes = U128::new(u128::from(facts.size) << shift_of(index));
+            page.as_bytes().to_vec()
+        }
+        NamespaceFormat::KeyValue => {
+            let mut page = kv(controller, subsystem);
+            page.size = U64::new(facts.size);
+            page.utilization = U64::new(facts.utilization.min(facts.size));
+            page.nguid = facts.uuid;
+            page.features = if facts.uuid == [0; 16] { 0 } else { UNIQUE_FOR_EVER };
+            page.ana_group = ana_group(controller.config.sharing);
+            page.as_bytes().to_vec()
+        }
+    }
+}
+
+/// Independent of command sets: shared or not, and ready.
+pub(super) fn independent(sharing: Sharing) -> Vec<u8> {
+    let mut page = IdentifyIndependent::new_zeroed();
+    page.features = UNIQUE_FOR_EVER;
+    page.sharing = sharing_bit(sharing);
+    page.ana_group = ana_group(sharing);
+    page.status = 1;
+    page.as_bytes().to_vec()
+}
+
+fn shift_of(index: u8) -> u32 {
+    LBA_FORMAT_SHIFTS.get(usize::from(index)).copied().unwrap_or(LBA_FORMAT_SHIFTS[0])
+}
+
+fn nvm(controller: &Controller, index: u8, subsystem: &impl Subsystem) -> IdentifyNvm {
+    let limits = subsystem.limits();
+    let mut page = IdentifyNvm::new_zeroed();
+    page.features = HAS_GRANULARITY;
+    page.lba_formats = u8::try_from(LBA_FORMAT_SHIFTS.len() - 1).unwrap_or(0);
+    page.format = index;
+    page.sharing = sharing_bit(controller.config.sharing);
+    page.deallocate = DEALLOCATED_ARE_ZEROES;
+    let granularity = u16::try_from((GRANULARITY_BYTES >> shift_of(index)).saturating_sub(1)).unwrap_or(0);
+    for field in [
+        &mut page.write_granularity,
+        &mut page.write_alignment,
+        &mut page.deallocate_granularity,
+        &mut page.deallocate_alignment,
+        &mut page.optimal_write,
+    ] {
+        *field = U16::new(granularity);
+    }
+    page.copy_range_blocks_max = U16::new(limits.copy_range_blocks_max);
+    page.copy_blocks_max = U32::new(limits.copy_blocks_max);
+    page.copy_ranges_max = u8::try_from(limits.copy_ranges_max.saturating_sub(1)).unwrap_or(u8::MAX);
+    for (slot, shift) in page.formats.iter_mut().zip(LBA_FORMAT_SHIFTS) {
+        // Blocks of a page cost one index entry a page; smaller ones more.
+        let relative_performance = if 1 << shift == GRANULARITY_BYTES { 0 } else { 2 };
+        *slot = U32::new(lba_format(shift, relative_performance));
+    }
+    page
+}
+
+fn kv(controller: &Controller, subsystem: &impl Subsystem) -> IdentifyKv {
+    let mut page = IdentifyKv::new_zeroed();
+    page.kv_formats = 0;
+    page.sharing = sharing_bit(controller.config.sharing);
+    let mut format = KvFormat::new_zeroed();
+    format.key_bytes_max = U16::new(u16::try_from(KV_KEY_BYTES_MAX).unwrap_or(16));
+    // A longer value could not be moved by one command.
+    let value_bytes = subsystem.limits().value_bytes_max.min(controller.config.transfer_bytes_max());
+    format.value_bytes_max = U32::new(value_bytes);
+    page.formats[0] = format;
+    page
+}

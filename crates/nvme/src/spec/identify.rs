@@ -1,0 +1,118 @@
+//! Identify data structures (NVMe Base 2.0 section 5.17.2, NVM 1.0 section 4.1.5, KV 1.0d section 4.1.5).
+//!
+//! In: fields by name. Out: 4,096 bytes as a host reads them. No values are chosen here.
+
+mod controller;
+mod descriptor;
+mod namespace;
+
+pub use controller::{IdentifyController, NvmController, PowerState};
+pub use descriptor::{DescriptorType, DescriptorWriter, NSID_LIST_MAX, controller_list, namespace_list};
+pub use namespace::{IdentifyIndependent, IdentifyKv, IdentifyNvm, KvFormat, LBA_FORMAT_SHIFTS, lba_format};
+
+/// Bytes of every Identify answer.
+pub const IDENTIFY_BYTES: u32 = 4_096;
+
+/// The same length, to index with.
+pub const IDENTIFY_LENGTH: usize = 4_096;
+
+/// NSID of a command that means all namespaces.
+pub const NSID_BROADCAST: u32 = 0xFFFF_FFFF;
+
+/// CNTID that means the controller processing the command.
+pub const CONTROLLER_SELF: u16 = 0xFFFF;
+
+/// Which I/O command set (CSI, figure 274).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CommandSet {
+    /// 00h.
+    Nvm,
+    /// 01h.
+    KeyValue,
+}
+
+impl CommandSet {
+    /// The command set of a number, if this controller has it.
+    #[must_use]
+    pub const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            0x00 => Some(Self::Nvm),
+            0x01 => Some(Self::KeyValue),
+            _ => None,
+        }
+    }
+
+    /// CSI.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Nvm => 0x00,
+            Self::KeyValue => 0x01,
+        }
+    }
+}
+
+macro_rules! views {
+    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
+        /// What an Identify asks for (CNS, figure 273).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum View {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl View {
+            /// Every view of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The view of a CNS, if it is supported.
+            #[must_use]
+            pub const fn from_number(number: u8) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+
+            /// CNS.
+            #[must_use]
+            pub const fn number(self) -> u8 {
+                match self {
+                    $(Self::$name => $number,)*
+                }
+            }
+        }
+    };
+}
+
+views! {
+    /// An active namespace, NVM command set.
+    Namespace = 0x00,
+    /// The controller.
+    Controller = 0x01,
+    /// Active namespace identifiers.
+    ActiveNamespaces = 0x02,
+    /// Identification descriptors of a namespace.
+    Descriptors = 0x03,
+    /// An active namespace, as its command set describes it.
+    CommandSetNamespace = 0x05,
+    /// The controller, as a command set describes it.
+    CommandSetController = 0x06,
+    /// Active namespace identifiers of a command set.
+    CommandSetActiveNamespaces = 0x07,
+    /// An active namespace, independent of its command set.
+    IndependentNamespace = 0x08,
+    /// Allocated namespace identifiers.
+    AllocatedNamespaces = 0x10,
+    /// An allocated namespace, NVM command set.
+    AllocatedNamespace = 0x11,
+    /// Controllers that a namespace is attached to.
+    AttachedControllers = 0x12,
+    /// Controllers of the subsystem.
+    Controllers = 0x13,
+    /// Allocated namespace identifiers of a command set.
+    CommandSetAllocatedNamespaces = 0x1A,
+    /// An allocated namespace, as its command set describes it.
+    CommandSetAllocatedNamespace = 0x1B,
+    /// Combinations of command sets.
+    CommandSetCombinations = 0x1C,
+}
