@@ -80,6 +80,7 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (7996, "a read that found an expired record did not wait for it to be durable"),
     (3304, "a refusal that stayed true was taken for a promise"),
     (3888, "like 1845"),
+    (5122, "an opening waited for ever for a sequence that only a torn record had"),
     (6563, "the tombstone of an expired key outlived the batch that the key's record belonged to"),
     (
         11070,

@@ -288,8 +288,9 @@ impl<M: Media> Utl<M> {
         let sequence = match self.header(probe, Reach::Key) {
             Ok(Some(header)) if header.flags & FLAGS_BATCH != 0 => header.sequence,
             Ok(_) => return Ok(()),
-            // The page is not within reach; no record that starts in its block is younger than this.
-            Err(_) => self.blocks.get(address.block()).max_sequence,
+            // The page is not within reach. No record that starts in its block is younger than this, and none that counts
+            // is younger than what was applied: a torn chain may say otherwise.
+            Err(_) => self.blocks.get(address.block()).max_sequence.min(self.applied()),
         };
         if sequence <= self.commit.durable { Ok(()) } else { Err(sequence) }
     }
