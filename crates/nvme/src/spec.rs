@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod command;
 pub mod completion;
+pub mod fabrics;
 pub mod feature;
 pub mod identify;
 pub mod kv;

@@ -1,0 +1,174 @@
+//! Connect (NVMe Base 2.0 section 6.3): a connection becomes a queue.
+//!
+//! In: the entry and its 1,024 bytes. Out: a [`Joined`] queue, or a [`Refusal`] that names the parameter.
+
+use super::{Association, Associations, ConnectionId, ControllerId, QueueRole};
+use crate::controller::admin::ControllerKind;
+use crate::spec::command::SubmissionEntry;
+use crate::spec::fabrics::{
+    CONTROLLER_DYNAMIC, ConnectData, ConnectFields, DISCOVERY_NAME, InvalidParameter, connect_status, name_in,
+};
+use crate::spec::status::Status;
+use crate::tcp::target::FlowControl;
+use headwater_host::clock::Nanos;
+use std::collections::BTreeMap;
+use zerocopy::FromBytes;
+
+/// Where a refused parameter lies.
+mod place {
+    use super::InvalidParameter;
+
+    pub(super) const QUEUE: InvalidParameter = InvalidParameter::Entry(42);
+    pub(super) const SIZE: InvalidParameter = InvalidParameter::Entry(44);
+    pub(super) const HOST_IDENTIFIER: InvalidParameter = InvalidParameter::Data(0);
+    pub(super) const CONTROLLER: InvalidParameter = InvalidParameter::Data(16);
+    pub(super) const SUBSYSTEM_NAME: InvalidParameter = InvalidParameter::Data(256);
+    pub(super) const HOST_NAME: InvalidParameter = InvalidParameter::Data(512);
+}
+
+/// Longest qualified name (Base 2.0 section 4.5).
+const NAME_BYTES_MAX: usize = 223;
+
+/// A connection that became a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// Of this controller; dword 0 of the answer.
+    pub controller: ControllerId,
+    /// Which kind of queue.
+    pub role: QueueRole,
+    /// Entries of the queue.
+    pub entries: u16,
+    /// Whether it tells its head.
+    pub flow: FlowControl,
+}
+
+/// Why a Connect was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Dword 0.
+    pub result: u32,
+    /// The status.
+    pub status: Status,
+}
+
+impl From<InvalidParameter> for Refusal {
+    fn from(parameter: InvalidParameter) -> Self {
+        Self { result: parameter.to_result(), status: connect_status::INVALID_PARAMETERS }
+    }
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Self { result: 0, status }
+    }
+}
+
+/// Who wants what.
+struct Wish<'a> {
+    fields: ConnectFields,
+    host_name: &'a str,
+    host_identifier: [u8; 16],
+    controller: u16,
+    connection: ConnectionId,
+}
+
+impl Associations {
+    /// Takes a Connect that came by `connection`, which is no queue yet.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing has changed.
+    pub fn connect(
+        &mut self,
+        entry: &SubmissionEntry,
+        data: &[u8],
+        connection: ConnectionId,
+        now: Nanos,
+    ) -> Result<Joined, Refusal> {
+        let fields = ConnectFields::of(entry);
+        if fields.format != 0 {
+            return Err(connect_status::INCOMPATIBLE_FORMAT.into());
+        }
+        let (data, _) =
+            ConnectData::ref_from_prefix(data).map_err(|_| Refusal::from(Status::DATA_SGL_LENGTH_INVALID))?;
+        let subsystem = name_in(&data.subsystem_name).ok_or(place::SUBSYSTEM_NAME)?;
+        let kind = match subsystem {
+            DISCOVERY_NAME => ControllerKind::Discovery,
+            name if name == self.config.subsystem_name => ControllerKind::Io,
+            _ => return Err(place::SUBSYSTEM_NAME.into()),
+        };
+        let host_name = name_in(&data.host_name).filter(|name| is_name(name)).ok_or(place::HOST_NAME)?;
+        if fields.size == 0 || fields.size >= self.config.queue_entries_max {
+            return Err(place::SIZE.into());
+        }
+        let wish = Wish {
+            fields,
+            host_name,
+            host_identifier: data.host_identifier,
+            controller: data.controller.get(),
+            connection,
+        };
+        let (controller, role) = match fields.queue {
+            0 => (self.join_admin(kind, &wish, now)?, QueueRole::Admin),
+            _ => (self.join_io(&wish)?, QueueRole::Io),
+        };
+        let flow = match fields.attributes & ConnectFields::FLOW_CONTROL_DISABLED {
+            0 => FlowControl::Heads,
+            _ => FlowControl::Disabled,
+        };
+        Ok(Joined { controller, role, entries: fields.size + 1, flow })
+    }
+
+    fn join_admin(
+        &mut self,
+        kind: ControllerKind,
+        wish: &Wish<'_>,
+        now: Nanos,
+    ) -> Result<ControllerId, Refusal> {
+        // The dynamic model: a host takes the controller it gets (Base 2.0 section 3.1.1).
+        if wish.controller != CONTROLLER_DYNAMIC {
+            return Err(place::CONTROLLER.into());
+        }
+        let id = self.vacancy().ok_or(connect_status::CONTROLLER_BUSY)?;
+        let mut controller = self.make_controller(id, kind);
+        controller.set_host_identifier(wish.host_identifier);
+        let keep_alive_ms = match (kind, wish.fields.keep_alive_ms) {
+            // A host that only looked around and went away without a word must not hold its place for ever.
+            (ControllerKind::Discovery, 0) => self.config.discovery_keep_alive_ms,
+            (_, keep_alive_ms) => keep_alive_ms,
+        };
+        controller.set_keep_alive(keep_alive_ms, now);
+        let association = Association {
+            controller,
+            host_name: wish.host_name.to_owned(),
+            host_identifier: wish.host_identifier,
+            admin: wish.connection,
+            io: BTreeMap::new(),
+            seen: u64::MAX,
+        };
+        self.all.insert(id, association);
+        Ok(id)
+    }
+
+    fn join_io(&mut self, wish: &Wish<'_>) -> Result<ControllerId, Refusal> {
+        let id = ControllerId(wish.controller);
+        let association = self.all.get_mut(&id).ok_or(place::CONTROLLER)?;
+        if association.host_name != wish.host_name {
+            return Err(place::HOST_NAME.into());
+        }
+        if association.host_identifier != wish.host_identifier {
+            return Err(place::HOST_IDENTIFIER.into());
+        }
+        if wish.fields.queue > association.controller.config().io_queues_max {
+            return Err(place::QUEUE.into());
+        }
+        if !association.controller.is_ready() || association.io.contains_key(&wish.fields.queue) {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.into());
+        }
+        association.io.insert(wish.fields.queue, wish.connection);
+        Ok(id)
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    name.starts_with("nqn.") && name.len() <= NAME_BYTES_MAX
+}

@@ -1,0 +1,399 @@
+//! Fabrics commands by byte (NVMe Base 2.0 section 6; NVMe over Fabrics 1.1 section 3) and the discovery log page.
+//!
+//! In: an entry whose opcode is 7Fh, and the data of a Connect. Out: fields by name. Nothing here judges a value; that is
+//! [`fabrics`](crate::fabrics).
+
+use crate::spec::command::SubmissionEntry;
+use crate::spec::status::Status;
+use std::mem::{offset_of, size_of};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The opcode of all of them.
+pub const FABRICS_OPCODE: u8 = 0x7F;
+
+/// Bytes of a qualified name field, its terminating zero included.
+pub const NAME_BYTES: usize = 256;
+
+/// The well-known name of the discovery subsystem.
+pub const DISCOVERY_NAME: &str = "nqn.2014-08.org.nvmexpress.discovery";
+
+/// CNTLID that asks for any controller.
+pub const CONTROLLER_DYNAMIC: u16 = 0xFFFF;
+
+/// FCTYPE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FabricsKind {
+    /// 00h.
+    PropertySet,
+    /// 01h.
+    Connect,
+    /// 04h.
+    PropertyGet,
+    /// 05h.
+    AuthenticationSend,
+    /// 06h.
+    AuthenticationReceive,
+    /// 08h.
+    Disconnect,
+}
+
+impl FabricsKind {
+    /// What an entry asks for, if it is a Fabrics command that exists.
+    #[must_use]
+    pub fn of(entry: &SubmissionEntry) -> Option<Self> {
+        let [number, ..] = entry.namespace.to_bytes();
+        if entry.opcode != FABRICS_OPCODE {
+            return None;
+        }
+        Some(match number {
+            0x00 => Self::PropertySet,
+            0x01 => Self::Connect,
+            0x04 => Self::PropertyGet,
+            0x05 => Self::AuthenticationSend,
+            0x06 => Self::AuthenticationReceive,
+            0x08 => Self::Disconnect,
+            _ => return None,
+        })
+    }
+
+    /// FCTYPE.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::PropertySet => 0x00,
+            Self::Connect => 0x01,
+            Self::PropertyGet => 0x04,
+            Self::AuthenticationSend => 0x05,
+            Self::AuthenticationReceive => 0x06,
+            Self::Disconnect => 0x08,
+        }
+    }
+}
+
+/// Connect: the entry's bytes 40 to 51 (figure 420).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectFields {
+    /// RECFMT: 0.
+    pub format: u16,
+    /// QID: 0 is the admin queue.
+    pub queue: u16,
+    /// SQSIZE: entries, less one.
+    pub size: u16,
+    /// CATTR.
+    pub attributes: u8,
+    /// KATO, in milliseconds.
+    pub keep_alive_ms: u32,
+}
+
+impl ConnectFields {
+    /// CATTR bit 2: SQ flow control is disabled.
+    pub const FLOW_CONTROL_DISABLED: u8 = 1 << 2;
+
+    /// The fields of an entry.
+    #[must_use]
+    pub fn of(entry: &SubmissionEntry) -> Self {
+        let [a, b, c, d] = entry.cdw10.to_bytes();
+        let [e, f, attributes, _] = entry.cdw11.to_bytes();
+        Self {
+            format: u16::from_le_bytes([a, b]),
+            queue: u16::from_le_bytes([c, d]),
+            size: u16::from_le_bytes([e, f]),
+            attributes,
+            keep_alive_ms: entry.cdw12.get(),
+        }
+    }
+
+    /// The entry that says this.
+    #[must_use]
+    pub fn to_entry(self) -> SubmissionEntry {
+        let [a, b] = self.format.to_le_bytes();
+        let [c, d] = self.queue.to_le_bytes();
+        let [e, f] = self.size.to_le_bytes();
+        SubmissionEntry {
+            cdw10: U32::from_bytes([a, b, c, d]),
+            cdw11: U32::from_bytes([e, f, self.attributes, 0]),
+            cdw12: U32::new(self.keep_alive_ms),
+            ..fabrics_entry(FabricsKind::Connect)
+        }
+    }
+}
+
+/// Property Get and Set: the entry's bytes 40 to 55 (figures 423 and 425).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PropertyFields {
+    /// ATTRIB bits 2:0: 4 bytes or 8.
+    pub bytes: Option<u32>,
+    /// OFST.
+    pub offset: u32,
+    /// VALUE, of a set.
+    pub value: u64,
+}
+
+impl PropertyFields {
+    /// The fields of an entry.
+    #[must_use]
+    pub fn of(entry: &SubmissionEntry) -> Self {
+        let [attributes, ..] = entry.cdw10.to_bytes();
+        let bytes = match attributes & 0b111 {
+            0 => Some(4),
+            1 => Some(8),
+            _ => None,
+        };
+        let value = u64::from(entry.cdw13.get()) << 32 | u64::from(entry.cdw12.get());
+        Self { bytes, offset: entry.cdw11.get(), value }
+    }
+
+    /// A Property Get of this register.
+    #[must_use]
+    pub fn get(offset: u32, bytes: u32) -> SubmissionEntry {
+        SubmissionEntry {
+            cdw10: U32::new(u32::from(bytes == 8)),
+            cdw11: U32::new(offset),
+            ..fabrics_entry(FabricsKind::PropertyGet)
+        }
+    }
+
+    /// A Property Set of this register of 4 bytes.
+    #[must_use]
+    pub fn set(offset: u32, value: u32) -> SubmissionEntry {
+        SubmissionEntry {
+            cdw11: U32::new(offset),
+            cdw12: U32::new(value),
+            ..fabrics_entry(FabricsKind::PropertySet)
+        }
+    }
+}
+
+fn fabrics_entry(kind: FabricsKind) -> SubmissionEntry {
+    SubmissionEntry {
+        opcode: FABRICS_OPCODE,
+        namespace: U32::new(u32::from(kind.number())),
+        ..SubmissionEntry::default()
+    }
+}
+
+/// The data of a Connect (figure 421).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ConnectData {
+    /// HOSTID.
+    pub host_identifier: [u8; 16],
+    /// CNTLID.
+    pub controller: U16,
+    reserved_18: [u8; 238],
+    /// SUBNQN.
+    pub subsystem_name: [u8; NAME_BYTES],
+    /// HOSTNQN.
+    pub host_name: [u8; NAME_BYTES],
+    reserved_768: [u8; 256],
+}
+
+/// Bytes of the data of a Connect.
+pub const CONNECT_BYTES: u32 = 1_024;
+const _: () = assert!(size_of::<ConnectData>() == CONNECT_BYTES as usize);
+const _: () = assert!(offset_of!(ConnectData, controller) == 16);
+const _: () = assert!(offset_of!(ConnectData, subsystem_name) == 256);
+const _: () = assert!(offset_of!(ConnectData, host_name) == 512);
+
+impl ConnectData {
+    /// What a host says of itself and of whom it wants. A name that does not fit is cut, and refused by who reads it.
+    #[must_use]
+    pub fn new(host: (&str, [u8; 16]), subsystem: &str, controller: u16) -> Self {
+        let mut data = Self::new_zeroed();
+        data.host_identifier = host.1;
+        data.controller = U16::new(controller);
+        put_text(&mut data.subsystem_name, subsystem);
+        put_text(&mut data.host_name, host.0);
+        data
+    }
+}
+
+/// Puts text into a field that is filled with zeroes, the last of which stays.
+fn put_text(field: &mut [u8], text: &str) {
+    let bytes = text.len().min(field.len() - 1);
+    field[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
+}
+
+/// The name in a field: what stands before its first zero, if there is one and it is text.
+#[must_use]
+pub fn name_in(field: &[u8; NAME_BYTES]) -> Option<&str> {
+    let end = field.iter().position(|&byte| byte == 0)?;
+    std::str::from_utf8(&field[..end]).ok()
+}
+
+/// Dword 0 of a Connect that was refused for a parameter: where it lies (IPO), and in the entry or the data (IATTR).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidParameter {
+    /// At this byte of the entry.
+    Entry(u16),
+    /// At this byte of the data.
+    Data(u16),
+}
+
+impl InvalidParameter {
+    /// Dword 0.
+    #[must_use]
+    pub const fn to_result(self) -> u32 {
+        match self {
+            Self::Entry(offset) => offset as u32,
+            Self::Data(offset) => offset as u32 | 1 << 16,
+        }
+    }
+}
+
+/// Statuses of Fabrics commands. Their numbers mean other things to the NVM command set.
+pub mod connect_status {
+    use super::Status;
+
+    const fn specific(code: u8) -> Status {
+        Status { code_type: 1, code, do_not_retry: true }
+    }
+
+    /// RECFMT is none that is known.
+    pub const INCOMPATIBLE_FORMAT: Status = specific(0x80);
+    /// There is no room for another controller; there may be later.
+    pub const CONTROLLER_BUSY: Status = Status { code_type: 1, code: 0x81, do_not_retry: false };
+    /// A parameter is not allowed; dword 0 says which.
+    pub const INVALID_PARAMETERS: Status = specific(0x82);
+    /// This host may not connect.
+    pub const INVALID_HOST: Status = specific(0x84);
+}
+
+/// The discovery log page's header (figure 265).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct DiscoveryHeader {
+    /// GENCTR.
+    pub generation: U64,
+    /// NUMREC.
+    pub records: U64,
+    /// RECFMT: 0.
+    pub format: U16,
+    reserved: [u8; 1006],
+}
+
+const _: () = assert!(size_of::<DiscoveryHeader>() == 1_024);
+
+/// One entry of the discovery log page (figure 265).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct DiscoveryEntry {
+    /// TRTYPE: 3 is TCP.
+    pub transport: u8,
+    /// ADRFAM: 1 IPv4, 2 IPv6.
+    pub address_family: u8,
+    /// SUBTYPE: 2 is a subsystem with namespaces.
+    pub subsystem_kind: u8,
+    /// TREQ: secure channel in 1:0, SQ flow control disable in 2.
+    pub requirements: u8,
+    /// PORTID.
+    pub port: U16,
+    /// CNTLID.
+    pub controller: U16,
+    /// ASQSZ.
+    pub admin_queue_max: U16,
+    /// EFLAGS.
+    pub flags: U16,
+    reserved_12: [u8; 20],
+    /// TRSVCID: the TCP port, ASCII.
+    pub service: [u8; 32],
+    reserved_64: [u8; 192],
+    /// SUBNQN.
+    pub subsystem_name: [u8; NAME_BYTES],
+    /// TRADDR, ASCII.
+    pub address: [u8; NAME_BYTES],
+    /// TSAS: of TCP the first byte, 0 without TLS.
+    pub transport_specific: [u8; NAME_BYTES],
+}
+
+const _: () = assert!(size_of::<DiscoveryEntry>() == 1_024);
+const _: () = assert!(offset_of!(DiscoveryEntry, service) == 32);
+const _: () = assert!(offset_of!(DiscoveryEntry, subsystem_name) == 256);
+const _: () = assert!(offset_of!(DiscoveryEntry, address) == 512);
+const _: () = assert!(offset_of!(DiscoveryEntry, transport_specific) == 768);
+
+/// The discovery log page of one subsystem at one TCP address.
+#[must_use]
+pub fn discovery_page(generation: u64, subsystem: &str, address: std::net::SocketAddr) -> Vec<u8> {
+    const TCP: u8 = 3;
+    const WITH_NAMESPACES: u8 = 2;
+    const NO_SECURE_CHANNEL: u8 = 0b10;
+    const FLOW_CONTROL_DISABLE: u8 = 1 << 2;
+    const ADMIN_QUEUE_MAX: u16 = 128;
+    let mut header = DiscoveryHeader::new_zeroed();
+    header.generation = U64::new(generation);
+    header.records = U64::new(1);
+    let mut entry = DiscoveryEntry::new_zeroed();
+    entry.transport = TCP;
+    entry.address_family = if address.is_ipv4() { 1 } else { 2 };
+    entry.subsystem_kind = WITH_NAMESPACES;
+    entry.requirements = NO_SECURE_CHANNEL | FLOW_CONTROL_DISABLE;
+    entry.port = U16::new(1);
+    entry.controller = U16::new(CONTROLLER_DYNAMIC);
+    entry.admin_queue_max = U16::new(ADMIN_QUEUE_MAX);
+    // TRSVCID and TRADDR are ASCII strings filled with spaces (Base 2.0 section 1.4.2).
+    entry.service = [b' '; 32];
+    entry.address = [b' '; NAME_BYTES];
+    put_ascii(&mut entry.service, &address.port().to_string());
+    put_ascii(&mut entry.address, &address.ip().to_string());
+    put_text(&mut entry.subsystem_name, subsystem);
+    let mut page = header.as_bytes().to_vec();
+    page.extend_from_slice(entry.as_bytes());
+    page
+}
+
+fn put_ascii(field: &mut [u8], text: &str) {
+    let bytes = text.len().min(field.len());
+    field[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connect_fields_lie_where_the_specification_puts_them() {
+        let fields = ConnectFields {
+            format: 0x0201,
+            queue: 0x0403,
+            size: 0x0605,
+            attributes: 0x07,
+            keep_alive_ms: 0x0C0B_0A09,
+        };
+        let entry = fields.to_entry();
+        assert_eq!(&entry.as_bytes()[40..52], [1, 2, 3, 4, 5, 6, 7, 0, 9, 10, 11, 12]);
+        assert_eq!((entry.opcode, entry.as_bytes()[4]), (0x7F, 1));
+        assert_eq!(ConnectFields::of(&entry), fields);
+    }
+
+    #[test]
+    fn property_fields_lie_where_the_specification_puts_them() {
+        let get = PropertyFields::get(0x1C, 8);
+        assert_eq!((get.as_bytes()[4], get.as_bytes()[40], get.as_bytes()[44]), (4, 1, 0x1C));
+        let set = PropertyFields::set(0x14, 0x0046_0001);
+        assert_eq!(&set.as_bytes()[44..56], [0x14, 0, 0, 0, 1, 0, 0x46, 0, 0, 0, 0, 0]);
+        let fields = PropertyFields::of(&set);
+        assert_eq!((fields.bytes, fields.offset, fields.value), (Some(4), 0x14, 0x0046_0001));
+    }
+
+    #[test]
+    fn a_name_ends_in_its_field_or_is_none() {
+        let mut field = [0_u8; NAME_BYTES];
+        put_text(&mut field, "nqn.x");
+        assert_eq!(name_in(&field), Some("nqn.x"));
+        assert_eq!(name_in(&[b'x'; NAME_BYTES]), None);
+        field[0] = 0xFF;
+        assert_eq!(name_in(&field), None);
+    }
+
+    #[test]
+    fn the_discovery_page_names_one_subsystem_and_its_address() {
+        let page = discovery_page(7, "nqn.x", std::net::SocketAddr::from(([127, 0, 0, 1], 4420)));
+        assert_eq!(page.len(), 2_048);
+        assert_eq!((page[0], page[8], page[1_024], page[1_025], page[1_026]), (7, 1, 3, 1, 2));
+        assert_eq!(&page[1_056..1_062], b"4420  ");
+        assert_eq!(&page[1_280..1_286], b"nqn.x\0");
+        assert_eq!(&page[1_536..1_547], b"127.0.0.1  ");
+    }
+}

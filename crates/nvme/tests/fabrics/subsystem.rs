@@ -1,0 +1,70 @@
+//! A subsystem with nothing in it.
+
+use headwater_nvme::controller::Subsystem;
+use headwater_nvme::controller::admin::{
+    Capacity, CommandLimits, Health, Identity, NamespaceFacts, SanitizeFacts,
+};
+use headwater_nvme::spec::fabrics::discovery_page;
+use headwater_nvme::spec::log_page::MediaLog;
+use zerocopy::FromZeros;
+
+pub(crate) struct Plain(Identity);
+
+impl Plain {
+    pub(crate) fn new(name: &str) -> Self {
+        Self(Identity {
+            serial: [b' '; 20],
+            model: [b' '; 40],
+            firmware: [b' '; 8],
+            subsystem_name: name.to_owned(),
+            uuid: [0; 16],
+        })
+    }
+}
+
+impl Subsystem for Plain {
+    fn identity(&self) -> &Identity {
+        &self.0
+    }
+    fn namespaces_max(&self) -> u32 {
+        16
+    }
+    fn namespace(&self, _nsid: u32) -> Option<NamespaceFacts> {
+        None
+    }
+    fn is_attached(&self, _nsid: u32, _controller: u16) -> bool {
+        false
+    }
+    fn controllers(&self) -> Vec<u16> {
+        Vec::new()
+    }
+    fn generation(&self) -> u64 {
+        0
+    }
+    fn limits(&self) -> CommandLimits {
+        CommandLimits {
+            value_bytes_max: 4_096,
+            copy_range_blocks_max: 1,
+            copy_blocks_max: 1,
+            copy_ranges_max: 1,
+        }
+    }
+    fn capacity(&self) -> Capacity {
+        Capacity::default()
+    }
+    fn health(&self) -> Health {
+        Health::default()
+    }
+    fn has_write_cache(&self) -> bool {
+        false
+    }
+    fn sanitize(&self) -> SanitizeFacts {
+        SanitizeFacts::default()
+    }
+    fn media(&self) -> MediaLog {
+        MediaLog::new_zeroed()
+    }
+    fn discovery_log(&self) -> Vec<u8> {
+        discovery_page(1, &self.0.subsystem_name, ([127, 0, 0, 1], 4_420).into())
+    }
+}
