@@ -191,6 +191,13 @@ impl<W: RingMemory> RingFace<W> {
         Ok(())
     }
 
+    /// Gives up a queue whose client has left it. Answers still under way go nowhere.
+    pub fn abandon_queue(&mut self, queue: QueueId) {
+        if self.arbiter.abandon(queue).is_ok() {
+            self.leave(queue);
+        }
+    }
+
     /// Forgets a client that is gone, with its memory table and queues. Answers still under way go nowhere; regions stay
     /// mapped until nothing in flight names them.
     pub fn remove_client(&mut self, client: ClientId) {

@@ -3,15 +3,18 @@
 //! In: [`Overrides`] from the command line and the text of a file. Out: one [`Config`] without an optional left in it
 //! that the node would have to guess. Invariant: whatever is in a [`Config`] has been checked.
 
+pub mod attach;
 pub mod durability;
 pub mod file;
 pub mod size;
 
+pub use attach::AttachPlace;
 pub use durability::DurabilityMode;
 pub use size::Bytes;
 
 use headwater_converged::device::Durability;
 use headwater_converged::limits::NAMESPACES;
+use headwater_io::attach::admin::Grant;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -41,6 +44,8 @@ pub struct Overrides {
     pub metrics: Option<SocketAddr>,
     /// Path of a Unix socket for the RESP face.
     pub unix: Option<PathBuf>,
+    /// Where other processes attach.
+    pub attach: Option<AttachPlace>,
     /// Bytes of flash.
     pub capacity: Option<Bytes>,
     /// Bytes of device DRAM for pages.
@@ -62,6 +67,10 @@ pub struct Config {
     pub metrics: SocketAddr,
     /// Path of a Unix socket for the RESP face.
     pub unix: Option<PathBuf>,
+    /// Path of the socket where other processes attach.
+    pub attach: Option<PathBuf>,
+    /// Who may attach, beside the node's own user and root.
+    pub grants: Vec<Grant>,
     /// Bytes of flash; `None` takes what the data directory has, or the default when it is new.
     pub capacity: Option<Bytes>,
     /// Bytes of device DRAM for pages.
@@ -93,6 +102,16 @@ pub enum ConfigError {
         path: PathBuf,
         /// What it says.
         name: String,
+    },
+    /// A grant that cannot be given.
+    #[error("{}: [[grant]] {number}: {reason}", path.display())]
+    Grant {
+        /// The file.
+        path: PathBuf,
+        /// Which one, from 1.
+        number: usize,
+        /// What is impossible.
+        reason: String,
     },
     /// A size below the least that works.
     #[error("{setting} {found} is too small: give at least {least}")]
@@ -131,8 +150,16 @@ impl Config {
                 name: name.clone(),
             })? = namespace.durability.0;
         }
+        let grants = (1..).zip(&from_file.grant).map(|(number, grant)| {
+            let path = || path.map(Path::to_owned).unwrap_or_default();
+            grant.grant().map_err(|reason| ConfigError::Grant { path: path(), number, reason })
+        });
+        let grants = grants.collect::<Result<_, _>>()?;
+        let data = over.data.or(from_file.data).unwrap_or_else(|| PathBuf::from("data"));
         let config = Self {
-            data: over.data.or(from_file.data).unwrap_or_else(|| PathBuf::from("data")),
+            attach: over.attach.or(from_file.attach).unwrap_or_default().path(&data),
+            grants,
+            data,
             resp: over.resp.or(from_file.resp).unwrap_or(loopback(RESP_PORT_DEFAULT)),
             metrics: over.metrics.or(from_file.metrics).unwrap_or(loopback(METRICS_PORT_DEFAULT)),
             unix: over.unix.or(from_file.unix),

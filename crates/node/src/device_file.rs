@@ -3,6 +3,8 @@
 //! In: a locked directory and a configuration. Out: an open, recovered device and its faces. The flash file's own size
 //! wins over the default; a capacity that differs from it is refused, never adjusted.
 
+use crate::attach::policy::Policy;
+use crate::attach::{AttachFace, AttachFaces};
 use crate::config::{Bytes, Config, FRAME_BYTES, capacity_for};
 use crate::core_device::CoreDevice;
 use crate::data_dir::DataDir;
@@ -23,6 +25,8 @@ pub type FileDevice = Device<FileMedia>;
 
 /// How the RESP face is known to the device.
 const RESP_FACE: FaceId = FaceId(1);
+/// How the attach face is.
+const ATTACH_FACES: AttachFaces = AttachFaces { rings: FaceId(2), control: FaceId(3) };
 
 /// Opens the device of a data directory, making its flash when it has none.
 ///
@@ -69,10 +73,17 @@ pub fn open_node(
     })
     .map_err(|error| error.to_string())?;
     let resp = face.local_addr().unwrap_or(config.resp);
+    let mut faces: Vec<Box<dyn Face<FileDevice>>> = Vec::new();
+    if let Some(path) = &config.attach {
+        let policy = Policy::new(config.grants.iter().cloned());
+        let attach = AttachFace::bind(path, policy, ATTACH_FACES).map_err(|error| error.to_string())?;
+        faces.push(Box::new(attach));
+    }
+    faces.push(Box::new(face));
     let device = open_device(directory, config, clock, progress)?;
     tracing::info!(ring = ?device.media().ring_kind(), mode = ?device.media().mode(), "flash is open");
     let capacity = flash_bytes(device.media().geometry().blocks);
-    Ok(Opened { device, faces: vec![Box::new(face)], resp, capacity, spin: spin(clock) })
+    Ok(Opened { device, faces, resp, capacity, spin: spin(clock) })
 }
 
 /// How long the core polls in vain before it sleeps: as calibrated on this machine, or as `HEADWATER_SPIN_US` says.

@@ -4,6 +4,7 @@
 //! `headwater` command. Nothing of the device's own behaviour is decided here.
 #![forbid(unsafe_code)]
 
+pub mod attach;
 pub mod bench;
 pub mod check;
 pub mod cli;

@@ -15,6 +15,9 @@ pub struct Ready {
     /// Path of the Unix socket, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unix: Option<PathBuf>,
+    /// Path of the socket where other processes attach, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attach: Option<PathBuf>,
     /// The process.
     pub pid: u32,
 }

@@ -128,6 +128,7 @@ where
         resp: resp.to_string(),
         metrics: metrics.address().to_string(),
         unix: config.unix.clone(),
+        attach: config.attach.clone(),
         pid: std::process::id(),
     };
     board.set_health(Health::Serving);

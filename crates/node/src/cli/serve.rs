@@ -5,7 +5,7 @@
 
 use super::failure::{Failure, answer_line};
 use super::progress::Progress;
-use crate::config::{Bytes, Config, DurabilityMode, Overrides};
+use crate::config::{AttachPlace, Bytes, Config, DurabilityMode, Overrides};
 use crate::core_loop::Ended;
 use crate::serve::{Console, Recovery, Serving, modes};
 use crate::stop::Stop;
@@ -44,6 +44,9 @@ pub struct ServeArgs {
     /// Unix socket for Redis clients, beside the address
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
+    /// Socket where other processes attach by shared memory, or `off` [default: attach.sock in the data directory]
+    #[arg(long, value_name = "PATH")]
+    attach: Option<AttachPlace>,
     /// When acknowledged writes are durable: always, interval=MS or on-flush [default: always]
     #[arg(long, value_name = "MODE")]
     durability: Option<DurabilityMode>,
@@ -71,6 +74,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         resp: args.resp,
         metrics: args.metrics,
         unix: args.unix,
+        attach: args.attach,
         capacity: args.capacity,
         memory: args.memory,
         durability: args.durability,
@@ -103,11 +107,13 @@ impl Console for Terminal {
         self.recovery = None;
         let unix =
             node.ready.unix.as_ref().map(|path| format!(" and {}", path.display())).unwrap_or_default();
+        let attach = node.ready.attach.as_ref();
+        let attach = attach.map(|path| format!("  attach:        {}\n", path.display())).unwrap_or_default();
         let resp = &node.ready.resp;
         let (host, port) = resp.rsplit_once(':').unwrap_or((resp, ""));
         let _nobody_may_be_listening = answer_line(&format!(
             "headwater serves {} keys from {} ({} of flash, durability {}), ready in {:.1} s\n\
-             \x20 Redis clients: {resp}{unix}\n\
+             \x20 Redis clients: {resp}{unix}\n{attach}\
              \x20 metrics:       http://{}/metrics  (/healthz, /trace)\n\
              \x20 try:           redis-cli -h {host} -p {port} set greeting hello\n\
              \x20                headwater kv --resp {resp} get greeting\n\

@@ -3,6 +3,7 @@
 //! In: the text of a file and its name. Out: [`FileConfig`], every setting optional. Strict: an unknown key, a bad value
 //! and an unknown version are refused with the key, the file and the line.
 
+use super::attach::{AttachPlace, GrantConfig};
 use super::durability::DurabilityMode;
 use super::size::Bytes;
 use serde::Deserialize;
@@ -27,6 +28,11 @@ pub struct FileConfig {
     pub metrics: Option<SocketAddr>,
     /// Path of a Unix socket for the RESP face.
     pub unix: Option<PathBuf>,
+    /// Path of the socket where other processes attach, or `off`.
+    pub attach: Option<AttachPlace>,
+    /// Who may attach, beside the node's own user and root.
+    #[serde(default)]
+    pub grant: Vec<GrantConfig>,
     /// Bytes of flash.
     pub capacity: Option<Bytes>,
     /// Bytes of device DRAM for pages.

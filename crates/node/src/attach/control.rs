@@ -1,0 +1,314 @@
+//! The control plane: requests of clients, one at a time.
+//!
+//! In: datagrams with descriptors, from whoever connected. Out: regions, queues and replies. Invariant: a request changes
+//! nothing that its client's grant does not cover; a descriptor that is not wanted is closed.
+
+use super::AttachFace;
+use super::client::{ClientKey, HeldQueue, Place, Waiting, say};
+use super::policy::rights_of;
+use headwater_converged::command::NamespaceId;
+use headwater_converged::device::Device;
+use headwater_converged::limits::NAMESPACES;
+use headwater_converged::media::Media;
+use headwater_converged::namespace::{Namespace, NamespaceKind};
+use headwater_converged::rings::Bell;
+use headwater_converged::rings::rights::{Access, NamespaceRights};
+use headwater_dma::iova::Iova;
+use headwater_host::foreign::Foreign;
+use headwater_host::ring_memory::ForeignWords;
+use headwater_host::wake_line::WakeLine;
+use headwater_io::attach::admin::AdminAnswer;
+use headwater_io::attach::connection::{receive_message, send_message};
+use headwater_io::attach::protocol::{Reply, Request, VERSION, decode_request, encode};
+use headwater_io::facts::NamespaceFacts;
+use headwater_nvme::controller::{QueueId, QueueKind};
+use headwater_nvme::queue_pair::{DeviceEnd, words_for};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+/// Requests of one client in one look.
+const REQUESTS_MAX: usize = 8;
+/// Regions of one client.
+const REGIONS_MAX: usize = 4_096;
+/// Bytes of a page.
+const PAGE_BYTES: usize = 4_096;
+
+/// What became of a request.
+type Answer = Result<Reply, String>;
+
+impl AttachFace {
+    /// Takes what a client sent.
+    pub(super) fn receive<M: Media>(&mut self, device: &mut Device<M>, key: ClientKey) {
+        for _ in 0..REQUESTS_MAX {
+            let Some(client) = self.clients.get(&key) else {
+                return;
+            };
+            if client.is_waited_for() {
+                // Replies come in order: this client is not heard until the one it waits for is sent, unless it is gone.
+                return self.look_for_end(key);
+            }
+            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+            let (bytes, descriptors) = match receive_message(client.socket.as_fd(), &mut self.room, flags) {
+                Ok((0, _)) => return self.evict(key, None),
+                Ok(received) => received,
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                Err(Errno::MSGSIZE) => return self.evict(key, Some("the message is too long")),
+                Err(_) => return self.evict(key, None),
+            };
+            let request = decode_request(self.room.get(..bytes).unwrap_or_default());
+            match request {
+                Ok(request) => self.serve(device, key, request, descriptors),
+                Err(error) => {
+                    if let Some(client) = self.clients.get(&key) {
+                        say(client.socket.as_fd(), &Reply::Refused { reason: error.reason });
+                    }
+                    return self.evict(key, Some("the message makes no sense"));
+                }
+            }
+        }
+    }
+
+    fn look_for_end(&mut self, key: ClientKey) {
+        let Some(client) = self.clients.get(&key) else {
+            return;
+        };
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        if matches!(receive_message(client.socket.as_fd(), &mut [0; 1], flags), Ok((0, _)))
+            || matches!(rustix::net::sockopt::socket_error(&client.socket), Ok(Err(_)) | Err(_))
+        {
+            self.evict(key, None);
+        }
+    }
+
+    fn serve<M: Media>(
+        &mut self,
+        device: &mut Device<M>,
+        key: ClientKey,
+        request: Request,
+        mut descriptors: Vec<OwnedFd>,
+    ) {
+        let greeted = self.clients.get(&key).is_some_and(|client| client.grant.is_some());
+        let answer = match request {
+            Request::Hello { version } => self.greet(key, version),
+            _ if !greeted => Err("say hello first".to_owned()),
+            Request::Namespaces => Ok(self.namespaces(device, key)),
+            Request::Region { start, bytes } => match descriptors.pop() {
+                Some(descriptor) => self.add_region(key, start, bytes, &descriptor),
+                None => Err("a region comes with its descriptor".to_owned()),
+            },
+            Request::Queue { depth } => match self.add_queue(key, depth) {
+                Ok(()) => return,
+                Err(reason) => Err(reason),
+            },
+            Request::Release { start } => match self.release(key, start) {
+                Ok(()) => return,
+                Err(reason) => Err(reason),
+            },
+            Request::DeleteQueue { id } => match self.delete_queue(key, id) {
+                Ok(()) => return,
+                Err(reason) => Err(reason),
+            },
+            Request::Admin(request) => match self.administer(device, key, request) {
+                Ok(None) => return,
+                Ok(Some(answer)) => Ok(Reply::Admin(answer)),
+                Err(reason) => Err(reason),
+            },
+        };
+        let refused_at_the_door = !greeted && answer.is_err();
+        self.reply(key, &answer.unwrap_or_else(|reason| Reply::Refused { reason }), &[]);
+        if refused_at_the_door {
+            self.evict(key, None);
+        }
+    }
+
+    /// Sends a reply. A client that does not take it is given up: it would miss every later one too.
+    fn reply(&mut self, key: ClientKey, reply: &Reply, descriptors: &[&OwnedFd]) {
+        let Some(client) = self.clients.get(&key) else {
+            return;
+        };
+        let borrowed: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
+        let sent = encode(reply)
+            .is_ok_and(|message| send_message(client.socket.as_fd(), &message, &borrowed).is_ok());
+        if !sent {
+            self.evict(key, None);
+        }
+    }
+
+    fn greet(&mut self, key: ClientKey, version: u32) -> Answer {
+        if version != VERSION {
+            return Err(format!("version {version} is unknown here; this daemon speaks version {VERSION}"));
+        }
+        let Some(client) = self.clients.get_mut(&key) else {
+            return Err(GONE.to_owned());
+        };
+        if client.grant.is_some() {
+            return Err("hello was said before".to_owned());
+        }
+        let person = client.peer;
+        let Some(grant) = self.policy.find(person) else {
+            self.refused += 1;
+            return Err(format!(
+                "nothing is granted to uid {} or gid {}; ask for `headwater attach grant --uid {}`",
+                person.uid, person.gid, person.uid
+            ));
+        };
+        client.rings = Some(self.rings.add_client_with(rights_of(grant)));
+        client.grant = Some(grant.clone());
+        Ok(Reply::Welcome { version: VERSION, queues: grant.queues, memory: grant.memory })
+    }
+
+    fn namespaces<M: Media>(&self, device: &Device<M>, key: ClientKey) -> Reply {
+        let rights = self.clients.get(&key).and_then(|client| client.grant.as_ref()).map(rights_of);
+        let all = (1..=NAMESPACES).filter_map(|number| u8::try_from(number).ok()).map(NamespaceId);
+        let facts = all.filter_map(|id| {
+            let own = rights.as_ref()?.of(id)?;
+            Some(facts_of(id, own, &device.namespace(id).unwrap_or(Namespace::IMPLICIT)))
+        });
+        Reply::Namespaces(facts.collect())
+    }
+
+    fn add_region(&mut self, key: ClientKey, start: u64, bytes: u64, descriptor: &OwnedFd) -> Answer {
+        let Some(client) = self.clients.get_mut(&key) else {
+            return Err(GONE.to_owned());
+        };
+        let most = client.grant.as_ref().map_or(0, |grant| grant.memory);
+        let have = client.memory();
+        if have.saturating_add(bytes) > most {
+            return Err(format!("{bytes} bytes more than {have} are above the limit of {most}"));
+        }
+        if client.regions.len() >= REGIONS_MAX {
+            return Err(format!("a client has at most {REGIONS_MAX} regions; register larger ones"));
+        }
+        let length = usize::try_from(bytes).map_err(|error| error.to_string())?;
+        let region = Foreign::take(descriptor.as_fd(), 0, length).map_err(|error| error.to_string())?;
+        let memory = client.rings.and_then(|rings| self.rings.memory(rings)).ok_or(GONE)?;
+        memory.register(Iova(start), region).map_err(|error| error.to_string())?;
+        client.regions.insert(start, bytes);
+        Ok(Reply::Done)
+    }
+
+    fn add_queue(&mut self, key: ClientKey, depth: u32) -> Result<(), String> {
+        let client = self.clients.get_mut(&key).ok_or(GONE)?;
+        let grant = client.grant.as_ref().ok_or(GONE)?;
+        if client.queues.len() >= usize::try_from(grant.queues).unwrap_or(usize::MAX) {
+            return Err(format!("a client has at most {} queues here", grant.queues));
+        }
+        let words = words_for(depth).map_err(|error| error.to_string())?;
+        let length = (words * 8).next_multiple_of(PAGE_BYTES);
+        let bytes = u64::try_from(length).unwrap_or(u64::MAX);
+        if client.memory().saturating_add(bytes) > grant.memory {
+            return Err(format!("{bytes} bytes of rings are above the limit of {}", grant.memory));
+        }
+        let (region, memory) = Foreign::memfd(length).map_err(|error| error.to_string())?;
+        let words = ForeignWords::new(region, 0, words).map_err(|error| error.to_string())?;
+        let end = DeviceEnd::over(words, depth).map_err(|error| error.to_string())?;
+        let (ours, theirs) = WakeLine::pair().map_err(|error| error.to_string())?;
+        let rings = client.rings.ok_or(GONE)?;
+        let id = self
+            .rings
+            .add_queue(rings, end, QueueKind::Uio, Bell::Line(ours.clone()))
+            .map_err(|error| error.to_string())?;
+        if let Err(errno) =
+            epoll::add(&self.epoll, &ours, Place::Line(key, id.0).data(), epoll::EventFlags::IN)
+        {
+            self.rings.abandon_queue(id);
+            return Err(format!("no descriptor is left to watch the queue: {errno}"));
+        }
+        client.queues.insert(id.0, HeldQueue::new(ours, bytes));
+        let theirs = theirs.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+        self.reply(key, &Reply::Queue { id: id.0, bytes }, &[&memory, &theirs]);
+        Ok(())
+    }
+
+    fn release(&mut self, key: ClientKey, start: u64) -> Result<(), String> {
+        let client = self.clients.get_mut(&key).ok_or(GONE)?;
+        let memory = client.rings.and_then(|rings| self.rings.memory(rings)).ok_or(GONE)?;
+        let revocation = memory.revoke(Iova(start)).map_err(|error| error.to_string())?;
+        client.regions.remove(&start);
+        client.waiting = Some(Waiting::Release(revocation));
+        self.settle_client(key);
+        Ok(())
+    }
+
+    fn delete_queue(&mut self, key: ClientKey, id: u16) -> Result<(), String> {
+        let client = self.clients.get_mut(&key).ok_or(GONE)?;
+        if !client.queues.contains_key(&id) {
+            return Err(format!("queue {id} is not this client's"));
+        }
+        self.rings.delete_queue(QueueId(id)).map_err(|error| error.to_string())?;
+        client.waiting = Some(Waiting::Delete(QueueId(id)));
+        self.settle_client(key);
+        Ok(())
+    }
+
+    /// Answers requests that waited for the device. Returns whether one was answered.
+    pub(super) fn settle<M: Media>(&mut self, device: &mut Device<M>) -> bool {
+        let mut moved = false;
+        while let Some(completion) = device.next_completion(self.control) {
+            moved = true;
+            let waits = |waiting: &Option<Waiting>| match waiting {
+                Some(Waiting::Namespace { token, id }) if *token == completion.token => Some(*id),
+                _ => None,
+            };
+            let found = self.clients.iter_mut().find_map(|(&key, client)| {
+                let id = waits(&client.waiting)?;
+                client.waiting = None;
+                Some((key, id))
+            });
+            let Some((key, id)) = found else {
+                continue;
+            };
+            let reply = if completion.status.is_success() {
+                let made = u8::try_from(completion.position).unwrap_or(0);
+                Reply::Admin(AdminAnswer::Namespace(if id == 0 { made } else { id }))
+            } else {
+                Reply::Refused { reason: completion.status.to_string() }
+            };
+            self.reply(key, &reply, &[]);
+        }
+        let waiting: Vec<ClientKey> =
+            self.clients.iter().filter(|(_, client)| client.is_waited_for()).map(|(&key, _)| key).collect();
+        for key in waiting {
+            moved |= self.settle_client(key);
+        }
+        moved
+    }
+
+    fn settle_client(&mut self, key: ClientKey) -> bool {
+        let Some(client) = self.clients.get_mut(&key) else {
+            return false;
+        };
+        let done = match &client.waiting {
+            Some(Waiting::Release(revocation)) => revocation.is_quiet(),
+            Some(Waiting::Delete(id)) if self.rings.queue_state(*id).is_none() => {
+                let id = id.0;
+                client.forget_queue(id, &self.epoll);
+                true
+            }
+            _ => false,
+        };
+        if done {
+            client.waiting = None;
+            self.reply(key, &Reply::Done, &[]);
+        }
+        done
+    }
+}
+
+const GONE: &str = "the client is gone";
+
+fn facts_of(id: NamespaceId, own: &NamespaceRights, namespace: &Namespace) -> NamespaceFacts {
+    let block_bytes = match namespace.kind {
+        NamespaceKind::Kv => 0,
+        NamespaceKind::Block(format) => u32::try_from(format.bytes()).unwrap_or(0),
+    };
+    NamespaceFacts {
+        id: id.0.into(),
+        block_bytes,
+        size: namespace.size,
+        writable: own.access == Access::Write,
+        blocks: own.blocks.as_ref().map(|blocks| (blocks.start, blocks.end)),
+    }
+}

@@ -1,0 +1,160 @@
+//! Who may do what: grants by user and group.
+//!
+//! In: grants from the configuration and from administration, and the person at the other end of a socket. Out: the one
+//! grant that counts. Invariant: whoever no grant names may do nothing.
+
+use headwater_converged::command::NamespaceId;
+use headwater_converged::limits::NAMESPACES;
+use headwater_converged::rings::rights::{Access, NamespaceRights, Rights};
+use headwater_io::attach::admin::{Grant, Who};
+use std::collections::BTreeMap;
+
+/// The user at the other end of a socket, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Person {
+    /// Process.
+    pub pid: i32,
+    /// User.
+    pub uid: u32,
+    /// First group.
+    pub gid: u32,
+}
+
+/// The grants.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// The daemon's own user.
+    owner: u32,
+    grants: BTreeMap<Who, Grant>,
+}
+
+impl Policy {
+    /// The daemon's own user and root may do everything, and whoever these grants name may do what they say. A grant for
+    /// one of the two replaces theirs.
+    #[must_use]
+    pub fn new(grants: impl IntoIterator<Item = Grant>) -> Self {
+        Self::of_owner(rustix::process::geteuid().as_raw(), grants)
+    }
+
+    fn of_owner(owner: u32, grants: impl IntoIterator<Item = Grant>) -> Self {
+        let own = [0, owner].map(|uid| Grant::everything(Who::Uid(uid)));
+        Self { owner, grants: own.into_iter().chain(grants).map(|grant| (grant.who, grant)).collect() }
+    }
+
+    /// The grant that counts for a person: that of the user, else that of the group.
+    #[must_use]
+    pub fn find(&self, person: Person) -> Option<&Grant> {
+        self.grants.get(&Who::Uid(person.uid)).or_else(|| self.grants.get(&Who::Gid(person.gid)))
+    }
+
+    /// Whether a person may administer: the daemon's own user and root, whatever they are granted.
+    #[must_use]
+    pub fn is_administrator(&self, person: Person) -> bool {
+        person.uid == self.owner || person.uid == 0
+    }
+
+    /// Every grant, users before groups.
+    pub fn grants(&self) -> impl Iterator<Item = &Grant> {
+        self.grants.values()
+    }
+
+    /// Gives a grant, in place of what its user or group had.
+    ///
+    /// # Errors
+    /// Says what is impossible about it.
+    pub fn grant(&mut self, grant: Grant) -> Result<(), String> {
+        check(&grant)?;
+        self.grants.insert(grant.who, grant);
+        Ok(())
+    }
+
+    /// Takes a grant away; says whether there was one.
+    pub fn revoke(&mut self, who: Who) -> bool {
+        self.grants.remove(&who).is_some()
+    }
+
+    /// A grant to be changed.
+    pub fn grant_mut(&mut self, who: Who) -> Option<&mut Grant> {
+        self.grants.get_mut(&who)
+    }
+}
+
+/// Whether a grant can be given.
+///
+/// # Errors
+/// Says what is impossible about it.
+pub fn check(grant: &Grant) -> Result<(), String> {
+    if let Some(number) =
+        grant.namespaces.iter().find(|&&number| !(1..=NAMESPACES).contains(&usize::from(number)))
+    {
+        return Err(format!("namespaces are numbered 1 to {NAMESPACES}, and {number} was granted"));
+    }
+    match grant.blocks {
+        Some((first, end)) if first >= end => {
+            Err(format!("blocks {first} to {end} are none; give the first and one past the last"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What rings are told of a grant.
+#[must_use]
+pub fn rights_of(grant: &Grant) -> Rights {
+    let access = if grant.read_only { Access::Read } else { Access::Write };
+    let blocks = grant.blocks.map(|(first, end)| first..end);
+    let all = (1..=NAMESPACES).filter_map(|number| u8::try_from(number).ok());
+    all.filter(|number| grant.namespaces.is_empty() || grant.namespaces.contains(number))
+        .fold(Rights::none(), |rights, number| {
+            rights.with(NamespaceId(number), NamespaceRights { access, blocks: blocks.clone() })
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn person(uid: u32, gid: u32) -> Person {
+        Person { pid: 1, uid, gid }
+    }
+
+    #[test]
+    fn strangers_have_nothing_and_a_user_counts_before_its_group() {
+        let mut policy = Policy::of_owner(1_000, []);
+        assert!(policy.find(person(1_000, 5)).is_some());
+        assert!(policy.find(person(0, 0)).is_some());
+        assert!(policy.find(person(1_001, 0)).is_none());
+        policy.grant(Grant { queues: 1, ..Grant::everything(Who::Gid(7)) }).unwrap();
+        policy.grant(Grant { queues: 2, ..Grant::everything(Who::Uid(1_001)) }).unwrap();
+        assert_eq!(policy.find(person(1_001, 7)).unwrap().queues, 2);
+        assert_eq!(policy.find(person(1_002, 7)).unwrap().queues, 1);
+        assert!(policy.revoke(Who::Uid(1_001)));
+        assert_eq!(policy.find(person(1_001, 7)).unwrap().queues, 1);
+        assert!(!policy.revoke(Who::Uid(1_001)));
+        assert!(policy.is_administrator(person(1_000, 5)) && !policy.is_administrator(person(1_002, 7)));
+    }
+
+    #[test]
+    fn impossible_grants_are_refused() {
+        let mut policy = Policy::of_owner(1_000, []);
+        for (namespaces, blocks) in [(vec![0], None), (vec![1, 17], None), (vec![], Some((5, 5)))] {
+            let grant = Grant { namespaces, blocks, ..Grant::everything(Who::Uid(7)) };
+            assert!(policy.grant(grant).is_err());
+        }
+        assert!(policy.find(person(7, 7)).is_none());
+    }
+
+    #[test]
+    fn rights_are_those_of_the_grant() {
+        let grant = Grant {
+            namespaces: vec![2],
+            read_only: true,
+            blocks: Some((10, 20)),
+            ..Grant::everything(Who::Uid(1))
+        };
+        let rights = rights_of(&grant);
+        assert_eq!(rights.of(NamespaceId(1)), None);
+        let second = rights.of(NamespaceId(2)).unwrap();
+        assert_eq!((second.access, second.blocks.clone()), (Access::Read, Some(10..20)));
+        assert_eq!(rights_of(&Grant::everything(Who::Uid(1))), Rights::all());
+    }
+}
