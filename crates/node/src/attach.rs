@@ -132,6 +132,12 @@ impl AttachFace {
         &self.path
     }
 
+    /// Readable when the control plane or a sleeping client's rings have something to do.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
     /// What the face holds for its clients: connections, queues, regions, commands in flight.
     #[must_use]
     pub fn holdings(&self) -> Holdings {
