@@ -78,16 +78,19 @@ fn a_client_killed_a_thousand_times_leaks_nothing() {
     let held = Holdings { clients: 1, queues: 1, regions: 1, in_flight: 0 };
     let (files, maps) = (descriptors(), shared_maps());
     let kills = std::env::var("HEADWATER_TEST_KILLS").map_or(1_000, |text| text.parse().unwrap());
+    let mut at_work = 0;
     for round in 0..kills {
         let mut victim = child(&host);
         // From before its first instruction to the middle of its work: it takes about 3 ms to get there.
-        Clock::sleep(Nanos(random.u64(..8_000_000)));
+        Clock::sleep(Nanos(random.u64(..12_000_000)));
+        at_work += u32::from(host.holdings().clients > 1);
         victim.kill().unwrap();
         victim.wait().unwrap();
         if round % 100 == 0 {
             assert_eq!(good.get(b"good").unwrap().unwrap(), b"client");
         }
     }
+    assert!(at_work > kills / 10, "{at_work} of {kills} were connected when they were killed");
     assert!(host.settle(held) < Nanos::from_millis(1_500));
     // Nothing else runs in this process: the other test of this file returns at once.
     assert_eq!((descriptors(), shared_maps()), (files, maps), "descriptors and maps");
