@@ -4,21 +4,20 @@
 //! A turn of [`Device::poll`] goes once through the stages: media answers, operations that were waiting, new operations,
 //! expiry, collection, commit, release. Invariant: nothing in here blocks, sleeps or reads a clock.
 
+mod check;
 mod config;
 mod open;
 mod schedule;
 
 use crate::checkpoint::Checkpointer;
-use crate::command::{Command, Completion, FaceId, NamespaceId, Payload, Sequence, SubmitError};
+use crate::command::{Command, Completion, FaceId, NamespaceId, Sequence, SubmitError};
 use crate::execute::{Gate, Outcome};
 use crate::index::Index;
-use crate::limits::{
-    BATCH_BYTES_MAX, BATCH_WRITES_MAX, KEY_BYTES_MAX, NAMESPACES, OPERATIONS_MAX, VALUE_BYTES_MAX,
-};
+use crate::limits::{NAMESPACES, OPERATIONS_MAX};
 use crate::media::{Media, MediaError};
 use crate::namespace::table::Slot;
 use crate::namespace::{Namespace, NamespaceKind};
-use crate::operation::{Operation, Slab, Work};
+use crate::operation::{Operation, Slab, Span, Work};
 use crate::reads::Waiter;
 use crate::release::Release;
 use crate::trace::{Trace, Tracer};
@@ -78,34 +77,12 @@ impl<M: Media> Device<M> {
             return Err(SubmitError::Busy(OPERATIONS_MAX));
         }
         let mut operation = Operation::new(face, token, namespace, Work::Command(command), self.now);
-        operation.hash_keys(&self.utl.hasher);
-        self.utl.index.prefetch(operation.hash);
+        operation.format = self.utl.table.format(namespace);
+        operation.find_keys(&self.utl.hasher);
+        self.utl.index.prefetch(operation.span.first);
         let at = self.slab.insert(operation);
         self.schedule.incoming.push_back(at);
         Ok(())
-    }
-
-    /// Whether the command lies inside the limits, else the status that says which one it breaks.
-    fn check(&self, namespace: NamespaceId, command: &Command) -> Result<(), Status> {
-        if namespace.0 == 0 || namespace.index() >= NAMESPACES {
-            return Err(Status::INVALID_NAMESPACE);
-        }
-        let key_fits = |key: &[u8]| {
-            if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(Status::INVALID_KEY_SIZE) } else { Ok(()) }
-        };
-        // A record is built whole in device DRAM before its pages leave, so DRAM limits values too.
-        let value_max = VALUE_BYTES_MAX.min(self.utl.dram.frames_max() / 4 * crate::media::PAGE_DATA_BYTES);
-        let value_fits = |value: &Payload| {
-            if value.len() > value_max { Err(Status::INVALID_VALUE_SIZE) } else { Ok(()) }
-        };
-        match command {
-            Command::Store { key, value, .. } => key_fits(key).and_then(|()| value_fits(value)),
-            Command::Retrieve { key, .. } | Command::Exist { key, .. } | Command::Delete { key, .. } => {
-                key_fits(key)
-            }
-            Command::Batch { writes } => check_batch(writes, value_max, key_fits),
-            _ => Ok(()),
-        }
     }
 
     /// Runs every stage as far as it can go at this time; never blocks. Returns whether anything moved.
@@ -350,36 +327,6 @@ impl<M: Media> Device<M> {
     }
 }
 
-/// Whether a batch lies inside the limits and names no key twice.
-fn check_batch(
-    writes: &[crate::command::BatchWrite],
-    value_max: usize,
-    key_fits: impl Fn(&[u8]) -> Result<(), Status>,
-) -> Result<(), Status> {
-    if writes.len() > BATCH_WRITES_MAX {
-        return Err(Status::INVALID_FIELD);
-    }
-    let mut keys: Vec<&[u8]> = Vec::with_capacity(writes.len());
-    let mut bytes = 0;
-    for write in writes {
-        key_fits(write.key())?;
-        let value_bytes = match write {
-            crate::command::BatchWrite::Store { value, .. } => value.len(),
-            crate::command::BatchWrite::Delete { .. } => 0,
-        };
-        bytes += crate::record::HEADER_BYTES + write.key().len() + value_bytes;
-        keys.push(write.key());
-    }
-    if bytes > BATCH_BYTES_MAX.min(value_max + value_max / 2) {
-        return Err(Status::INVALID_VALUE_SIZE);
-    }
-    keys.sort_unstable();
-    if keys.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(Status::COMMAND_SEQUENCE_ERROR);
-    }
-    Ok(())
-}
-
 impl<M: Media> Device<M> {
     /// Submits what came due, a few at a time so that a wave of expiries does not hold up commands.
     fn expire(&mut self) -> bool {
@@ -398,7 +345,7 @@ impl<M: Media> Device<M> {
             }
             let mut operation =
                 Operation::new(FaceId(0), 0, NamespaceId::FIRST, Work::Expire { address }, self.now);
-            operation.hash = hash;
+            operation.span = Span::one(hash);
             let at = self.slab.insert(operation);
             // While it is being removed the queue must not name it again.
             self.utl.expiry.remove(expiry_ms, hash, address);

@@ -1,9 +1,13 @@
 //! What each command does, in one go, once everything it needs is within reach.
 //!
 //! In: an operation whose keys nobody else works on. Out: its [`Outcome`], or the [`Stall`] that must end first; then it
-//! is run again from the start. Nothing has changed when a stall is returned, except how far a list has come.
+//! is run again from the start. Nothing has changed when a stall is returned, except how far a list, or a walk over many
+//! blocks, has come.
 //! Invariant: the outcome's gate covers every sequence the command wrote or saw.
 
+mod block_read;
+mod block_write;
+mod extent;
 mod namespace;
 
 use crate::command::{
@@ -18,7 +22,7 @@ use crate::namespace::NamespaceKind;
 use crate::namespace::table::Slot;
 use crate::operation::{Operation, Subject, Work};
 use crate::record::{RecordAddress, UNIT_BYTES, batch_flags, record_units};
-use crate::utl::{Found, NewRecord, Reach, Stall, Utl};
+use crate::utl::{Found, NewRecord, Reach, Stall, Utl, Window};
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
 
@@ -55,7 +59,7 @@ impl Outcome {
 /// Runs an operation.
 pub(crate) fn execute<M: Media>(utl: &mut Utl<M>, operation: &mut Operation) -> Result<Outcome, Stall> {
     let namespace = operation.namespace;
-    let hash = operation.hash;
+    let hash = operation.span.first;
     if utl.failed.is_some() && operation.is_write() {
         return Ok(Outcome::status(Status::INTERNAL_ERROR, Sequence(0)));
     }
@@ -64,6 +68,12 @@ pub(crate) fn execute<M: Media>(utl: &mut Utl<M>, operation: &mut Operation) -> 
     }
     let command = match &mut operation.work {
         Work::Expire { address } => return expire(utl, hash, *address),
+        Work::Command(Command::Read { .. } | Command::Compare { .. } | Command::Verify { .. }) => {
+            return block_read::run(utl, operation);
+        }
+        Work::Command(Command::Write { .. } | Command::Deallocate { .. } | Command::Copy { .. }) => {
+            return block_write::run(utl, operation);
+        }
         Work::Command(command) => command,
     };
     match command {
@@ -87,28 +97,29 @@ pub(crate) fn execute<M: Media>(utl: &mut Utl<M>, operation: &mut Operation) -> 
         Command::Fence { up_to } => Ok(Outcome::status(Status::SUCCESS, (*up_to).min(utl.applied()))),
         Command::Clear => clear(utl, namespace),
         Command::Namespace(change) => namespace::change(utl, namespace, change),
-        _ => Ok(Outcome::status(Status::INVALID_OPCODE, Sequence(0))),
+        Command::Read { .. }
+        | Command::Write { .. }
+        | Command::Deallocate { .. }
+        | Command::Compare { .. }
+        | Command::Verify { .. }
+        | Command::Copy { .. } => unreachable!("commands on blocks were run above"),
     }
 }
 
-/// Whether the namespace holds what the command works on, else the status that says why not.
+/// Whether a namespace is one that commands on keys, or on a namespace as a whole, may work on.
+#[inline]
 fn suits<M: Media>(utl: &Utl<M>, operation: &Operation) -> Result<(), Status> {
-    let Work::Command(command) = &operation.work else {
-        return Ok(());
+    let subject = match &operation.work {
+        Work::Command(command) => command.subject(),
+        Work::Expire { .. } => return Ok(()),
     };
-    let subject = command.subject();
-    match (subject, utl.table.get(operation.namespace)) {
-        (Subject::Table, _) => Ok(()),
-        (_, Slot::Damaged) => Err(Status::NAMESPACE_NOT_READY),
-        (Subject::Anything, _) | (Subject::Keys, Slot::Implicit) => Ok(()),
-        (Subject::Keys, Slot::Made(made)) if made.kind == NamespaceKind::Kv => Ok(()),
-        // The format may have become another since the command was submitted; then its blocks are not those it meant.
-        (Subject::Blocks, Slot::Made(made))
-            if Some(made.kind) == operation.format.map(NamespaceKind::Block) =>
-        {
+    match (subject, utl.table.state(operation.namespace)) {
+        (Subject::Table | Subject::Blocks, _) | (_, Slot::Implicit) | (Subject::Anything, Slot::Made(_)) => {
             Ok(())
         }
-        _ => Err(Status::INVALID_NAMESPACE),
+        (Subject::Keys, Slot::Made(made)) if made.kind == NamespaceKind::Kv => Ok(()),
+        (_, Slot::Damaged) => Err(Status::NAMESPACE_NOT_READY),
+        (Subject::Keys, Slot::Made(_)) => Err(Status::INVALID_NAMESPACE),
     }
 }
 
@@ -272,7 +283,7 @@ fn retrieve<M: Media>(
     let mut outcome = describe(utl, found.as_ref(), release);
     let found = found.filter(|found| !utl.expired(found));
     if let Some(Found { entry, header: Some(header) }) = found
-        && !utl.read_value(entry, &header, sink, bytes_max)?
+        && !utl.read_value(entry, &header, sink, Window::front(bytes_max))?
     {
         outcome.completion.status = Status::UNRECOVERED_ERROR;
     }

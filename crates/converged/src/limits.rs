@@ -21,6 +21,10 @@ pub const OPERATIONS_MAX: usize = 8_192;
 pub const BATCH_WRITES_MAX: usize = 65_536;
 /// Bytes of one all-or-nothing batch, headers included.
 pub const BATCH_BYTES_MAX: usize = 32 << 20;
+/// Blocks that one removal (write zeroes, deallocate) takes all or nothing; a larger one goes in pieces of so many.
+pub const DEALLOCATE_BATCH_MAX: usize = 8_192;
+/// Ranges of blocks in one deallocate or copy.
+pub const LBA_RANGES_MAX: usize = 256;
 /// Keys that one List returns.
 pub const LIST_KEYS_MAX: u32 = 4_096;
 /// Bytes of one List answer of the command set, however large the buffer: its host asks again from the last key.
@@ -45,3 +49,4 @@ const _: () = assert!(copy_blocks_max(BlockFormat::B512) <= u16::MAX as u32);
 const _: () = assert!(VALUE_BYTES_MAX > BLOCK_DATA_BYTES);
 const _: () = assert!(VALUE_BYTES_MAX <= TRANSFER_BYTES_MAX as usize);
 const _: () = assert!(BATCH_BYTES_MAX >= VALUE_BYTES_MAX + KEY_BYTES_MAX);
+const _: () = assert!(TRANSFER_BYTES_MAX as usize <= VALUE_BYTES_MAX);

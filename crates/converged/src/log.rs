@@ -8,6 +8,7 @@
 //! # What this does not do
 //! It does not decide when to seal, flush or collect; it is told.
 
+mod source;
 mod writer;
 
 use crate::blocks::Blocks;
@@ -18,11 +19,12 @@ use crate::media::{Media, MediaOp, MediaToken, Refused};
 use crate::page::{NO_RECORD, PageKind, PageSpare};
 use crate::record::{FLAG_CHAINED, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use headwater_dma::frame::Frame;
-use headwater_dma::iova::Segments;
 use headwater_host::clock::Nanos;
 use headwater_host::copy::{copy, crc32c};
 use std::collections::{BTreeMap, VecDeque};
 use writer::Writer;
+
+pub use source::Source;
 
 /// A record longer than this goes on in the next block when the open one cannot hold it; a shorter one moves there whole.
 const CHAIN_FROM_BYTES: usize = BLOCK_DATA_BYTES / 16;
@@ -34,33 +36,6 @@ pub enum Checksum {
     Compute,
     /// The record is moved as it was, and was verified before.
     Known,
-}
-
-/// Bytes to be appended.
-#[derive(Clone, Copy, Debug)]
-pub enum Source<'a> {
-    /// Ours.
-    Bytes(&'a [u8]),
-    /// A client's, read once.
-    Client(&'a Segments),
-}
-
-impl Source<'_> {
-    /// How many there are.
-    #[must_use]
-    #[inline]
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes.len(),
-            Self::Client(segments) => segments.bytes(),
-        }
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 #[derive(Debug)]
@@ -232,13 +207,16 @@ impl Log {
         match checksum {
             Checksum::Known => payload.iter().for_each(|piece| match piece {
                 Source::Bytes(bytes) => writer.put(bytes),
-                Source::Client(_) => unreachable!("a moved record lies on the medium"),
+                Source::Client(_) | Source::Part { .. } => unreachable!("a moved record lies on the medium"),
             }),
             Checksum::Compute => {
                 let mut crc = crc32c(0, &encoded[4..]);
                 payload.iter().for_each(|piece| match piece {
                     Source::Bytes(bytes) => crc = writer.put_crc(bytes, crc),
-                    Source::Client(segments) => crc = writer.put_client(segments, crc),
+                    Source::Client(segments) => crc = writer.put_client(segments, 0..segments.bytes(), crc),
+                    Source::Part { segments, at, len } => {
+                        crc = writer.put_client(segments, *at..at + len, crc);
+                    }
                 });
                 let offset = address.offset_in_block() % PAGE_DATA_BYTES;
                 self.page_mut(address.page(), filled_before)[offset..offset + 4]

@@ -3,7 +3,10 @@
 //! In: accepted commands. Out: slots that carry a command from submission to completion. A slot is freed exactly when its
 //! completion is made. Invariant: an operation that holds keys is the only one that runs on them.
 
-use crate::command::{BatchWrite, Command, Completion, FaceId, ListPosition, ListedKey, NamespaceId, Sink};
+use crate::command::{
+    BatchWrite, Command, Completion, FaceId, Lba, LbaRange, ListPosition, ListedKey, NamespaceId, Sequence,
+    Sink,
+};
 use crate::index::{KeyHash, KeyHasher};
 use crate::limits::OPERATIONS_MAX;
 use crate::media::PageAddress;
@@ -60,6 +63,44 @@ impl Command {
     }
 }
 
+/// Neighbours in the order of the index: one key, or blocks one behind another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Span {
+    pub(crate) first: KeyHash,
+    pub(crate) last: KeyHash,
+}
+
+impl Span {
+    /// One key.
+    #[inline]
+    pub(crate) const fn one(hash: KeyHash) -> Self {
+        Self { first: hash, last: hash }
+    }
+
+    /// Blocks; `None` for none.
+    #[inline]
+    fn of_blocks(namespace: NamespaceId, range: LbaRange) -> Option<Self> {
+        let last = Lba(range.start.0 + u64::from(range.blocks).checked_sub(1)?);
+        Some(Self {
+            first: KeyHash::of_block(namespace, range.start),
+            last: KeyHash::of_block(namespace, last),
+        })
+    }
+}
+
+/// How far a command on many blocks has come, kept while it waits.
+#[derive(Debug, Default)]
+pub(crate) struct Walk {
+    /// Blocks read.
+    pub(crate) blocks: u64,
+    /// Where removal goes on.
+    pub(crate) from: Option<KeyHash>,
+    /// The highest sequence it saw or wrote.
+    pub(crate) seen: Sequence,
+    /// Bytes of blocks on their way from one place to another.
+    pub(crate) bytes: Vec<u8>,
+}
+
 /// One operation.
 #[derive(Debug)]
 pub(crate) struct Operation {
@@ -69,10 +110,10 @@ pub(crate) struct Operation {
     pub(crate) work: Work,
     /// The format by which its blocks were counted.
     pub(crate) format: Option<BlockFormat>,
-    /// Of the one key, or of the first of a batch.
-    pub(crate) hash: KeyHash,
-    /// Of every key of a batch, each once; empty otherwise.
-    pub(crate) hashes: Vec<KeyHash>,
+    /// Of the one key, or of one run of blocks.
+    pub(crate) span: Span,
+    /// Of every key of a batch, or of several runs of blocks: in order, none meeting another. Empty otherwise.
+    pub(crate) spans: Vec<Span>,
     /// Pages asked for and not yet come.
     pub(crate) missing: usize,
     /// Pages pinned for it.
@@ -82,6 +123,8 @@ pub(crate) struct Operation {
     /// A list's way so far.
     pub(crate) listed: Vec<ListedKey>,
     pub(crate) position: ListPosition,
+    /// How far a command on many blocks has come.
+    pub(crate) walk: Walk,
     pub(crate) submitted: Nanos,
     pub(crate) started: Option<Nanos>,
 }
@@ -94,38 +137,62 @@ impl Operation {
             namespace,
             work,
             format: None,
-            hash: KeyHash(0),
-            hashes: Vec::new(),
+            span: Span::one(KeyHash(0)),
+            spans: Vec::new(),
             missing: 0,
             pinned: Vec::new(),
             holds: false,
             listed: Vec::new(),
             position: ListPosition::START,
+            walk: Walk::default(),
             submitted: now,
             started: None,
         }
     }
 
-    /// Computes the hashes of the keys it will work on.
-    pub(crate) fn hash_keys(&mut self, hasher: &KeyHasher) {
+    /// Finds the keys or blocks that it will work on; their ranges were checked against the limits.
+    pub(crate) fn find_keys(&mut self, hasher: &KeyHasher) {
         let Work::Command(command) = &self.work else {
             return;
         };
+        let namespace = self.namespace;
         match command {
             Command::Store { key, .. }
             | Command::Retrieve { key, .. }
             | Command::Exist { key, .. }
-            | Command::Delete { key, .. } => self.hash = hasher.hash(self.namespace, key),
+            | Command::Delete { key, .. } => self.span = Span::one(hasher.hash(namespace, key)),
             Command::Batch { writes } => {
-                self.hashes = writes.iter().map(|write| hasher.hash(self.namespace, write.key())).collect();
-                self.hashes.sort_unstable();
-                self.hashes.dedup();
+                let keys = writes.iter().map(|write| Span::one(hasher.hash(namespace, write.key())));
+                self.spans = merged(keys.collect());
             }
             Command::List { from, .. } => self.position = *from,
             // Changes of the table keep their order, whichever namespace they are for.
-            Command::Namespace(_) => self.hash = place(NamespaceId::SYSTEM),
-            _ => {}
+            Command::Namespace(_) => self.span = Span::one(place(NamespaceId::SYSTEM)),
+            Command::Read { range, .. } | Command::Verify { range } => {
+                self.span = Span::of_blocks(namespace, *range).unwrap_or(self.span);
+            }
+            Command::Write { start, data, .. } | Command::Compare { start, data } => {
+                let range = LbaRange { start: *start, blocks: self.blocks_in(data.len()) };
+                self.span = Span::of_blocks(namespace, range).unwrap_or(self.span);
+            }
+            Command::Deallocate { ranges, .. } => self.hold_ranges(ranges.clone()),
+            Command::Copy { sources, destination, .. } => {
+                let blocks = sources.iter().map(|range| range.blocks).sum();
+                let target = LbaRange { start: *destination, blocks };
+                self.hold_ranges(sources.iter().copied().chain([target]).collect());
+            }
+            Command::Flush | Command::Fence { .. } | Command::Clear => {}
         }
+    }
+
+    fn hold_ranges(&mut self, ranges: Vec<LbaRange>) {
+        let spans = ranges.into_iter().filter_map(|range| Span::of_blocks(self.namespace, range));
+        self.spans = merged(spans.collect());
+    }
+
+    /// Blocks of its format in so many bytes.
+    pub(crate) fn blocks_in(&self, bytes: usize) -> u32 {
+        self.format.map_or(0, |format| u32::try_from(bytes >> format.shift()).unwrap_or(u32::MAX))
     }
 
     /// Whether it works on single keys, so that operations on the same key must keep their order.
@@ -142,27 +209,44 @@ impl Operation {
     /// Whether it will read a value that it found.
     #[inline]
     pub(crate) fn reads_value(&self) -> bool {
-        matches!(&self.work, Work::Command(Command::Retrieve { .. }))
+        matches!(&self.work, Work::Command(Command::Retrieve { .. } | Command::Read { .. }))
     }
 
-    /// The hashes it works on.
-    pub(crate) fn keys(&self) -> &[KeyHash] {
+    /// The keys and blocks it works on.
+    pub(crate) fn spans(&self) -> &[Span] {
         if !self.is_keyed() {
             &[]
-        } else if self.hashes.is_empty() {
-            std::slice::from_ref(&self.hash)
+        } else if self.spans.is_empty() {
+            std::slice::from_ref(&self.span)
         } else {
-            &self.hashes
+            &self.spans
         }
     }
 
     /// Its answer, with the sink that came with it.
     pub(crate) fn answer(&mut self, completion: &mut Completion) {
-        if let Work::Command(Command::Retrieve { sink: Sink::Bytes(bytes), .. }) = &mut self.work {
+        if let Work::Command(
+            Command::Retrieve { sink: Sink::Bytes(bytes), .. }
+            | Command::Read { sink: Sink::Bytes(bytes), .. },
+        ) = &mut self.work
+        {
             completion.sink = std::mem::take(bytes);
         }
         completion.keys = std::mem::take(&mut self.listed);
     }
+}
+
+/// The same spans in order, with those that meet made one.
+fn merged(mut spans: Vec<Span>) -> Vec<Span> {
+    spans.sort_unstable();
+    spans.dedup_by(|next, span| {
+        let meets = next.first <= span.last;
+        if meets {
+            span.last = span.last.max(next.last);
+        }
+        meets
+    });
+    spans
 }
 
 impl BatchWrite {

@@ -10,7 +10,7 @@ mod find;
 mod write;
 
 pub(crate) use collect::Collector;
-pub(crate) use find::{Found, Gather, Reach};
+pub(crate) use find::{Found, Gather, Reach, Window};
 pub(crate) use write::NewRecord;
 
 use crate::blocks::Blocks;

@@ -17,7 +17,7 @@ use crate::execute::{Gate, Outcome, execute};
 use crate::index::{Index, KeyHash};
 use crate::media::Media;
 use crate::media::geometry::{PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
-use crate::operation::Work;
+use crate::operation::{Span, Work};
 use crate::reads::Waiter;
 use crate::record::UNIT_BYTES;
 use crate::utl::Stall;
@@ -37,12 +37,28 @@ pub(super) struct Schedule {
     pub(super) incoming: VecDeque<usize>,
     /// To be run (again) before anything new.
     runnable: VecDeque<usize>,
-    /// Keys held by a stalled operation, and who waits behind it.
-    held: BTreeMap<KeyHash, VecDeque<usize>>,
+    /// Keys and blocks held by stalled operations, none meeting another, by the first of each run.
+    held: BTreeMap<KeyHash, Held>,
     /// Stalled for room, in order.
     room: VecDeque<usize>,
     /// Expiries under way.
     pub(super) expiring: usize,
+}
+
+/// A run of keys or blocks that a stalled operation holds.
+#[derive(Debug)]
+struct Held {
+    last: KeyHash,
+    /// Who waits behind it.
+    behind: VecDeque<usize>,
+}
+
+impl Schedule {
+    /// Who waits behind the first run held that meets this one.
+    fn behind(&mut self, span: Span) -> Option<&mut VecDeque<usize>> {
+        let (_, held) = self.held.range_mut(..=span.last).next_back()?;
+        (held.last >= span.first).then_some(&mut held.behind)
+    }
 }
 
 impl<M: Media> Device<M> {
@@ -93,7 +109,7 @@ impl<M: Media> Device<M> {
             let batch = self.schedule.incoming.len().min(PREFETCH_BATCH);
             for &at in self.schedule.incoming.iter().take(batch) {
                 if let Some(operation) = self.slab.get(at) {
-                    self.utl.prefetch_record(operation.hash);
+                    self.utl.prefetch_record(operation.span.first);
                 }
             }
             for _ in 0..batch {
@@ -114,7 +130,7 @@ impl<M: Media> Device<M> {
         let Some(operation) = next.filter(|operation| operation.reads_value()) else {
             return;
         };
-        let Some(entry) = self.utl.index.find(operation.hash, 0) else {
+        let Some(entry) = self.utl.index.find(operation.span.first, 0) else {
             return;
         };
         let bytes = entry.units as usize * UNIT_BYTES;
@@ -176,14 +192,13 @@ impl<M: Media> Device<M> {
         if operation.holds {
             return false;
         }
-        let held = operation.keys().iter().find(|hash| self.schedule.held.contains_key(hash)).copied();
-        match held.and_then(|hash| self.schedule.held.get_mut(&hash)) {
-            Some(behind) => {
+        for span in operation.spans() {
+            if let Some(behind) = self.schedule.behind(*span) {
                 behind.push_back(at);
-                true
+                return true;
             }
-            None => false,
         }
+        false
     }
 
     /// The operation is done: it leaves the room queue and lets go of its keys.
@@ -197,9 +212,9 @@ impl<M: Media> Device<M> {
                 self.schedule.expiring -= 1;
             }
             if operation.holds {
-                for hash in operation.keys() {
-                    if let Some(behind) = self.schedule.held.remove(hash) {
-                        self.schedule.runnable.extend(behind);
+                for span in operation.spans() {
+                    if let Some(held) = self.schedule.held.remove(&span.first) {
+                        self.schedule.runnable.extend(held.behind);
                     }
                 }
             }
@@ -213,8 +228,9 @@ impl<M: Media> Device<M> {
         };
         if !operation.holds {
             operation.holds = true;
-            for hash in operation.keys() {
-                self.schedule.held.entry(*hash).or_default();
+            for span in operation.spans() {
+                let held = Held { last: span.last, behind: VecDeque::new() };
+                self.schedule.held.entry(span.first).or_insert(held);
             }
         }
         match stall {

@@ -12,6 +12,7 @@ use crate::page::PageKind;
 use crate::record::RecordAddress;
 use headwater_dma::iova::Segments;
 use headwater_host::copy::{copy, copy_crc32c, crc32c};
+use std::ops::Range;
 
 /// One append under way.
 pub(super) struct Writer<'a> {
@@ -69,11 +70,11 @@ impl Writer<'_> {
     }
 
     /// The bytes are checked where they were copied to, because a client may change its own meanwhile.
-    pub(super) fn put_client(&mut self, segments: &Segments, mut crc: u32) -> u32 {
-        let mut at = 0;
-        while at < segments.bytes() {
+    pub(super) fn put_client(&mut self, segments: &Segments, part: Range<usize>, mut crc: u32) -> u32 {
+        let mut at = part.start;
+        while at < part.end {
             let (page, offset) = self.room();
-            let here = (segments.bytes() - at).min(PAGE_DATA_BYTES - *offset);
+            let here = (part.end - at).min(PAGE_DATA_BYTES - *offset);
             let target = &mut page[*offset..*offset + here];
             segments.copy_in(at, target);
             crc = crc32c(crc, target);

@@ -130,7 +130,22 @@ impl Table {
     /// What a number means to the next command.
     #[inline]
     pub(crate) fn get(&self, namespace: NamespaceId) -> Slot {
-        self.slots.get(namespace.index()).copied().unwrap_or_default()
+        *self.state(namespace)
+    }
+
+    /// The same, where it lies.
+    #[inline]
+    pub(crate) fn state(&self, namespace: NamespaceId) -> &Slot {
+        self.slots.get(namespace.index()).unwrap_or(&Slot::Implicit)
+    }
+
+    /// The format of a block namespace.
+    #[inline]
+    pub(crate) fn format(&self, namespace: NamespaceId) -> Option<BlockFormat> {
+        match self.slots.get(namespace.index()) {
+            Some(Slot::Made(Namespace { kind: NamespaceKind::Block(format), .. })) => Some(*format),
+            _ => None,
+        }
     }
 
     /// The durability that a namespace chose, if it was made and chose one.

@@ -9,7 +9,7 @@ use crate::index::Index;
 use crate::limits::NAMESPACES;
 use crate::media::{Media, MediaError};
 use crate::namespace::table::{Slot, decode, place};
-use crate::utl::{Found, Reach, Stall, Utl};
+use crate::utl::{Found, Reach, Stall, Utl, Window};
 use headwater_host::clock::Nanos;
 
 /// Fills the table.
@@ -32,7 +32,7 @@ fn slot_of<M: Media>(utl: &Utl<M>, number: NamespaceId) -> Result<Slot, Stall> {
         return Ok(Slot::Damaged);
     };
     let mut sink = Sink::Bytes(Vec::new());
-    let intact = utl.read_value(entry, &header, &mut sink, header.value_bytes)?;
+    let intact = utl.read_value(entry, &header, &mut sink, Window::front(header.value_bytes))?;
     Ok(match sink {
         Sink::Bytes(bytes) if intact => decode(&bytes).map_or(Slot::Damaged, Slot::Made),
         _ => Slot::Damaged,

@@ -30,6 +30,22 @@ pub(crate) enum Reach {
     Value,
 }
 
+/// Where in a sink a value goes, and how much of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    /// Bytes of client memory that come before it; bytes of ours are appended.
+    pub(crate) at: usize,
+    /// At most so many bytes of its front.
+    pub(crate) bytes_max: u32,
+}
+
+impl Window {
+    /// The front of the sink.
+    pub(crate) const fn front(bytes_max: u32) -> Self {
+        Self { at: 0, bytes_max }
+    }
+}
+
 /// Walks the pieces in which a run of a record's bytes lies on its pages.
 pub(crate) struct Gather<'a, M> {
     utl: &'a Utl<M>,
@@ -216,7 +232,7 @@ impl<M: Media> Utl<M> {
         entry: Entry,
         header: &RecordHeader,
         sink: &mut Sink,
-        bytes_max: u32,
+        window: Window,
     ) -> Result<bool, Stall> {
         let key_end = HEADER_BYTES + usize::from(header.key_bytes);
         let stall = |_| self.all_pages(entry.address, header.payload_end());
@@ -224,11 +240,14 @@ impl<M: Media> Utl<M> {
         for piece in Gather::new(self, entry.address, 4, key_end - 4) {
             crc = crc32c(crc, piece.map_err(stall)?);
         }
-        let value_bytes = header.value_bytes.min(bytes_max) as usize;
+        let value_bytes = header.value_bytes.min(window.bytes_max) as usize;
         let start = if let Sink::Bytes(bytes) = sink { bytes.len() } else { 0 };
         let copied = match sink {
             Sink::Bytes(bytes) => self.append_value(entry.address, key_end, value_bytes, crc, bytes),
-            Sink::Client(segments) => self.copy_value(entry.address, key_end, value_bytes, crc, segments),
+            Sink::Client(segments) => {
+                let target = (&*segments, window.at);
+                self.copy_value(entry.address, key_end, value_bytes, crc, target)
+            }
         };
         let intact = copied.and_then(|(taken, crc)| {
             let rest = header.value_bytes as usize - taken;
@@ -267,10 +286,10 @@ impl<M: Media> Utl<M> {
         skip: usize,
         value_bytes: usize,
         mut crc: u32,
-        segments: &Segments,
+        (segments, start): (&Segments, usize),
     ) -> Result<(usize, u32), PageAddress> {
-        let mut at = 0;
-        let taken = value_bytes.min(segments.bytes());
+        let mut at = start;
+        let taken = value_bytes.min(segments.bytes().saturating_sub(start));
         for piece in Gather::new(self, address, skip, taken) {
             let piece = piece?;
             crc = crc32c(crc, piece);

@@ -2,5 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where its setting fails")]
 
+mod blocks;
 mod host;
+mod model;
 mod table;
