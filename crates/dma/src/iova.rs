@@ -119,12 +119,15 @@ impl Revocation {
 /// A piece of a resolved range, all in one region, which it keeps alive.
 #[derive(Clone, Debug)]
 pub struct Segment {
-    region: Arc<Region>,
+    /// `None` where bytes come from nowhere and go nowhere.
+    region: Option<Arc<Region>>,
     offset: usize,
     bytes: usize,
+    /// How many bytes the pieces before it have.
+    before: usize,
 }
 
-/// A resolved range: pieces in address order. Empty for an empty range.
+/// Resolved ranges: pieces in the order of the data. Empty for an empty range.
 #[derive(Clone, Debug, Default)]
 pub struct Segments {
     /// Almost every range lies in one region; only others cost an allocation.
@@ -146,43 +149,71 @@ impl Segments {
         usize::from(self.first.is_some()) + self.rest.len()
     }
 
-    /// Copies to our memory, from `skip` bytes into the range on: as many bytes as both have. Returns how many.
+    /// Copies to our memory, from `skip` bytes into the range on: as many bytes as both have. Returns how many. What is
+    /// discarded reads as zeroes.
     pub fn copy_in(&self, skip: usize, into: &mut [u8]) -> usize {
-        self.walk(skip, into.len(), |segment, offset, done, bytes| {
-            segment.region.memory.copy_in(offset, &mut into[done..done + bytes])
+        self.walk(skip, into.len(), |region, offset, done, bytes| {
+            let into = &mut into[done..done + bytes];
+            match region {
+                Some(region) => region.memory.copy_in(offset, into),
+                None => {
+                    into.fill(0);
+                    Ok(())
+                }
+            }
         })
     }
 
     /// Copies our bytes to the range, from `skip` bytes into it on: as many as both have. Returns how many.
     pub fn copy_out(&self, skip: usize, from: &[u8]) -> usize {
-        self.walk(skip, from.len(), |segment, offset, done, bytes| {
-            segment.region.memory.copy_out(offset, &from[done..done + bytes])
+        self.walk(skip, from.len(), |region, offset, done, bytes| match region {
+            Some(region) => region.memory.copy_out(offset, &from[done..done + bytes]),
+            None => Ok(()),
         })
     }
 
-    /// Visits `wanted` bytes of the range piece by piece: the segment, the offset in its region, how many bytes came
-    /// before, how many lie here.
+    /// Adds a piece that takes bytes and keeps none.
+    pub fn discard(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.push(None, 0, bytes);
+        }
+    }
+
+    /// Visits `wanted` bytes of the range piece by piece: the region, the offset in it, how many bytes came before, how
+    /// many lie here.
     #[inline]
     fn walk(
         &self,
-        mut skip: usize,
+        skip: usize,
         wanted: usize,
-        mut each: impl FnMut(&Segment, usize, usize, usize) -> Result<(), OutOfRegion>,
+        mut each: impl FnMut(Option<&Region>, usize, usize, usize) -> Result<(), OutOfRegion>,
     ) -> usize {
         let mut done = 0;
-        for segment in self.first.iter().chain(&self.rest) {
-            let jump = skip.min(segment.bytes);
-            skip -= jump;
+        // A value is copied in many calls, and may lie in thousands of pieces.
+        let behind = match &self.first {
+            Some(first) if skip >= first.bytes => {
+                self.rest.partition_point(|piece| piece.before + piece.bytes <= skip)
+            }
+            _ => 0,
+        };
+        for segment in self.first.iter().chain(&self.rest[behind..]) {
+            if done == wanted {
+                break;
+            }
+            // Below the piece's length for all but the first piece of a skip that leads behind it.
+            let jump = (skip + done).saturating_sub(segment.before).min(segment.bytes);
             let bytes = (segment.bytes - jump).min(wanted - done);
-            let copied = each(segment, segment.offset + jump, done, bytes);
+            let copied = each(segment.region.as_deref(), segment.offset + jump, done, bytes);
             debug_assert!(copied.is_ok(), "a resolved segment lies in its region");
             done += bytes;
         }
         done
     }
 
-    fn push(&mut self, segment: Segment) {
-        self.bytes += segment.bytes;
+    #[inline]
+    fn push(&mut self, region: Option<Arc<Region>>, offset: usize, bytes: usize) {
+        let segment = Segment { region, offset, bytes, before: self.bytes };
+        self.bytes += bytes;
         match self.first {
             None => self.first = Some(segment),
             Some(_) => self.rest.push(segment),
@@ -244,9 +275,19 @@ impl ClientMemory {
     ///
     /// # Errors
     /// [`DataTransferError`] when the range is not registered whole or runs over the end of the address space.
+    #[inline]
     pub fn resolve(&self, start: Iova, bytes: u64) -> Result<Segments, DataTransferError> {
-        let end = start.0.checked_add(bytes).ok_or(DataTransferError::Overflow { start, bytes })?;
         let mut segments = Segments::default();
+        self.append(&mut segments, start, bytes)?;
+        Ok(segments)
+    }
+
+    /// Resolves a range and adds it behind what is there already: data that lies in several places.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve); then `segments` holds some of the range, and is of no use.
+    pub fn append(&self, segments: &mut Segments, start: Iova, bytes: u64) -> Result<(), DataTransferError> {
+        let end = start.0.checked_add(bytes).ok_or(DataTransferError::Overflow { start, bytes })?;
         let mut at = start.0;
         while at < end {
             let unmapped = DataTransferError::Unmapped { start, bytes, unmapped: Iova(at) };
@@ -260,10 +301,20 @@ impl ClientMemory {
             let (Ok(offset), Ok(piece_bytes)) = (usize::try_from(into), usize::try_from(piece)) else {
                 return Err(unmapped);
             };
-            segments.push(Segment { region: Arc::clone(region), offset, bytes: piece_bytes });
+            segments.push(Some(Arc::clone(region)), offset, piece_bytes);
             at += piece;
         }
-        Ok(segments)
+        Ok(())
+    }
+
+    /// Copies client memory to ours: what is read once and judged, as a list of addresses.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve).
+    pub fn read(&self, start: Iova, into: &mut [u8]) -> Result<(), DataTransferError> {
+        let copied = self.resolve(start, addresses(into.len()))?.copy_in(0, into);
+        debug_assert_eq!(copied, into.len(), "a resolved range is as long as it was asked for");
+        Ok(())
     }
 }
 
@@ -336,6 +387,41 @@ mod tests {
             );
         }
         assert_eq!(memory.resolve(Iova(u64::MAX), 0).unwrap().pieces(), 0);
+    }
+
+    #[test]
+    fn ranges_that_are_joined_are_one_run_of_data() {
+        let memory = register_all(&[(0, 4_096), (10_000, 4_096)]);
+        let places = [(10_050, 7), (20, 1), (0, 0), (10_000, 30), (4_000, 96)];
+        let mut joined = Segments::default();
+        for (start, bytes) in places {
+            memory.append(&mut joined, Iova(start), bytes).unwrap();
+        }
+        joined.discard(0);
+        joined.discard(5);
+        memory.append(&mut joined, Iova(100), 11).unwrap();
+        assert_eq!((joined.pieces(), joined.bytes()), (6, 150));
+        let data: Vec<u8> = (1..=150).collect();
+        // In any pieces, from any place.
+        for step in [1, 2, 7, 64, 150, 1_000] {
+            for (at, piece) in (0..).step_by(step).zip(data.chunks(step)) {
+                assert_eq!(joined.copy_out(at, piece), piece.len());
+            }
+            let mut kept = data.clone();
+            kept[134..139].fill(0);
+            let mut back = vec![9; 150];
+            for (at, piece) in (0..).step_by(step).zip(back.chunks_mut(step)) {
+                assert_eq!(joined.copy_in(at, piece), piece.len());
+            }
+            assert_eq!(back, kept, "what is discarded is gone");
+        }
+        let mut first = [0; 7];
+        memory.read(Iova(10_050), &mut first).unwrap();
+        assert_eq!(first, [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(joined.copy_in(150, &mut first), 0);
+        assert_eq!(joined.copy_in(usize::MAX - 10, &mut first), 0);
+        assert!(memory.read(Iova(4_090), &mut first).is_err());
+        assert!(memory.append(&mut joined, Iova(5_000), 1).is_err());
     }
 
     #[test]

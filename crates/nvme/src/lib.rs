@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod controller;
+pub mod data_pointer;
 pub mod fabrics;
 pub mod queue_pair;
 pub mod ring;

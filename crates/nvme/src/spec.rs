@@ -11,5 +11,6 @@ pub mod log_page;
 pub mod nvm;
 pub mod opcode;
 pub mod register;
+pub mod sgl;
 pub mod status;
 pub mod tcp;

@@ -1,0 +1,134 @@
+//! Scatter gather lists in host memory (NVMe Base 2.0 section 4.1.2).
+//!
+//! In: the descriptor of an entry, and segments in host memory. Out: runs of host memory, and bytes that the host does not
+//! want. A list that describes more than the data is fine (SGLS reports it); what lies behind the data is not looked at.
+//! Keyed and transport descriptors are other transports' and refused.
+//!
+//! ```text
+//!   entry: segment ---> | data | bit bucket | data | segment ---> | data | last segment ---> | data | data |
+//! ```
+
+use super::{DataRange, Transfer, push};
+use crate::spec::command::SubmissionEntry;
+use crate::spec::sgl::{SGL_DESCRIPTOR_BYTES, SglDescriptor, SglKind};
+use crate::spec::status::Status;
+use headwater_dma::iova::Iova;
+use zerocopy::IntoBytes;
+
+/// Descriptors of one command. Without a limit, segments that lead in a circle would never end.
+pub const SGL_DESCRIPTORS_MAX: u32 = 8_192;
+
+/// Descriptors read at a time.
+const CHUNK: usize = 32;
+
+/// Finds the places of the data. `ranges` are replaced, whatever comes of it.
+///
+/// # Errors
+/// [`Status::SGL_TYPE_INVALID`] for a type or sub type that is none of host memory's, [`Status::INVALID_SGL_SEGMENT`] for
+/// a segment that is empty or no whole number of descriptors, a last segment that goes on, or another one that does not,
+/// [`Status::INVALID_SGL_COUNT`] for a segment descriptor that is not the last of its segment, or more than
+/// [`SGL_DESCRIPTORS_MAX`] descriptors, [`Status::DATA_SGL_LENGTH_INVALID`] for a list that ends before the data. What
+/// `read` says, where a segment is not there.
+pub fn sgl_ranges(
+    entry: &SubmissionEntry,
+    transfer: Transfer,
+    mut read: impl FnMut(Iova, &mut [u8]) -> Result<(), Status>,
+    ranges: &mut Vec<DataRange>,
+) -> Result<(), Status> {
+    ranges.clear();
+    if transfer.bytes() == 0 {
+        return Ok(());
+    }
+    let mut walk = Walk { left: transfer.bytes(), descriptors: 0, transfer, ranges };
+    let first = entry.sgl();
+    let mut next = match kind(&first)? {
+        SglKind::DataBlock | SglKind::BitBucket => {
+            walk.take(&first)?;
+            None
+        }
+        SglKind::Segment | SglKind::LastSegment => Some(first),
+    };
+    while walk.left > 0 {
+        let segment = next.ok_or(Status::DATA_SGL_LENGTH_INVALID)?;
+        next = walk.segment(&segment, &mut read)?;
+    }
+    Ok(())
+}
+
+fn kind(descriptor: &SglDescriptor) -> Result<SglKind, Status> {
+    descriptor.kind().ok_or(Status::SGL_TYPE_INVALID)
+}
+
+/// A list on its way.
+struct Walk<'a> {
+    /// Bytes of data that are not described yet.
+    left: u32,
+    /// Descriptors of the segments so far.
+    descriptors: u32,
+    transfer: Transfer,
+    ranges: &'a mut Vec<DataRange>,
+}
+
+impl Walk<'_> {
+    /// Goes through a segment as far as there is data; returns the descriptor of the next one.
+    fn segment(
+        &mut self,
+        segment: &SglDescriptor,
+        read: &mut impl FnMut(Iova, &mut [u8]) -> Result<(), Status>,
+    ) -> Result<Option<SglDescriptor>, Status> {
+        let bytes = usize::try_from(segment.bytes.get()).map_err(|_| Status::INVALID_SGL_SEGMENT)?;
+        if bytes == 0 || bytes % SGL_DESCRIPTOR_BYTES != 0 {
+            return Err(Status::INVALID_SGL_SEGMENT);
+        }
+        let count = bytes / SGL_DESCRIPTOR_BYTES;
+        self.descriptors = u32::try_from(count)
+            .ok()
+            .and_then(|count| self.descriptors.checked_add(count))
+            .filter(|&descriptors| descriptors <= SGL_DESCRIPTORS_MAX)
+            .ok_or(Status::INVALID_SGL_COUNT)?;
+        let is_last = kind(segment)? == SglKind::LastSegment;
+        let mut at = segment.address.get();
+        let mut left = count;
+        let mut chunk = [SglDescriptor::default(); CHUNK];
+        while left > 0 {
+            let chunk = &mut chunk[..left.min(CHUNK)];
+            read(Iova(at), chunk.as_mut_bytes())?;
+            for descriptor in chunk {
+                left -= 1;
+                // A segment that ran over the end of the address space would not have been read.
+                at = at.wrapping_add(16);
+                match kind(descriptor)? {
+                    SglKind::DataBlock | SglKind::BitBucket => self.take(descriptor)?,
+                    SglKind::Segment | SglKind::LastSegment if left > 0 => {
+                        return Err(Status::INVALID_SGL_COUNT);
+                    }
+                    SglKind::Segment | SglKind::LastSegment if is_last => {
+                        return Err(Status::INVALID_SGL_SEGMENT);
+                    }
+                    SglKind::Segment | SglKind::LastSegment => return Ok(Some(*descriptor)),
+                }
+                if self.left == 0 {
+                    return Ok(None);
+                }
+            }
+        }
+        if is_last { Ok(None) } else { Err(Status::INVALID_SGL_SEGMENT) }
+    }
+
+    /// Takes as much of a piece of data as is needed.
+    #[inline]
+    fn take(&mut self, descriptor: &SglDescriptor) -> Result<(), Status> {
+        let bytes = descriptor.bytes.get().min(self.left);
+        if bytes == 0 {
+            return Ok(());
+        }
+        match (kind(descriptor)?, self.transfer) {
+            // There are no bytes of a host that it does not want.
+            (SglKind::BitBucket, Transfer::FromHost(_)) => return Ok(()),
+            (SglKind::BitBucket, Transfer::ToHost(_)) => self.ranges.push(DataRange::Discard(bytes)),
+            _ => push(self.ranges, descriptor.address.get(), bytes),
+        }
+        self.left -= bytes;
+        Ok(())
+    }
+}
