@@ -5,9 +5,10 @@
 //! client may still write to is copied in once and judged after.
 //!
 //! # What this does not do
-//! It resolves no address: whoever carries the command knows whether its data pointer is a flat address, PRPs, SGLs or a
-//! capsule.
+//! It knows no capsule: whoever carries the command over a network has its bytes. What lies in client memory [`Places`]
+//! finds, by flat address, PRPs or SGLs.
 
+mod address;
 mod answer;
 mod blocks;
 
@@ -19,6 +20,7 @@ use bytes::{Bytes, BytesMut};
 use headwater_dma::iova::Segments;
 use headwater_nvme::spec::status::Status;
 
+pub use address::{AddressMode, Places};
 pub use answer::{Answer, Closed, Flushed, ListAnswer};
 
 /// Bytes of keys that are made room for at a time.

@@ -15,7 +15,6 @@
 //! It polls no device and sleeps nowhere: the core's loop calls [`RingFace::poll`] and the device in turns, and sleeps on
 //! [`RingFace::descriptor`] when [`RingFace::prepare_sleep`] allows it.
 
-mod address;
 mod clients;
 pub mod rights;
 mod slots;
@@ -25,7 +24,7 @@ use crate::device::Device;
 use crate::interpreter::decode;
 use crate::media::Media;
 use crate::namespace::Namespace;
-use crate::request::{Keys, Request};
+use crate::request::{AddressMode, Keys, Places, Request};
 use clients::Clients;
 use headwater_dma::iova::ClientMemory;
 use headwater_host::ring_memory::{RingMemory, SharedWords};
@@ -101,6 +100,7 @@ pub struct RingFace<W: RingMemory = SharedWords> {
     clients: Clients,
     slots: Slots,
     keys: Keys,
+    places: Places,
     /// Fetched when the device was busy.
     held: Option<Fetched>,
     /// Slots of commands that go on: lists that want more keys, reads whose flush is over.
@@ -124,6 +124,7 @@ impl<W: RingMemory> RingFace<W> {
             clients: Clients::default(),
             slots: Slots::default(),
             keys: Keys::default(),
+            places: Places::default(),
             held: None,
             lists: VecDeque::new(),
             leaving: Vec::new(),
@@ -150,6 +151,15 @@ impl<W: RingMemory> RingFace<W> {
     /// [`RingError::NoClient`].
     pub fn set_rights(&mut self, client: ClientId, rights: Rights) -> Result<(), RingError> {
         self.clients.get_mut(client).ok_or(RingError::NoClient(client))?.rights = rights;
+        Ok(())
+    }
+
+    /// Says what the data pointers of a client's commands are, from its next command on. Flat addresses unless said.
+    ///
+    /// # Errors
+    /// [`RingError::NoClient`].
+    pub fn set_addresses(&mut self, client: ClientId, mode: AddressMode) -> Result<(), RingError> {
+        self.clients.get_mut(client).ok_or(RingError::NoClient(client))?.addresses = mode;
         Ok(())
     }
 
@@ -296,7 +306,7 @@ impl<W: RingMemory> RingFace<W> {
         let request = decode(&fetched.entry, fetched.kind, namespace).and_then(|command| {
             let client = self.clients.of_queue(fetched.token.queue());
             let client = client.ok_or(Status::DATA_TRANSFER_ERROR)?;
-            let data = address::resolve(&command, &fetched.entry, &client.memory)?;
+            let data = self.places.find(&command, &fetched.entry, &client.memory, client.addresses)?;
             let request = Request::new(&command, data, &mut self.keys, device)?;
             let facts = || device.namespace(request.namespace);
             client.rights.check(request.namespace, request.judged(), facts)?;

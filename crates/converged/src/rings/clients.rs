@@ -5,6 +5,7 @@
 //! name the memory of the client that sent it.
 
 use super::rights::Rights;
+use crate::request::AddressMode;
 use headwater_dma::iova::ClientMemory;
 use headwater_host::wake::{WakeDescriptor, WakeError};
 use headwater_host::wake_line::WakeLine;
@@ -51,6 +52,7 @@ struct Owner {
 pub(super) struct Client {
     pub(super) memory: ClientMemory,
     pub(super) rights: Rights,
+    pub(super) addresses: AddressMode,
 }
 
 /// Clients and the owners of queues.
@@ -66,7 +68,8 @@ impl Clients {
     pub(super) fn add(&mut self, rights: Rights) -> ClientId {
         let id = ClientId(self.next);
         self.next += 1;
-        self.clients.insert(id, Client { memory: ClientMemory::new(), rights });
+        let addresses = AddressMode::default();
+        self.clients.insert(id, Client { memory: ClientMemory::new(), rights, addresses });
         id
     }
 

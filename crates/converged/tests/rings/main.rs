@@ -2,6 +2,7 @@
 
 mod commands;
 mod desk;
+mod guest;
 mod hostile;
 mod life;
 mod raw_host;

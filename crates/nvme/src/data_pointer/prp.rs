@@ -36,7 +36,7 @@ pub fn prp_ranges(
         return Ok(());
     }
     let first = entry.prp1.get();
-    if first % 4 != 0 {
+    if !first.is_multiple_of(4) {
         return Err(Status::PRP_OFFSET_INVALID);
     }
     let room = u64::from(page.get()) - page.offset(first);
@@ -75,7 +75,7 @@ impl List {
         mut read: impl FnMut(Iova, &mut [u8]) -> Result<(), Status>,
         ranges: &mut Vec<DataRange>,
     ) -> Result<(), Status> {
-        if self.at % ENTRY_BYTES != 0 {
+        if !self.at.is_multiple_of(ENTRY_BYTES) {
             return Err(Status::PRP_OFFSET_INVALID);
         }
         loop {

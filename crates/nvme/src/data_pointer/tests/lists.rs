@@ -29,7 +29,7 @@ impl HostMemory {
 
     pub(super) fn read(&self, at: Iova, into: &mut [u8]) -> Result<(), Status> {
         self.reads.set(self.reads.get() + 1);
-        assert!(into.len() % 8 == 0 && !into.is_empty());
+        assert!(into.len().is_multiple_of(8) && !into.is_empty());
         for (at, into) in (0..).map(|word: u64| at.0.checked_add(word * 8)).zip(into.chunks_mut(8)) {
             let word = at.and_then(|at| self.words.get(&at)).ok_or(Status::DATA_TRANSFER_ERROR)?;
             into.copy_from_slice(word);
@@ -77,8 +77,8 @@ pub(super) fn wild_word() -> impl Strategy<Value = u64> {
         any::<u64>(),
         (0..4_u64).prop_map(|page| page * KIB4),
         (0..1_024_u64).prop_map(|word| word * 16),
-        ((0..5_u64), (0..64_u64)).prop_map(|(kind, descriptors)| kind << 60 | descriptors * 16),
-        ((0..2_u64), (0..1_u64 << 20)).prop_map(|(kind, bytes)| kind << 60 | bytes),
+        ((0..5_u64), (0..64_u64)).prop_map(|(kind, descriptors)| (kind << 60) | (descriptors * 16)),
+        ((0..2_u64), (0..1_u64 << 20)).prop_map(|(kind, bytes)| (kind << 60) | bytes),
     ]
 }
 
