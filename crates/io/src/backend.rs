@@ -3,6 +3,7 @@
 //! In: wishes of a [`Device`](crate::Device). Out: [`Buffer`]s and [`Transport`]s. Each way to a device implements the two
 //! traits once; whatever is above knows no other difference.
 
+use crate::attach::admin::NamespaceWish;
 use crate::buffer::Buffer;
 use crate::command::Command;
 use crate::error::{IoError, SubmitError};
@@ -18,6 +19,12 @@ pub trait Backend: Send + fmt::Debug {
     /// # Errors
     /// [`IoError`] when the device cannot be asked.
     fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError>;
+
+    /// Changes the table of namespaces, durable when this returns; `id` is ignored when one is made. Returns its number.
+    ///
+    /// # Errors
+    /// [`IoError`] when the device refuses, this client may not, or this way to a device cannot ask.
+    fn change_namespace(&mut self, id: u8, wish: NamespaceWish) -> Result<u8, IoError>;
 
     /// Memory that the device may touch from now on: zeroes, on page borders.
     ///

@@ -9,6 +9,7 @@
 //! changed the same key or block in between: then the later of the two wins, as with any two writers. A put with a
 //! condition tells what it finds, which may be its own first try.
 
+use crate::attach::admin::{NamespaceText, NamespaceWish};
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::command::{Command, Condition, Durable};
@@ -70,6 +71,28 @@ impl Device {
     /// [`IoError`] when it is not there, or the device cannot be asked.
     pub fn choose(&mut self, namespace: u32) -> Result<(), IoError> {
         self.namespace = facts_of(self.backend.as_mut(), namespace)?;
+        Ok(())
+    }
+
+    /// Makes a namespace; its number.
+    ///
+    /// # Errors
+    /// [`IoError`] when the device refuses, or this client may not.
+    pub fn create_namespace(&mut self, text: NamespaceText) -> Result<u32, IoError> {
+        self.backend.change_namespace(0, NamespaceWish::Create(text)).map(u32::from)
+    }
+
+    /// Changes a namespace, this one or another.
+    ///
+    /// # Errors
+    /// [`IoError`] when the device refuses, or this client may not.
+    pub fn change_namespace(&mut self, namespace: u32, wish: NamespaceWish) -> Result<(), IoError> {
+        let id = u8::try_from(namespace)
+            .map_err(|_| IoError::Namespace { namespace, what: "is a number that none can have" })?;
+        self.backend.change_namespace(id, wish)?;
+        if let Ok(facts) = facts_of(self.backend.as_mut(), self.namespace.id) {
+            self.namespace = facts;
+        }
         Ok(())
     }
 

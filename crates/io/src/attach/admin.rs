@@ -125,6 +125,14 @@ pub struct NamespaceText {
     pub burst: u32,
 }
 
+impl NamespaceText {
+    /// A key space without limits.
+    #[must_use]
+    pub fn keys() -> Self {
+        Self { block_bytes: 0, size: 0, durability: None, iops: 0, bytes_per_second: 0, burst: 0 }
+    }
+}
+
 /// A change of the table of namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -4,6 +4,7 @@
 //! and its bytes for the session's life; the epoch counts connections, so that each queue notices that its own is over.
 
 use super::queue::AttachQueue;
+use crate::attach::admin::{AdminAnswer, AdminRequest, NamespaceWish};
 use crate::attach::connection::{Connection, nonsense};
 use crate::attach::protocol::{Reply, Request};
 use crate::backend::{Backend, Transport};
@@ -178,6 +179,15 @@ impl Backend for AttachBackend {
         match lock(&self.session).call_again(&Request::Namespaces, None)?.0 {
             Reply::Namespaces(namespaces) => Ok(namespaces),
             other => Err(nonsense("namespaces", &other)),
+        }
+    }
+
+    fn change_namespace(&mut self, id: u8, wish: NamespaceWish) -> Result<u8, IoError> {
+        // Not asked again: a namespace that was made and a daemon that then went away would make two.
+        let request = Request::Admin(AdminRequest::Namespace { id, wish });
+        match lock(&self.session).call(&request, None)?.0 {
+            Reply::Admin(AdminAnswer::Namespace(id)) => Ok(id),
+            other => Err(nonsense("a change of namespaces", &other)),
         }
     }
 

@@ -6,13 +6,14 @@
 use super::AttachFace;
 use super::client::{ClientKey, HeldQueue, Place, Waiting, say};
 use super::policy::rights_of;
+use headwater::namespace_wish::facts_of;
 use headwater_converged::command::NamespaceId;
 use headwater_converged::device::Device;
 use headwater_converged::limits::NAMESPACES;
 use headwater_converged::media::Media;
-use headwater_converged::namespace::{Namespace, NamespaceKind};
+use headwater_converged::namespace::Namespace;
 use headwater_converged::rings::Bell;
-use headwater_converged::rings::rights::{Access, NamespaceRights};
+use headwater_converged::rings::rights::Access;
 use headwater_dma::iova::Iova;
 use headwater_host::foreign::Foreign;
 use headwater_host::ring_memory::ForeignWords;
@@ -164,7 +165,9 @@ impl AttachFace {
         let all = (1..=NAMESPACES).filter_map(|number| u8::try_from(number).ok()).map(NamespaceId);
         let facts = all.filter_map(|id| {
             let own = rights.as_ref()?.of(id)?;
-            Some(facts_of(id, own, &device.namespace(id).unwrap_or(Namespace::IMPLICIT)))
+            let whole = facts_of(id, &device.namespace(id).unwrap_or(Namespace::IMPLICIT));
+            let blocks = own.blocks.as_ref().map(|blocks| (blocks.start, blocks.end));
+            Some(NamespaceFacts { writable: own.access == Access::Write, blocks, ..whole })
         });
         Reply::Namespaces(facts.collect())
     }
@@ -298,17 +301,3 @@ impl AttachFace {
 }
 
 const GONE: &str = "the client is gone";
-
-fn facts_of(id: NamespaceId, own: &NamespaceRights, namespace: &Namespace) -> NamespaceFacts {
-    let block_bytes = match namespace.kind {
-        NamespaceKind::Kv => 0,
-        NamespaceKind::Block(format) => u32::try_from(format.bytes()).unwrap_or(0),
-    };
-    NamespaceFacts {
-        id: id.0.into(),
-        block_bytes,
-        size: namespace.size,
-        writable: own.access == Access::Write,
-        blocks: own.blocks.as_ref().map(|blocks| (blocks.start, blocks.end)),
-    }
-}

@@ -1,0 +1,204 @@
+//! The backend in this process: a device on a thread of its own, reached through rings as from anywhere else.
+//!
+//! In: wishes of the application's threads, as messages; commands, through rings. Out: buffers and queues. Invariant: the
+//! thread, and with it the device, ends when the backend and its last queue are dropped, everything durable.
+
+use crate::core_thread::{self, Made, Wish};
+use headwater_converged::device::{Device, DeviceConfig, Start};
+use headwater_converged::media::file::{FileMedia, FileOptions};
+use headwater_converged::media::memory::MemoryMedia;
+use headwater_converged::media::{Geometry, Media, PAGES_PER_BLOCK};
+use headwater_dma::iova::Iova;
+use headwater_host::clock::{Clock, Nanos};
+use headwater_host::foreign::Foreign;
+use headwater_host::wake::WakeDescriptor;
+use headwater_io::attach::admin::NamespaceWish;
+use headwater_io::ring_queue::{Bells, RingQueue};
+use headwater_io::{Backend, Buffer, Command, Completion, IoError, NamespaceFacts, SubmitError, Transport};
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Flash of a directory that was told no capacity, unless half of the free space is less.
+const CAPACITY_DEFAULT: u64 = 1 << 30;
+/// Bytes of a page slot on flash.
+const SLOT_BYTES: u64 = 4_608;
+/// Frames of device DRAM: the least in which the longest value finds room.
+const FRAMES_MAX: usize = 16_384;
+/// Bytes of a page of memory.
+const PAGE_BYTES: usize = 4_096;
+/// Where the first region lies in the client's numbering.
+const FIRST_REGION: u64 = 1 << 32;
+
+/// The thread of a device, shared by whoever may still ask it.
+#[derive(Debug)]
+struct Core {
+    wishes: Mutex<Sender<Wish>>,
+    bell: WakeDescriptor,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Core {
+    fn send(&self, wish: Wish) -> Result<(), IoError> {
+        let sent = self.wishes.lock().unwrap_or_else(PoisonError::into_inner).send(wish);
+        sent.map_err(|_| gone())?;
+        Ok(self.bell.wake()?)
+    }
+
+    /// Asks and waits for the answer.
+    fn ask<T>(&self, wish: impl FnOnce(Sender<T>) -> Wish) -> Result<T, IoError> {
+        let (answer, answered) = channel();
+        self.send(wish(answer))?;
+        answered.recv().map_err(|_| gone())
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // A thread that ended by itself needs no telling.
+        let _ = self.send(Wish::Stop);
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the device's thread ended in a panic; the next start recovers from its log");
+        }
+    }
+}
+
+fn gone() -> IoError {
+    IoError::Device { reason: "the device's thread has ended; open the device again".to_owned() }
+}
+
+fn cannot_open(reason: impl Display) -> IoError {
+    IoError::Device { reason: format!("the device cannot be opened: {reason}") }
+}
+
+/// A device in this process.
+#[derive(Debug)]
+pub(crate) struct InProcess {
+    core: Arc<Core>,
+    next_region: u64,
+}
+
+/// A new device in memory.
+pub(crate) fn in_memory(bytes: u64) -> Result<InProcess, IoError> {
+    let media = MemoryMedia::erased(Geometry::with_blocks(blocks_in(bytes))).map_err(cannot_open)?;
+    start(media)
+}
+
+/// The device of a data directory, made if there is none.
+pub(crate) fn in_directory(path: &Path, capacity: Option<u64>) -> Result<InProcess, IoError> {
+    let named = |error: &dyn Display| cannot_open(format_args!("{}: {error}", path.display()));
+    std::fs::create_dir_all(path).map_err(|error| named(&error))?;
+    let options = FileOptions::default();
+    let media = if FileMedia::exists(path) {
+        FileMedia::open(path, options)
+    } else {
+        let space = rustix::fs::statvfs(path).map_err(|error| named(&error))?;
+        let free = space.f_bavail.saturating_mul(space.f_frsize);
+        let capacity = capacity.unwrap_or(CAPACITY_DEFAULT.min(free / 2));
+        let geometry = Geometry::with_blocks(blocks_in(capacity));
+        FileMedia::create(path, geometry, fastrand::u128(..).to_le_bytes(), options)
+    };
+    start(media.map_err(|error| named(&error))?)
+}
+
+/// Whole blocks in so many bytes of flash, a multiple of the dies.
+fn blocks_in(capacity: u64) -> u32 {
+    let block_bytes = SLOT_BYTES * u64::try_from(PAGES_PER_BLOCK).unwrap_or(64);
+    let dies = u64::from(Geometry::with_blocks(0).dies());
+    u32::try_from(capacity / block_bytes / dies * dies).unwrap_or(u32::MAX)
+}
+
+fn start<M: Media + Send + 'static>(media: M) -> Result<InProcess, IoError> {
+    let clock = Clock::start();
+    let config =
+        DeviceConfig { frames_max: FRAMES_MAX, hash_seed: fastrand::u64(..), ..DeviceConfig::default() };
+    let at = Start { now: clock.now(), wall: clock.wall() };
+    let device = Device::open(media, config, at, &mut |_| {}).map_err(|error| cannot_open(error.reason))?;
+    let (sender, wishes) = channel();
+    let rings = core_thread::rings()?;
+    let bell = rings.descriptor().clone();
+    let thread = std::thread::Builder::new()
+        .name("headwater-core".to_owned())
+        .spawn(move || core_thread::run(device, rings, &wishes, clock))
+        .map_err(cannot_open)?;
+    let core = Core { wishes: Mutex::new(sender), bell, thread: Mutex::new(Some(thread)) };
+    Ok(InProcess { core: Arc::new(core), next_region: FIRST_REGION })
+}
+
+impl Backend for InProcess {
+    fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
+        self.core.ask(Wish::Namespaces)
+    }
+
+    fn change_namespace(&mut self, id: u8, wish: NamespaceWish) -> Result<u8, IoError> {
+        self.core.ask(|answer| Wish::Namespace { id, wish, answer })?
+    }
+
+    fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
+        let memory = Foreign::anonymous(bytes.max(1).next_multiple_of(PAGE_BYTES))?;
+        let start = Iova(self.next_region);
+        let length = u64::try_from(memory.bytes()).unwrap_or(u64::MAX);
+        self.next_region = self.next_region.saturating_add(length).saturating_add(1 << 20);
+        let known = memory.clone();
+        self.core.ask(|answer| Wish::Register { start, memory: known, answer })??;
+        Ok(Buffer::whole(memory, start))
+    }
+
+    fn release(&mut self, region: &Buffer) -> Result<(), IoError> {
+        let start = region.region();
+        self.core.ask(|answer| Wish::Release { start, answer })?
+    }
+
+    fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
+        let Made { id, pair, bell } = self.core.ask(|answer| Wish::Queue { depth, answer })??;
+        let bells = Bells::Descriptors { own: bell, device: self.core.bell.clone() };
+        Ok(Box::new(InProcessQueue { ring: RingQueue::new(pair, bells), id, core: Arc::clone(&self.core) }))
+    }
+}
+
+/// A queue that keeps its device alive.
+#[derive(Debug)]
+struct InProcessQueue {
+    ring: RingQueue,
+    id: headwater_nvme::controller::QueueId,
+    core: Arc<Core>,
+}
+
+impl Transport for InProcessQueue {
+    #[inline]
+    fn submit(&mut self, command: &Command, token: u64) -> Result<(), SubmitError> {
+        self.ring.submit(command, token)
+    }
+
+    #[inline]
+    fn ring(&mut self) -> Result<(), IoError> {
+        self.ring.ring()
+    }
+
+    #[inline]
+    fn reap(&mut self) -> Result<Option<Completion>, IoError> {
+        self.ring.reap()
+    }
+
+    fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
+        self.ring.sleep(longest)
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.ring.in_flight()
+    }
+
+    fn depth(&self) -> u32 {
+        self.ring.depth()
+    }
+}
+
+impl Drop for InProcessQueue {
+    fn drop(&mut self) {
+        // A device that is gone has no queues.
+        let _ = self.core.send(Wish::Forget(self.id));
+    }
+}

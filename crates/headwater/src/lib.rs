@@ -1,0 +1,59 @@
+//! What a Rust program depends on: a device by its URL, and the rooms below by name.
+//!
+//! | URL | the device |
+//! | --- | --- |
+//! | `mem:64MiB` | in this process, in memory, gone with it |
+//! | `file:DIR`, or a path | in this process, on the flash file of a data directory, made if there is none |
+//! | `attach:PATH` | in a daemon on this machine, through shared memory; `PATH` is its attach socket |
+//! | `nvme-tcp://HOST:PORT/NQN` | on a network |
+//!
+//! Behind a `?` come `ns=N`, the namespace (1 if none is named), and for a new `file:` device `capacity=SIZE`; joined by `&`.
+//!
+//! ```
+//! use headwater::Device;
+//!
+//! let mut device = Device::open("mem:64MiB")?;
+//! device.put(b"greeting", b"hello")?;
+//! assert_eq!(device.get(b"greeting")?.as_deref(), Some(&b"hello"[..]));
+//! # Ok::<(), headwater::IoError>(())
+//! ```
+//!
+//! Many commands at once, without blocking:
+//!
+//! ```
+//! use headwater::{Command, Condition, Device};
+//!
+//! let mut device = Device::open("mem:64MiB")?;
+//! let buffer = device.buffer(8 * 4_096)?;
+//! let mut queue = device.queue(8)?;
+//! for token in 0..8_u8 {
+//!     let value = buffer.slice(usize::from(token) * 4_096, 4_096)?;
+//!     value.write(0, &[token; 4_096])?;
+//!     queue.submit(&Command::put(1, &[token], value, Condition::Always)?, token.into())?;
+//! }
+//! while let Some(completion) = queue.wait(None)? {
+//!     completion.ok()?;
+//! }
+//! # Ok::<(), headwater::IoError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod namespace_wish;
+
+mod core_thread;
+mod device;
+mod in_process;
+mod url;
+
+pub use device::Device;
+pub use headwater_converged as converged;
+pub use headwater_dma as dma;
+pub use headwater_host as host;
+pub use headwater_io as io;
+pub use headwater_io::attach::admin::{DurabilityText, NamespaceText, NamespaceWish};
+pub use headwater_io::{
+    Buffer, Command, Completion, Condition, Durable, IoError, NamespaceFacts, Queue, SubmitError,
+};
+pub use headwater_nvme as nvme;
+pub use headwater_nvme::spec::status::Status;
+pub use url::{Place, Url};

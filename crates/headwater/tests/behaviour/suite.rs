@@ -1,0 +1,96 @@
+//! What every device does, whichever way leads to it.
+
+use headwater_io::{Command, Condition, Device, IoError, SubmitError};
+use headwater_nvme::spec::status::Status;
+use std::collections::BTreeSet;
+
+/// Keys and values, on an empty key space.
+pub(crate) fn keys(device: &mut Device) {
+    assert!(device.namespace().is_key_space());
+    assert_eq!(device.get(b"k").unwrap(), None);
+    assert!(!device.exist(b"k").unwrap());
+    for bytes in [0, 1, 100, 4_096, 5_000, 2_000_000] {
+        let value = pattern(bytes);
+        device.put(b"k", &value).unwrap();
+        assert_eq!(device.get(b"k").unwrap().unwrap(), value, "{bytes} bytes");
+    }
+    let taken = device.put_if(b"k", b"w", Condition::IfAbsent).unwrap_err();
+    assert_eq!(taken.status(), Some(Status::KEY_EXISTS));
+    let absent = device.put_if(b"l", b"w", Condition::IfExists).unwrap_err();
+    assert_eq!(absent.status(), Some(Status::KEY_DOES_NOT_EXIST));
+    device.put_if(b"l", b"w", Condition::IfAbsent).unwrap();
+    device.put_if(b"l", b"x", Condition::IfExists).unwrap();
+    assert_eq!(device.get(b"l").unwrap().unwrap(), b"x");
+    device.delete(b"l").unwrap();
+    device.delete(b"l").unwrap();
+    assert!(!device.exist(b"l").unwrap());
+    for key in [&b""[..], &[1; 17]] {
+        assert!(matches!(device.put(key, b"v"), Err(IoError::Key { .. })));
+    }
+    device.flush().unwrap();
+    device.delete(b"k").unwrap();
+    listing(device);
+    assert!(matches!(device.read(0, &mut [0; 512]), Err(IoError::Namespace { .. })));
+}
+
+fn listing(device: &mut Device) {
+    let wanted: BTreeSet<Vec<u8>> = (0..500_u32).map(|key| format!("key-{key}").into_bytes()).collect();
+    for key in &wanted {
+        device.put(key, b"v").unwrap();
+    }
+    let mut found: Vec<Vec<u8>> = device.list(None).unwrap();
+    loop {
+        let last = found.last().unwrap().clone();
+        let more = device.list(Some(&last)).unwrap();
+        assert_eq!(more.first(), Some(&last), "a list starts with the key it was told");
+        if more.len() == 1 {
+            break;
+        }
+        found.extend(more.into_iter().skip(1));
+    }
+    assert_eq!(found.len(), wanted.len(), "no key twice");
+    assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), wanted);
+    for key in &wanted {
+        device.delete(key).unwrap();
+    }
+}
+
+/// Many commands at once: each accepted one is answered once.
+pub(crate) fn queues(device: &mut Device) {
+    let namespace = device.namespace().id;
+    let buffer = device.buffer(64 * 1_024).unwrap();
+    let mut queue = device.queue(16).unwrap();
+    assert_eq!((queue.depth(), queue.in_flight()), (16, 0));
+    assert_eq!(queue.poll().unwrap(), None);
+    let total = 2_000_u64;
+    let (mut sent, mut answered) = (0, vec![0_u32; usize::try_from(total).unwrap()]);
+    while answered.contains(&0) {
+        while sent < total {
+            let slot = buffer.slice(usize::try_from(sent % 64).unwrap() * 1_024, 1_024).unwrap();
+            slot.write(0, &sent.to_le_bytes()).unwrap();
+            let key = (sent % 300).to_le_bytes();
+            match queue.submit(&Command::put(namespace, &key, slot, Condition::Always).unwrap(), sent) {
+                Ok(()) => sent += 1,
+                Err(SubmitError::Full) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let answer = queue.wait(None).unwrap().unwrap();
+        assert_eq!(answer.status, Status::SUCCESS);
+        answered[usize::try_from(answer.token).unwrap()] += 1;
+    }
+    assert!(answered.iter().all(|&times| times == 1));
+    assert!(device.queue(0).is_err() && device.queue(1 << 20).is_err());
+    // A short buffer gets the front of a value and its whole length.
+    let get = Command::get(namespace, &5_u64.to_le_bytes(), buffer.slice(0, 8).unwrap()).unwrap();
+    queue.submit(&get, 1).unwrap();
+    assert_eq!(queue.wait(None).unwrap().unwrap().ok().unwrap(), 1_024);
+    drop(queue);
+    for key in 0..300_u64 {
+        device.delete(&key.to_le_bytes()).unwrap();
+    }
+}
+
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..=250).cycle().take(bytes).collect()
+}
