@@ -19,6 +19,9 @@
 //! fences, and reads the position at which the sleeper wants to be woken; who sleeps stores that position, fences, and
 //! looks once more. One of the two always sees the other, so no wake-up is lost, and none is sent that nobody waits for.
 //!
+//! A host behind PCIe makes the two queues apart, in memory that holds entries and nothing else; its doorbells then arrive
+//! in registers, or in cells of its memory beside EventIdx, by the same handshake ([`host_doorbell`]).
+//!
 //! Invariant: a position from the other side is checked before it is used; an entry is loaded once and then judged.
 
 pub mod completion;
@@ -30,6 +33,9 @@ pub mod submission;
 #[cfg(test)]
 #[cfg(loom)]
 mod models;
+#[cfg(test)]
+#[cfg(loom)]
+mod shadow_models;
 
 pub use completion::{CompletionConsumer, CompletionFull, CompletionProducer};
 pub(crate) use host_doorbell::DoorbellCell;

@@ -157,14 +157,26 @@ impl<M: RingMemory> Arbiter<M> {
     /// times, whatever hosts write meanwhile.
     #[inline]
     pub fn fetch(&mut self) -> Option<Fetched> {
-        let Self { submissions, completions, schedule, .. } = self;
-        for _ in 0..ANSWERED_MAX {
-            let id = schedule.next(|id| {
-                both_mut(submissions, completions, id).is_ok_and(|(queue, to)| queue.is_ready(to))
-            })?;
-            let (queue, to) = both_mut(submissions, completions, id).ok()?;
-            if let Fetch::Command(fetched) = queue.fetch(to) {
-                return Some(fetched);
+        let mut answered = 0;
+        let mut search = self.schedule.search();
+        while let Some(id) = self.schedule.candidate(&mut search) {
+            let Ok((queue, to)) = both_mut(&mut self.submissions, &mut self.completions, id) else {
+                self.schedule.passed(&mut search);
+                continue;
+            };
+            match queue.fetch(to) {
+                Fetch::Command(fetched) => {
+                    self.schedule.took(&search);
+                    return Some(fetched);
+                }
+                Fetch::Answered => {
+                    self.schedule.took(&search);
+                    answered += 1;
+                    if answered == ANSWERED_MAX {
+                        return None;
+                    }
+                }
+                Fetch::Empty => self.schedule.passed(&mut search),
             }
         }
         None

@@ -114,19 +114,29 @@ impl<M: RingMemory> CompletionQueue<M> {
     #[inline]
     pub(crate) fn answer_expected(&mut self, answer: CompletionWords) {
         self.live -= 1;
-        self.answer(answer);
+        if self.waiting.is_empty() && self.post(answer) {
+            return;
+        }
+        self.waiting.push_back(answer);
     }
 
-    /// Posts an answer behind all that wait.
-    #[inline]
+    /// An answer that nobody expected: of an entry that never became a command.
+    #[cold]
     pub(crate) fn answer(&mut self, answer: CompletionWords) {
-        if !self.waiting.is_empty() || !self.post(answer) {
-            self.waiting.push_back(answer);
-        }
+        self.live += 1;
+        self.answer_expected(answer);
     }
 
     /// Posts the answers that waited, in order, as far as there is room.
+    #[inline]
     pub(crate) fn post_waiting(&mut self) {
+        if !self.waiting.is_empty() {
+            self.post_those_waiting();
+        }
+    }
+
+    #[cold]
+    fn post_those_waiting(&mut self) {
         while let Some(&answer) = self.waiting.front() {
             if !self.post(answer) {
                 return;
@@ -139,23 +149,19 @@ impl<M: RingMemory> CompletionQueue<M> {
     /// Posts an answer, or forgets it where nobody can read it. False when it must wait.
     #[inline]
     fn post(&mut self, answer: CompletionWords) -> bool {
-        self.state != CompletionState::Serving
-            || self.producer.post_words(answer).is_ok()
-            || self.post_after_a_look(answer)
-    }
-
-    /// Out of line: the host may have given slots back since the last look.
-    #[inline(never)]
-    fn post_after_a_look(&mut self, answer: CompletionWords) -> bool {
-        match self.producer.refresh() {
-            Ok(()) => self.producer.post_words(answer).is_ok(),
-            Err(fault) => {
-                self.fail(fault);
-                true
-            }
+        if self.state != CompletionState::Serving {
+            return true;
         }
+        if self.producer.is_full()
+            && let Err(fault) = self.producer.refresh()
+        {
+            self.fail(fault);
+            return true;
+        }
+        self.producer.post_words(answer).is_ok()
     }
 
+    #[cold]
     fn fail(&mut self, fault: DoorbellFault) {
         self.state = CompletionState::Failed(fault);
         self.untold = Some(fault);

@@ -150,3 +150,6 @@ impl Interrupts {
         self.vectors.iter().filter(|vector| vector.pending > 0).map(|vector| vector.deadline).min()
     }
 }
+
+#[cfg(test)]
+mod tests;

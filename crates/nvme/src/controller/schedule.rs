@@ -94,6 +94,24 @@ struct Circle {
     taken: u32,
 }
 
+/// A search for the next entry.
+#[derive(Debug)]
+pub(crate) struct Search {
+    stage: Stage,
+    /// Looks that are left at the queues of this stage.
+    looks: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// The first circle.
+    First,
+    /// The urgent class.
+    Urgent,
+    /// The classes that share by weight; how many of them the search has left behind.
+    Weighted(usize),
+}
+
 /// Which queue comes next.
 #[derive(Debug)]
 pub(crate) struct Schedule {
@@ -122,10 +140,11 @@ impl Schedule {
         }
     }
 
-    /// New burst and weights. The part of a round that runs goes on with no more than its new weight.
+    /// New burst and weights. What the running part of a round has had counts against its new weight.
     pub(crate) fn set(&mut self, settings: ArbitrationSettings) {
+        let used = self.settings.weights[self.class] - self.credits;
+        self.credits = settings.weights[self.class].saturating_sub(used);
         self.settings = settings;
-        self.credits = self.credits.min(settings.weights[self.class]);
     }
 
     /// Puts a queue at the end of its circle.
@@ -148,37 +167,77 @@ impl Schedule {
         }
     }
 
-    /// The queue that gives the next entry, or `None` when none is `ready`. Asks for each queue a bounded number of times,
-    /// whatever hosts write meanwhile.
+    /// Begins to look for the next entry.
     #[inline]
-    pub(crate) fn next(&mut self, mut ready: impl FnMut(QueueId) -> bool) -> Option<QueueId> {
-        let burst = self.settings.burst;
-        let chosen = self.first.visit(burst, &mut ready);
-        if chosen.is_some() || self.mechanism == Mechanism::RoundRobin {
-            return chosen;
-        }
-        self.next_io(ready)
+    pub(crate) fn search(&self) -> Search {
+        Search { stage: Stage::First, looks: self.first.looks() }
     }
 
-    /// The same without the admin queue, by weight.
-    fn next_io(&mut self, mut ready: impl FnMut(QueueId) -> bool) -> Option<QueueId> {
-        let burst = self.settings.burst;
-        let chosen = self.urgent.visit(burst, &mut ready);
-        if chosen.is_some() {
-            return chosen;
-        }
-        // The class whose part is running may be looked at again, with a new part, after the two others.
-        for _ in 0..=WEIGHTED {
-            if self.credits > 0 {
-                let chosen = self.weighted[self.class].visit(burst, &mut ready);
-                if chosen.is_some() {
-                    self.credits -= 1;
-                    return chosen;
-                }
+    /// Whom to look at next, or `None` when the search is over. The caller answers with [`took`](Self::took) or
+    /// [`passed`](Self::passed). A search looks at each queue a bounded number of times.
+    #[inline]
+    pub(crate) fn candidate(&mut self, search: &mut Search) -> Option<QueueId> {
+        loop {
+            if search.looks == 0 || self.out_of_credits(search.stage) {
+                self.next_stage(search)?;
+                continue;
             }
+            let burst = self.settings.burst;
+            let circle = self.circle(search.stage);
+            if circle.taken < burst {
+                // No looks are left for a circle without queues.
+                return circle.queues.get(circle.turn).copied();
+            }
+            circle.end_turn();
+            search.looks -= 1;
+        }
+    }
+
+    /// The candidate gave an entry.
+    #[inline]
+    pub(crate) fn took(&mut self, search: &Search) {
+        self.circle(search.stage).taken += 1;
+        if let Stage::Weighted(_) = search.stage {
+            self.credits -= 1;
+        }
+    }
+
+    /// The candidate had none.
+    #[inline]
+    pub(crate) fn passed(&mut self, search: &mut Search) {
+        self.circle(search.stage).end_turn();
+        search.looks -= 1;
+    }
+
+    /// Goes on to the queues that come after those of this stage, if there are any.
+    fn next_stage(&mut self, search: &mut Search) -> Option<()> {
+        search.stage = match search.stage {
+            Stage::First if self.mechanism == Mechanism::RoundRobin => return None,
+            Stage::First => Stage::Urgent,
+            Stage::Urgent => Stage::Weighted(0),
+            // The class whose part is running may be looked at again, with a new part, after the two others.
+            Stage::Weighted(WEIGHTED) => return None,
+            Stage::Weighted(seen) => Stage::Weighted(seen + 1),
+        };
+        if let Stage::Weighted(1..) = search.stage {
             self.end_part();
         }
-        None
+        search.looks = self.circle(search.stage).looks();
+        Some(())
+    }
+
+    #[inline]
+    fn out_of_credits(&self, stage: Stage) -> bool {
+        self.credits == 0 && matches!(stage, Stage::Weighted(_))
+    }
+
+    #[inline]
+    fn circle(&mut self, stage: Stage) -> &mut Circle {
+        match stage {
+            Stage::First => &mut self.first,
+            Stage::Urgent => &mut self.urgent,
+            Stage::Weighted(_) => &mut self.weighted[self.class],
+        }
     }
 
     /// The next class's part of the round begins.
@@ -193,21 +252,13 @@ impl Schedule {
 }
 
 impl Circle {
-    /// The queue that gives the next entry, by turns of at most `burst`.
+    /// How often to look at one of these in a search: the queue whose turn is running once more, after all others.
     #[inline]
-    fn visit(&mut self, burst: u32, ready: &mut impl FnMut(QueueId) -> bool) -> Option<QueueId> {
-        // The queue whose turn is running may be looked at again after all others.
-        for _ in 0..=self.queues.len() {
-            let id = *self.queues.get(self.turn)?;
-            if self.taken < burst && ready(id) {
-                self.taken += 1;
-                return Some(id);
-            }
-            self.end_turn();
-        }
-        None
+    fn looks(&self) -> usize {
+        if self.queues.is_empty() { 0 } else { self.queues.len() + 1 }
     }
 
+    #[inline]
     fn end_turn(&mut self) {
         self.taken = 0;
         self.turn += 1;
@@ -231,3 +282,6 @@ impl Circle {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -92,27 +92,21 @@ impl<M: RingMemory> SubmissionQueue<M> {
 
     /// Whether [`fetch`](Self::fetch) would bring something now. Looks at the doorbell when all it covered is fetched.
     #[inline]
-    pub(crate) fn is_ready(&mut self, to: &mut CompletionQueue<M>) -> bool {
-        if self.state == QueueState::Serving && self.consumer.has_seen() && to.may_fetch() {
-            return true;
-        }
-        self.becomes_ready(to)
-    }
-
-    /// Out of line: what is rare beside commands that were seen already.
-    #[inline(never)]
-    fn becomes_ready(&mut self, to: &mut CompletionQueue<M>) -> bool {
+    fn is_ready(&mut self, to: &mut CompletionQueue<M>) -> bool {
         to.post_waiting();
         if self.state != QueueState::Serving || !to.may_fetch() {
             return false;
         }
-        if !self.consumer.has_seen()
-            && let Err(fault) = self.consumer.refresh()
-        {
-            self.fail(fault);
-            return false;
+        if self.consumer.has_seen() {
+            return true;
         }
-        self.consumer.has_seen()
+        match self.consumer.refresh() {
+            Ok(()) => self.consumer.has_seen(),
+            Err(fault) => {
+                self.fail(fault);
+                false
+            }
+        }
     }
 
     /// Fetches at most one entry. Never allocates.
@@ -162,6 +156,7 @@ impl<M: RingMemory> SubmissionQueue<M> {
         entry.into()
     }
 
+    #[cold]
     fn fail(&mut self, fault: DoorbellFault) {
         self.state = QueueState::Failed(fault);
         self.untold = Some(fault);

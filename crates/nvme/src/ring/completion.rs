@@ -81,8 +81,7 @@ impl<M: RingMemory> CompletionProducer<M> {
     /// As [`post`](Self::post).
     #[inline]
     pub(crate) fn post_words(&mut self, words: CompletionWords) -> Result<(), CompletionFull> {
-        let slots = self.slots;
-        if slots.distance(self.head, self.tail) == slots.entries_max() {
+        if self.is_full() {
             return Err(CompletionFull);
         }
         let word = self.first + self.tail as usize * COMPLETION_WORDS;
@@ -91,11 +90,17 @@ impl<M: RingMemory> CompletionProducer<M> {
         // Release: whoever acquires this phase sees the first word and the data that was copied out before.
         self.memory.store_release(word + 1, second);
         self.unannounced = self.unannounced.saturating_add(1);
-        self.tail = slots.after(self.tail);
+        self.tail = self.slots.after(self.tail);
         if self.tail == 0 {
             self.phase = self.phase.flipped();
         }
         Ok(())
+    }
+
+    /// Whether no slot is known to be free.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.slots.distance(self.head, self.tail) == self.slots.entries_max()
     }
 
     /// Loads the head doorbell and checks it.

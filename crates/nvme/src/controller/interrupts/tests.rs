@@ -1,0 +1,106 @@
+//! Examples of aggregation, and a naive model that keeps every completion by itself.
+
+use super::*;
+use proptest::prelude::*;
+
+fn fired(interrupts: &mut Interrupts, now: Nanos) -> Vec<u16> {
+    let mut fired = Vec::new();
+    interrupts.fire_due(now, |vector| fired.push(vector));
+    fired
+}
+
+/// Threshold of four, 200 us.
+const FOUR_OR_200_MICROS: u32 = 3 | 2 << 8;
+
+#[test]
+fn without_aggregation_each_batch_fires_once_at_once() {
+    let mut interrupts = Interrupts::new(2);
+    interrupts.posted(1, 3, Haste::Aggregated, Nanos(5));
+    assert_eq!(fired(&mut interrupts, Nanos(5)), [1]);
+    assert_eq!(fired(&mut interrupts, Nanos(6)), [] as [u16; 0]);
+    assert_eq!(interrupts.next_deadline(), None);
+}
+
+#[test]
+fn aggregation_waits_for_the_threshold_or_the_time() {
+    let mut interrupts = Interrupts::new(1);
+    interrupts.set(Coalescing::from_dword(FOUR_OR_200_MICROS));
+    interrupts.posted(0, 3, Haste::Aggregated, Nanos(0));
+    assert_eq!(fired(&mut interrupts, Nanos(199_999)), [] as [u16; 0]);
+    assert_eq!(interrupts.next_deadline(), Some(Nanos::from_micros(200)));
+    interrupts.posted(0, 1, Haste::Aggregated, Nanos(199_999));
+    assert_eq!(fired(&mut interrupts, Nanos(199_999)), [0], "the fourth");
+    interrupts.posted(0, 1, Haste::Aggregated, Nanos(300_000));
+    interrupts.posted(0, 1, Haste::Aggregated, Nanos(450_000));
+    assert_eq!(interrupts.next_deadline(), Some(Nanos(500_000)), "counted from the first that waits");
+    assert_eq!(fired(&mut interrupts, Nanos(500_000)), [0]);
+}
+
+#[test]
+fn a_time_of_zero_aggregates_nothing() {
+    let mut interrupts = Interrupts::new(1);
+    interrupts.set(Coalescing::from_dword(255));
+    interrupts.posted(0, 1, Haste::Aggregated, Nanos(7));
+    assert_eq!(fired(&mut interrupts, Nanos(7)), [0]);
+}
+
+#[test]
+fn admin_completions_and_vectors_set_so_fire_at_once() {
+    let mut interrupts = Interrupts::new(3);
+    interrupts.set(Coalescing::from_dword(FOUR_OR_200_MICROS));
+    assert!(interrupts.set_vector(2, VectorCoalescing::Disabled));
+    assert!(!interrupts.set_vector(3, VectorCoalescing::Disabled));
+    interrupts.posted(0, 1, Haste::Aggregated, Nanos(0));
+    interrupts.posted(1, 1, Haste::Aggregated, Nanos(0));
+    interrupts.posted(0, 1, Haste::AtOnce, Nanos(10));
+    interrupts.posted(2, 1, Haste::Aggregated, Nanos(10));
+    assert_eq!(fired(&mut interrupts, Nanos(10)), [0, 2]);
+}
+
+#[test]
+fn a_vector_that_does_not_exist_is_never_fired() {
+    let mut interrupts = Interrupts::new(0);
+    interrupts.posted(0, 1, Haste::AtOnce, Nanos(0));
+    assert_eq!(fired(&mut interrupts, Nanos(1)), [] as [u16; 0]);
+    assert!(!interrupts.has(0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_completion_is_announced_in_time_and_none_for_nothing(
+        threshold in 0..6_u32,
+        steps in 0..4_u32,
+        disabled in 0..3_u16,
+        events in prop::collection::vec((0..3_u16, 0..3_u32, 0..120_000_u64), 1..150),
+    ) {
+        let time = u64::from(steps) * 100_000;
+        let mut interrupts = Interrupts::new(3);
+        interrupts.set(Coalescing::from_dword(threshold | steps << 8));
+        interrupts.set_vector(disabled, VectorCoalescing::Disabled);
+        // When each completion that was not announced was posted.
+        let mut model: [Vec<u64>; 3] = Default::default();
+        let mut now = 0;
+        for (vector, completions, later) in events {
+            now += later;
+            if completions > 0 {
+                interrupts.posted(vector, completions, Haste::Aggregated, Nanos(now));
+                let posted = std::iter::repeat_n(now, usize::try_from(completions).expect("few"));
+                model[usize::from(vector)].extend(posted);
+            }
+            let mut expected = Vec::new();
+            for (vector, waiting) in (0_u16..).zip(&mut model) {
+                let enough = waiting.len() > usize::try_from(threshold).expect("small");
+                let late = waiting.first().is_some_and(|&first| first + time <= now);
+                if enough || late || vector == disabled && !waiting.is_empty() {
+                    waiting.clear();
+                    expected.push(vector);
+                }
+            }
+            prop_assert_eq!(fired(&mut interrupts, Nanos(now)), expected);
+            let deadline = model.iter().filter_map(|waiting| waiting.first()).min().map(|first| first + time);
+            prop_assert_eq!(interrupts.next_deadline().map(|deadline| deadline.0), deadline);
+        }
+    }
+}

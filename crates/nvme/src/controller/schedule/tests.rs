@@ -1,0 +1,263 @@
+//! Examples of the schedule, a naive model of it, and how long a queue may wait.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// Entries that wait, by queue.
+type Waiting = BTreeMap<u16, u32>;
+
+/// The queue of the next entry, which it loses.
+fn take(schedule: &mut Schedule, waiting: &mut Waiting) -> Option<u16> {
+    let mut search = schedule.search();
+    while let Some(id) = schedule.candidate(&mut search) {
+        match waiting.get_mut(&id.0) {
+            Some(left @ 1..) => {
+                *left -= 1;
+                schedule.took(&search);
+                return Some(id.0);
+            }
+            _ => schedule.passed(&mut search),
+        }
+    }
+    None
+}
+
+fn take_all(schedule: &mut Schedule, waiting: &mut Waiting) -> Vec<u16> {
+    std::iter::from_fn(|| take(schedule, waiting)).collect()
+}
+
+fn weighted(dword: u32, queues: &[(u16, Priority)]) -> Schedule {
+    let settings = ArbitrationSettings::from_dword(dword);
+    let mut schedule = Schedule::new(Mechanism::WeightedWithUrgent, settings);
+    queues.iter().for_each(|&(id, priority)| schedule.add(QueueId(id), priority));
+    schedule
+}
+
+/// Set Features dword 11: weights as they are written, 0's based.
+const fn dword(burst: u32, high: u32, medium: u32, low: u32) -> u32 {
+    burst | low << 8 | medium << 16 | high << 24
+}
+
+#[test]
+fn the_feature_is_read_as_the_specification_lays_it_out() {
+    let settings = ArbitrationSettings::from_dword(dword(3, 9, 5, 0));
+    assert_eq!(settings, ArbitrationSettings { burst: 8, weights: [10, 6, 1] });
+    let unlimited = ArbitrationSettings::from_dword(dword(7, 255, 0, 255));
+    assert_eq!(unlimited, ArbitrationSettings { burst: BURST_UNLIMITED, weights: [256, 1, 256] });
+    assert_eq!(ArbitrationSettings::from_dword(0).burst, 1);
+}
+
+#[test]
+fn round_robin_takes_the_admin_queue_in_turn_and_ignores_priorities() {
+    let settings = ArbitrationSettings::from_dword(dword(1, 0, 0, 0));
+    let mut schedule = Schedule::new(Mechanism::RoundRobin, settings);
+    schedule.add(QueueId::ADMIN, Priority::Urgent);
+    schedule.add(QueueId(1), Priority::Low);
+    schedule.add(QueueId(2), Priority::Urgent);
+    let mut waiting = Waiting::from([(0, 3), (1, 3), (2, 3)]);
+    assert_eq!(take_all(&mut schedule, &mut waiting), [0, 0, 1, 1, 2, 2, 0, 1, 2]);
+}
+
+#[test]
+fn admin_goes_before_urgent_and_urgent_before_all_weights() {
+    let queues = [(0, Priority::Urgent), (1, Priority::High), (2, Priority::Urgent), (3, Priority::Low)];
+    let mut schedule = weighted(dword(0, 0, 0, 0), &queues);
+    let mut waiting = Waiting::from([(0, 1), (1, 2), (2, 2), (3, 2)]);
+    assert_eq!(take(&mut schedule, &mut waiting), Some(0));
+    assert_eq!(take(&mut schedule, &mut waiting), Some(2));
+    waiting.insert(0, 1);
+    assert_eq!(take_all(&mut schedule, &mut waiting), [0, 2, 1, 3, 1, 3]);
+}
+
+#[test]
+fn classes_share_by_weight_and_a_burst_ends_with_the_credits() {
+    let queues = [(1, Priority::High), (2, Priority::High), (3, Priority::Medium), (4, Priority::Low)];
+    // Burst 2; weights 3, 2, 1.
+    let mut schedule = weighted(dword(1, 2, 1, 0), &queues);
+    let mut waiting = Waiting::from([(1, 50), (2, 50), (3, 50), (4, 50)]);
+    let order: Vec<u16> = (0..12).filter_map(|_| take(&mut schedule, &mut waiting)).collect();
+    // The second queue's turn ended with the class's credits, so the next round begins with the first.
+    assert_eq!(order, [1, 1, 2, 3, 3, 4, 1, 1, 2, 3, 3, 4]);
+}
+
+#[test]
+fn a_class_with_nothing_to_do_costs_the_others_nothing() {
+    let mut schedule = weighted(dword(0, 9, 9, 0), &[(1, Priority::High), (2, Priority::Low)]);
+    let mut waiting = Waiting::from([(1, 0), (2, 3)]);
+    assert_eq!(take_all(&mut schedule, &mut waiting), [2, 2, 2]);
+    assert_eq!(take(&mut schedule, &mut waiting), None);
+    assert_eq!(take(&mut weighted(0, &[]), &mut waiting), None);
+}
+
+#[test]
+fn new_weights_hold_for_the_round_that_runs() {
+    let mut schedule = weighted(dword(7, 9, 0, 0), &[(1, Priority::High), (2, Priority::Low)]);
+    let mut waiting = Waiting::from([(1, 20), (2, 20)]);
+    assert_eq!(take(&mut schedule, &mut waiting), Some(1));
+    schedule.set(ArbitrationSettings::from_dword(dword(7, 1, 0, 0)));
+    let order: Vec<u16> = (0..6).filter_map(|_| take(&mut schedule, &mut waiting)).collect();
+    assert_eq!(order, [1, 2, 1, 1, 2, 1]);
+}
+
+/// Weighted round robin, written down as the specification tells it: lists, rounds and turns.
+struct Model {
+    burst: u32,
+    weights: [u32; 3],
+    /// Admin, urgent, high, medium, low; whose turn it is stands in front.
+    classes: [Vec<u16>; 5],
+    /// Entries the front of each class has had in its turn.
+    taken: [u32; 5],
+    part: usize,
+    credits: u32,
+}
+
+impl Model {
+    /// The first of a class that has entries, if turns of `burst` are kept.
+    fn first_of(&mut self, class: usize, waiting: &Waiting) -> Option<u16> {
+        if self.classes[class].is_empty() {
+            return None;
+        }
+        for _ in 0..=self.classes[class].len() {
+            let front = self.classes[class][0];
+            if self.taken[class] < self.burst && waiting[&front] > 0 {
+                return Some(front);
+            }
+            self.end_turn(class);
+        }
+        None
+    }
+
+    fn end_turn(&mut self, class: usize) {
+        self.classes[class].rotate_left(1);
+        self.taken[class] = 0;
+    }
+
+    fn take(&mut self, waiting: &mut Waiting) -> Option<u16> {
+        for class in [0, 1] {
+            if let Some(id) = self.first_of(class, waiting) {
+                self.taken[class] += 1;
+                waiting.entry(id).and_modify(|left| *left -= 1);
+                return Some(id);
+            }
+        }
+        for seen in 0..4 {
+            let class = 2 + self.part;
+            if self.credits > 0
+                && let Some(id) = self.first_of(class, waiting)
+            {
+                self.taken[class] += 1;
+                self.credits -= 1;
+                waiting.entry(id).and_modify(|left| *left -= 1);
+                return Some(id);
+            }
+            if seen == 3 {
+                return None;
+            }
+            if self.taken[class] > 0 {
+                self.end_turn(class);
+            }
+            self.part = (self.part + 1) % 3;
+            self.credits = self.weights[self.part];
+        }
+        None
+    }
+}
+
+fn class_of(id: u16, bits: u32) -> usize {
+    match (id, Priority::from_bits(bits)) {
+        (0, _) => 0,
+        (_, Priority::Urgent) => 1,
+        (_, Priority::High) => 2,
+        (_, Priority::Medium) => 3,
+        (_, Priority::Low) => 4,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn weighted_round_robin_agrees_with_a_naive_model(
+        priorities in prop::collection::vec(0..4_u32, 1..9),
+        dword in any::<u32>().prop_map(|dword| dword & 0x0303_0307),
+        steps in prop::collection::vec((0..12_u16, 0..4_u32), 1..200),
+    ) {
+        let settings = ArbitrationSettings::from_dword(dword);
+        let mut schedule = Schedule::new(Mechanism::WeightedWithUrgent, settings);
+        let ArbitrationSettings { burst, weights } = settings;
+        let mut model =
+            Model { burst, weights, classes: Default::default(), taken: [0; 5], part: 0, credits: weights[0] };
+        let mut waiting = Waiting::new();
+        for (id, &bits) in (0_u16..).zip(&priorities) {
+            schedule.add(QueueId(id), Priority::from_bits(bits));
+            model.classes[class_of(id, bits)].push(id);
+            waiting.insert(id, 0);
+        }
+        for (id, more) in steps {
+            // A number without a queue: a quiet moment, in which entries are only taken.
+            waiting.entry(id).and_modify(|left| *left += more);
+            waiting.retain(|&id, _| usize::from(id) < priorities.len());
+            for _ in 0..2 {
+                let mut of_model = waiting.clone();
+                let expected = model.take(&mut of_model);
+                prop_assert_eq!(take(&mut schedule, &mut waiting), expected);
+                prop_assert_eq!(&waiting, &of_model);
+            }
+        }
+    }
+
+    #[test]
+    fn no_queue_waits_longer_than_its_turn(
+        priorities in prop::collection::vec(1..4_u32, 2..7),
+        burst in 0..4_u32,
+        weights in prop::array::uniform3(0..4_u32),
+        mechanism in prop_oneof![Just(Mechanism::RoundRobin), Just(Mechanism::WeightedWithUrgent)],
+    ) {
+        let settings = ArbitrationSettings::from_dword(dword(burst, weights[0], weights[1], weights[2]));
+        let mut schedule = Schedule::new(mechanism, settings);
+        let mut waiting = Waiting::new();
+        for (id, &bits) in (1_u16..).zip(&priorities) {
+            schedule.add(QueueId(id), Priority::from_bits(bits));
+            waiting.insert(id, 1_000_000);
+        }
+        let queues = u32::try_from(priorities.len()).expect("few queues");
+        let round = settings.weights.iter().sum::<u32>();
+        // A burst of each other queue; or, by weight, a round for each entry that the others of the class may have first.
+        let most = match mechanism {
+            Mechanism::RoundRobin => (queues - 1) * settings.burst,
+            Mechanism::WeightedWithUrgent => queues * settings.burst * round,
+        };
+        let mut since = BTreeMap::<u16, u32>::new();
+        for _ in 0..500 {
+            let Some(id) = take(&mut schedule, &mut waiting) else {
+                return Err(TestCaseError::fail("entries wait and none was taken"));
+            };
+            for other in waiting.keys() {
+                *since.entry(*other).or_default() += 1;
+                prop_assert!(since[other] <= most + 1, "queue {other} waited for {} entries", since[other]);
+            }
+            since.insert(id, 0);
+        }
+    }
+
+    #[test]
+    fn queues_that_leave_take_nobody_with_them(
+        leaving in prop::collection::vec(1..8_u16, 1..7),
+        mechanism in prop_oneof![Just(Mechanism::RoundRobin), Just(Mechanism::WeightedWithUrgent)],
+    ) {
+        let mut schedule = Schedule::new(mechanism, ArbitrationSettings::from_dword(1));
+        let mut waiting = Waiting::new();
+        for id in 1..8_u16 {
+            schedule.add(QueueId(id), Priority::from_bits(u32::from(id)));
+            waiting.insert(id, 5);
+        }
+        for id in leaving {
+            let _ = take(&mut schedule, &mut waiting);
+            schedule.remove(QueueId(id));
+            waiting.remove(&id);
+        }
+        let left: u32 = waiting.values().sum();
+        prop_assert_eq!(take_all(&mut schedule, &mut waiting).len(), usize::try_from(left).expect("few entries"));
+    }
+}

@@ -1,0 +1,255 @@
+//! A guest that makes its queues one by one and rings as Linux does, for tests of the controller.
+
+use headwater_host::ring_memory::{RingMemory, SharedWords};
+use headwater_nvme::controller::{
+    AdminQueues, Arbiter, ArbiterError, CompletionQueueSpec, Priority, QueueId, QueueKind, QueueLimits,
+    SubmissionQueueSpec,
+};
+use headwater_nvme::ring::QueueSlots;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::completion::{CompletionEntry, Phase};
+use headwater_nvme::spec::status::Status;
+use std::ops::Range;
+use zerocopy::little_endian::U16;
+
+/// Shadow doorbells and EventIdx, as the guest sees them.
+#[derive(Clone)]
+pub(crate) struct Shadow<M> {
+    pub(crate) doorbells: M,
+    pub(crate) events: M,
+}
+
+/// One doorbell of the guest.
+pub(crate) struct Bell<M> {
+    cell: usize,
+    pub(crate) shadow: Option<Shadow<M>>,
+    /// Writes to the register so far.
+    pub(crate) register_writes: u32,
+}
+
+impl<M: RingMemory> Bell<M> {
+    fn new(cell: usize) -> Self {
+        Self { cell, shadow: None, register_writes: 0 }
+    }
+
+    /// Linux's rule: tells the new position in memory, and says whether the register must be written too.
+    fn ring(&mut self, new: u32) -> Option<u32> {
+        let must = self.shadow.as_ref().is_none_or(|shadow| {
+            let old = shadow.doorbells.load_cell_acquire(self.cell);
+            shadow.doorbells.store_cell_release(self.cell, new);
+            shadow.doorbells.fence();
+            let event = shadow.events.load_cell_acquire(self.cell);
+            needs_register(low16(event), low16(new), low16(old))
+        });
+        self.register_writes += u32::from(must);
+        must.then_some(new)
+    }
+}
+
+fn low16(value: u32) -> u16 {
+    let [low, high, ..] = value.to_le_bytes();
+    u16::from_le_bytes([low, high])
+}
+
+fn needs_register(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+/// A submission queue of the guest.
+pub(crate) struct GuestSubmission<M> {
+    pub(crate) id: QueueId,
+    pub(crate) memory: M,
+    slots: u32,
+    tail: u32,
+    pub(crate) bell: Bell<M>,
+}
+
+/// A completion queue of the guest.
+pub(crate) struct GuestCompletion<M> {
+    pub(crate) id: QueueId,
+    pub(crate) memory: M,
+    slots: u32,
+    head: u32,
+    phase: Phase,
+    pub(crate) bell: Bell<M>,
+}
+
+impl<M: RingMemory> GuestSubmission<M> {
+    pub(crate) fn new(id: u16, slots: u32, memory: M) -> Self {
+        let bell = Bell::new(2 * usize::from(id));
+        Self { id: QueueId(id), memory, slots, tail: 0, bell }
+    }
+
+    /// Writes a command and moves the tail, without ringing.
+    pub(crate) fn write(&mut self, command_id: u16) {
+        let entry = SubmissionEntry { command_id: U16::new(command_id), ..SubmissionEntry::default() };
+        let first = usize::try_from(self.tail).unwrap() * 8;
+        for (word, value) in (first..).zip(entry.to_words()) {
+            self.memory.store_relaxed(word, value);
+        }
+        self.tail = (self.tail + 1) % self.slots;
+    }
+
+    /// Rings for what was written. Returns whether the register was written.
+    pub(crate) fn ring(&mut self, arbiter: &mut Arbiter<M>) -> bool {
+        let write = self.bell.ring(self.tail);
+        if let Some(value) = write {
+            arbiter.ring_submission(self.id, value).unwrap();
+        }
+        write.is_some()
+    }
+
+    pub(crate) fn submit_all(&mut self, arbiter: &mut Arbiter<M>, command_ids: Range<u16>) {
+        for command_id in command_ids {
+            self.submit(arbiter, command_id);
+        }
+    }
+
+    pub(crate) fn submit(&mut self, arbiter: &mut Arbiter<M>, command_id: u16) -> bool {
+        self.write(command_id);
+        self.ring(arbiter)
+    }
+}
+
+impl<M: RingMemory> GuestCompletion<M> {
+    pub(crate) fn new(id: u16, slots: u32, memory: M) -> Self {
+        let bell = Bell::new(2 * usize::from(id) + 1);
+        Self { id: QueueId(id), memory, slots, head: 0, phase: Phase::One, bell }
+    }
+
+    /// The next completion, whose slot is given back by [`ring`](Self::ring).
+    pub(crate) fn take(&mut self) -> Option<CompletionEntry> {
+        let word = usize::try_from(self.head).unwrap() * 2;
+        let second = self.memory.load_acquire(word + 1);
+        if Phase::of_word(second) != self.phase {
+            return None;
+        }
+        self.head = (self.head + 1) % self.slots;
+        if self.head == 0 {
+            self.phase = self.phase.flipped();
+        }
+        Some(CompletionEntry::from_words([self.memory.load_relaxed(word), second]))
+    }
+
+    /// Gives back the slots of what was taken. Returns whether the register was written.
+    pub(crate) fn ring(&mut self, arbiter: &mut Arbiter<M>) -> bool {
+        let write = self.bell.ring(self.head);
+        if let Some(value) = write {
+            arbiter.ring_completion(self.id, value).unwrap();
+        }
+        write.is_some()
+    }
+
+    /// Everything there is, as submission queue, command id and status.
+    pub(crate) fn reap(&mut self, arbiter: &mut Arbiter<M>) -> Vec<(u16, u16, Status)> {
+        let taken: Vec<_> = std::iter::from_fn(|| self.take())
+            .map(|entry| (entry.submission_queue.get(), entry.command_id.get(), entry.status()))
+            .collect();
+        if !taken.is_empty() {
+            self.ring(arbiter);
+        }
+        taken
+    }
+}
+
+pub(crate) const VECTORS: u16 = 4;
+pub(crate) const QUEUES: u16 = 8;
+pub(crate) const SLOTS_MAX: u32 = 64;
+
+/// A controller for a host, without queues.
+pub(crate) fn controller() -> Arbiter<SharedWords> {
+    Arbiter::for_host(limits())
+}
+
+pub(crate) fn limits() -> QueueLimits {
+    QueueLimits {
+        submission_queues: QUEUES,
+        completion_queues: QUEUES,
+        slots: QueueSlots::new(SLOTS_MAX).unwrap(),
+        vectors: VECTORS,
+    }
+}
+
+pub(crate) fn completion_spec(slots: u32, vector: Option<u16>) -> CompletionQueueSpec {
+    CompletionQueueSpec { slots, vector }
+}
+
+pub(crate) fn submission_spec(slots: u32, completion: u16) -> SubmissionQueueSpec {
+    SubmissionQueueSpec {
+        slots,
+        completion: QueueId(completion),
+        priority: Priority::Medium,
+        kind: QueueKind::Standard,
+    }
+}
+
+pub(crate) fn try_completion(
+    arbiter: &mut Arbiter<SharedWords>,
+    id: u16,
+    slots: u32,
+) -> Result<(), ArbiterError> {
+    let spec = completion_spec(slots, None);
+    arbiter.create_completion_queue(QueueId(id), spec, |words| Some(SharedWords::zeroed(words)))
+}
+
+pub(crate) fn try_submission(
+    arbiter: &mut Arbiter<SharedWords>,
+    id: u16,
+    slots: u32,
+    completion: u16,
+) -> Result<(), ArbiterError> {
+    let spec = submission_spec(slots, completion);
+    arbiter.create_submission_queue(QueueId(id), spec, |words| Some(SharedWords::zeroed(words)))
+}
+
+pub(crate) fn completion(
+    arbiter: &mut Arbiter<SharedWords>,
+    id: u16,
+    slots: u32,
+    vector: Option<u16>,
+) -> GuestCompletion<SharedWords> {
+    let memory = SharedWords::zeroed(usize::try_from(slots).unwrap() * 2);
+    let guest = GuestCompletion::new(id, slots, memory.clone());
+    let spec = completion_spec(slots, vector);
+    arbiter.create_completion_queue(guest.id, spec, |_| Some(memory)).unwrap();
+    guest
+}
+
+pub(crate) fn submission(
+    arbiter: &mut Arbiter<SharedWords>,
+    id: u16,
+    spec: SubmissionQueueSpec,
+) -> GuestSubmission<SharedWords> {
+    let memory = SharedWords::zeroed(usize::try_from(spec.slots).unwrap() * 8);
+    let guest = GuestSubmission::new(id, spec.slots, memory.clone());
+    arbiter.create_submission_queue(guest.id, spec, |_| Some(memory)).unwrap();
+    guest
+}
+
+pub(crate) fn admin(
+    arbiter: &mut Arbiter<SharedWords>,
+    slots: u32,
+) -> (GuestSubmission<SharedWords>, GuestCompletion<SharedWords>) {
+    let submission = SharedWords::zeroed(usize::try_from(slots).unwrap() * 8);
+    let completion = SharedWords::zeroed(usize::try_from(slots).unwrap() * 2);
+    let slots_of = QueueSlots::new(slots).unwrap();
+    let queues = AdminQueues {
+        submission: submission.clone(),
+        submission_slots: slots_of,
+        completion: completion.clone(),
+        completion_slots: slots_of,
+        vector: Some(0),
+    };
+    arbiter.create_admin_queues(queues).unwrap();
+    (GuestSubmission::new(0, slots, submission), GuestCompletion::new(0, slots, completion))
+}
+
+/// Fetches everything there is and answers it with success.
+pub(crate) fn serve<M: RingMemory>(arbiter: &mut Arbiter<M>) -> usize {
+    let mut served = 0;
+    while let Some(fetched) = arbiter.fetch() {
+        arbiter.complete(fetched.token, 0, Status::SUCCESS);
+        served += 1;
+    }
+    served
+}

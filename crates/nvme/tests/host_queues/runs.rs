@@ -1,0 +1,297 @@
+//! Seeded runs of queues that a host makes apart: several submission queues to a completion queue against a plain model,
+//! and a host that writes anything anywhere.
+
+use crate::guest::{
+    GuestCompletion, GuestSubmission, Shadow, completion, controller, serve, submission, submission_spec,
+};
+use headwater_host::clock::Nanos;
+use headwater_host::ring_memory::{RingMemory as _, SharedWords};
+use headwater_nvme::controller::{
+    Arbiter, DoorbellCells, Fetched, Mechanism, Priority, QueueId, SubmissionQueueSpec,
+};
+use headwater_nvme::spec::status::Status;
+use proptest::prelude::*;
+use std::collections::{BTreeSet, VecDeque};
+
+const SUBMISSIONS: usize = 4;
+const SLOTS: u32 = 4;
+
+/// One thing a run does next.
+#[derive(Clone, Debug)]
+enum Step {
+    Submit(usize),
+    Fetch,
+    Complete(usize),
+    Reap(usize),
+    Interrupt,
+    Sleep,
+    /// Doorbell Buffer Config.
+    Share,
+    /// Delete a submission queue, and create it again when it is gone.
+    Delete(usize),
+    Reset,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0..SUBMISSIONS).prop_map(Step::Submit),
+        8 => Just(Step::Fetch),
+        8 => (0..64_usize).prop_map(Step::Complete),
+        4 => (0..2_usize).prop_map(Step::Reap),
+        2 => Just(Step::Interrupt),
+        2 => Just(Step::Sleep),
+        1 => Just(Step::Share),
+        1 => (0..SUBMISSIONS).prop_map(Step::Delete),
+        1 => Just(Step::Reset),
+    ]
+}
+
+/// A submission queue and what a plain model knows of it.
+struct Subject {
+    queue: GuestSubmission<SharedWords>,
+    /// Commands that are owed a completion.
+    owed: BTreeSet<u16>,
+    next_id: u16,
+    leaving: bool,
+}
+
+struct Run {
+    arbiter: Arbiter<SharedWords>,
+    subjects: Vec<Subject>,
+    answers: Vec<GuestCompletion<SharedWords>>,
+    live: Vec<Fetched>,
+    /// In the order they were answered, by completion queue: what the guest must read.
+    answered: [VecDeque<(u16, u16)>; 2],
+    shadow: Option<Shadow<SharedWords>>,
+    /// The last look said that the guest will call.
+    asleep: bool,
+}
+
+fn spec_of(at: usize) -> SubmissionQueueSpec {
+    // Two submission queues to each completion queue.
+    let to = u16::try_from(at / 2 + 1).unwrap();
+    let priority = Priority::from_bits(u32::try_from(at).unwrap());
+    SubmissionQueueSpec { priority, ..submission_spec(SLOTS, to) }
+}
+
+fn id_of(at: usize) -> u16 {
+    u16::try_from(at + 1).unwrap()
+}
+
+impl Run {
+    fn new() -> Self {
+        let mut run = Self {
+            arbiter: controller(),
+            subjects: Vec::new(),
+            answers: Vec::new(),
+            live: Vec::new(),
+            answered: Default::default(),
+            shadow: None,
+            asleep: false,
+        };
+        run.start();
+        run
+    }
+
+    /// The host makes its queues.
+    fn start(&mut self) {
+        self.arbiter.reset(Mechanism::WeightedWithUrgent);
+        self.shadow = None;
+        self.answered = Default::default();
+        self.answers = (1..3).map(|id| completion(&mut self.arbiter, id, SLOTS, Some(id))).collect();
+        self.subjects = (0..SUBMISSIONS)
+            .map(|at| Subject {
+                queue: submission(&mut self.arbiter, id_of(at), spec_of(at)),
+                owed: BTreeSet::new(),
+                next_id: 0,
+                leaving: false,
+            })
+            .collect();
+    }
+
+    fn submit(&mut self, at: usize) {
+        let subject = &mut self.subjects[at];
+        // The guest knows of free slots by the completions that it read.
+        if subject.leaving || subject.owed.len() + 1 >= usize::try_from(SLOTS).unwrap() {
+            return;
+        }
+        let idle = self.arbiter.queue(subject.queue.id).unwrap();
+        let may_call = self.asleep && self.shadow.is_some() && idle.unposted() == 0;
+        subject.owed.insert(subject.next_id);
+        let called = subject.queue.submit(&mut self.arbiter, subject.next_id);
+        subject.next_id = subject.next_id.wrapping_add(1);
+        if self.shadow.is_some() {
+            assert!(self.asleep || !called, "an awake controller was called");
+            assert!(!may_call || called || subject.owed.len() > 1, "a sleeping controller was not called");
+        }
+    }
+
+    fn answer(&mut self, fetched: Fetched) {
+        let (queue, id) = (fetched.token.queue(), fetched.token.command_id());
+        if self.arbiter.is_current(&fetched.token) {
+            let to = usize::from(queue.0 - 1) / 2;
+            self.answered[to].push_back((queue.0, id));
+        }
+        self.arbiter.complete(fetched.token, u32::from(id), Status::SUCCESS);
+    }
+
+    fn reap(&mut self, which: usize) {
+        let mut any = false;
+        while let Some(entry) = self.answers[which].take() {
+            any = true;
+            let (queue, id) = (entry.submission_queue.get(), entry.command_id.get());
+            if entry.status() == Status::SUCCESS {
+                assert_eq!(self.answered[which].pop_front(), Some((queue, id)), "in order of completion");
+                assert_eq!(entry.result.get(), u32::from(id));
+            } else {
+                assert_eq!(entry.status(), Status::ABORTED_SQ_DELETION);
+            }
+            let subject = &mut self.subjects[usize::from(queue - 1)];
+            assert!(subject.owed.remove(&id), "command {id} of queue {queue} was owed nothing");
+        }
+        if any {
+            self.answers[which].ring(&mut self.arbiter);
+        }
+    }
+
+    fn share(&mut self) {
+        let shadow = Shadow { doorbells: SharedWords::zeroed(64), events: SharedWords::zeroed(64) };
+        self.arbiter.share_doorbells(DoorbellCells {
+            doorbells: shadow.doorbells.clone(),
+            events: Some(shadow.events.clone()),
+            stride_log2: 0,
+        });
+        for subject in &mut self.subjects {
+            subject.queue.bell.shadow = Some(shadow.clone());
+        }
+        for answers in &mut self.answers {
+            answers.bell.shadow = Some(shadow.clone());
+        }
+        self.shadow = Some(shadow);
+    }
+
+    /// Queues that are gone are made again; everything they were owed has been posted.
+    fn let_go(&mut self) {
+        while let Some(gone) = self.arbiter.next_deleted() {
+            let at = usize::from(gone.0 - 1);
+            self.reap(at / 2);
+            let subject = &mut self.subjects[at];
+            assert!(subject.leaving && subject.owed.is_empty(), "{gone} left owing {:?}", subject.owed);
+            subject.queue = submission(&mut self.arbiter, gone.0, spec_of(at));
+            subject.queue.bell.shadow = self.shadow.clone();
+            subject.leaving = false;
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        let awake = std::mem::take(&mut self.asleep);
+        if let Step::Submit(at) = *step {
+            self.asleep = awake;
+            self.submit(at);
+            return;
+        }
+        self.arbiter.awake();
+        match *step {
+            Step::Submit(_) => {}
+            Step::Fetch => self.live.extend(self.arbiter.fetch()),
+            Step::Complete(at) if !self.live.is_empty() => {
+                let fetched = self.live.swap_remove(at % self.live.len());
+                self.answer(fetched);
+            }
+            Step::Complete(_) => {}
+            Step::Reap(which) => self.reap(which),
+            Step::Interrupt => self.arbiter.interrupt(Nanos(0), |_| ()),
+            Step::Sleep => {
+                self.asleep = self.arbiter.prepare_sleep() == headwater_nvme::queue_pair::Sleep::Until;
+            }
+            Step::Share => self.share(),
+            Step::Delete(at) => {
+                if !self.subjects[at].leaving {
+                    self.arbiter.delete_submission_queue(QueueId(id_of(at))).unwrap();
+                    self.subjects[at].leaving = true;
+                }
+            }
+            Step::Reset => self.start(),
+        }
+        self.let_go();
+        for view in self.arbiter.queues() {
+            assert!(view.unposted() <= usize::try_from(SLOTS).unwrap());
+        }
+        assert_eq!(self.arbiter.take_doorbell_error(), None, "the guest tells the truth");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_command_gets_its_completion_in_order_through_deletion_and_reset(
+        steps in prop::collection::vec(step(), 1..300),
+    ) {
+        let mut run = Run::new();
+        steps.iter().for_each(|step| run.step(step));
+        for _ in 0..64 {
+            run.step(&Step::Fetch);
+            run.step(&Step::Complete(0));
+            run.step(&Step::Reap(0));
+            run.step(&Step::Reap(1));
+            run.step(&Step::Interrupt);
+        }
+        prop_assert!(run.live.is_empty());
+        for subject in &run.subjects {
+            prop_assert!(subject.owed.is_empty(), "{} owes {:?}", subject.queue.id, subject.owed);
+        }
+    }
+
+    #[test]
+    fn a_host_that_scribbles_over_queues_and_doorbells_harms_only_those_queues(
+        shares in any::<bool>(),
+        writes in prop::collection::vec(
+            (0..6_u8, 0..64_usize, prop_oneof![0..6_u64, any::<u64>()]),
+            1..300,
+        ),
+    ) {
+        let mut arbiter = controller();
+        let cells = SharedWords::zeroed(64);
+        let events = SharedWords::zeroed(64);
+        if shares {
+            let (doorbells, events) = (cells.clone(), Some(events.clone()));
+            arbiter.share_doorbells(DoorbellCells { doorbells, events, stride_log2: 0 });
+        }
+        let bad_answers = completion(&mut arbiter, 1, 5, Some(1));
+        let bad: Vec<_> =
+            (1..3).map(|id| submission(&mut arbiter, id, submission_spec(5, 1))).collect();
+        let mut answers = completion(&mut arbiter, 2, 5, Some(2));
+        let mut honest = submission(&mut arbiter, 3, submission_spec(5, 2));
+        if shares {
+            let shadow = Shadow { doorbells: cells.clone(), events: events.clone() };
+            honest.bell.shadow = Some(shadow.clone());
+            answers.bell.shadow = Some(shadow);
+        }
+        for (round, (place, word, value)) in (0_u16..).zip(writes) {
+            let [a, b, c, d, ..] = value.to_le_bytes();
+            let low = u32::from_le_bytes([a, b, c, d]);
+            match place {
+                0 => bad_answers.memory.store_relaxed(word % bad_answers.memory.words(), value),
+                1 => bad[0].memory.store_relaxed(word % bad[0].memory.words(), value),
+                // Doorbells and EventIdx of queues 1 and 2 and of completion queue 1.
+                2 => cells.store_cell_release([2, 3, 4][word % 3], low),
+                3 => events.store_cell_release([2, 3, 4][word % 3], low),
+                4 => drop(arbiter.ring_submission(QueueId(u16::from(word % 2 == 0) + 1), low)),
+                _ => drop(arbiter.ring_completion(QueueId(1), low)),
+            }
+            honest.submit(&mut arbiter, round);
+            serve(&mut arbiter);
+            arbiter.interrupt(Nanos(u64::from(round)), |_| ());
+            let _ = arbiter.prepare_sleep();
+            arbiter.awake();
+            prop_assert_eq!(answers.reap(&mut arbiter), [(3, round, Status::SUCCESS)]);
+            prop_assert!(arbiter.queue(QueueId(1)).unwrap().unposted() <= 6);
+            while let Some(error) = arbiter.take_doorbell_error() {
+                prop_assert!(!error.to_string().contains("queue 3"), "{}", error);
+            }
+        }
+        arbiter.reset(Mechanism::RoundRobin);
+        prop_assert_eq!(arbiter.queues().count(), 0);
+    }
+}

@@ -1,0 +1,203 @@
+//! Doorbells in memory (Doorbell Buffer Config): who rings whom, and when nobody has to.
+
+use crate::guest::{
+    Shadow, admin, completion, controller, serve, submission, submission_spec, try_completion, try_submission,
+};
+use headwater_host::clock::Nanos;
+use headwater_host::ring_memory::{RingMemory as _, SharedWords};
+use headwater_nvme::controller::{Arbiter, DoorbellCells, DoorbellError, Mechanism, QueueId, QueueState};
+use headwater_nvme::queue_pair::Sleep;
+use headwater_nvme::ring::DoorbellName;
+use headwater_nvme::spec::status::Status;
+
+const OK: Status = Status::SUCCESS;
+/// Cells of one page.
+const CELLS: usize = 1_024;
+
+/// The guest's two pages, told to the controller.
+fn share(arbiter: &mut Arbiter<SharedWords>, stride_log2: u8) -> Shadow<SharedWords> {
+    let shadow = Shadow { doorbells: SharedWords::zeroed(CELLS), events: SharedWords::zeroed(CELLS) };
+    arbiter.share_doorbells(DoorbellCells {
+        doorbells: shadow.doorbells.clone(),
+        events: Some(shadow.events.clone()),
+        stride_log2,
+    });
+    shadow
+}
+
+#[test]
+fn while_the_controller_is_awake_no_register_is_written() {
+    for slots in [2, 3, 8, 64] {
+        let mut arbiter = controller();
+        let shadow = share(&mut arbiter, 0);
+        let mut answers = completion(&mut arbiter, 1, slots, None);
+        let mut queue = submission(&mut arbiter, 1, submission_spec(slots, 1));
+        (queue.bell.shadow, answers.bell.shadow) = (Some(shadow.clone()), Some(shadow));
+        let most = u16::try_from(slots - 1).unwrap();
+        for round in 0..400_u16 {
+            let batch = round % most + 1;
+            (0..batch).for_each(|id| assert!(!queue.submit(&mut arbiter, id), "round {round} of {slots}"));
+            assert_eq!(serve(&mut arbiter), usize::from(batch));
+            assert_eq!(answers.reap(&mut arbiter).len(), usize::from(batch));
+        }
+        assert_eq!((queue.bell.register_writes, answers.bell.register_writes), (0, 0));
+    }
+}
+
+#[test]
+fn a_controller_that_sleeps_is_called_by_the_next_command_and_only_by_it() {
+    let mut arbiter = controller();
+    let shadow = share(&mut arbiter, 0);
+    let mut answers = completion(&mut arbiter, 1, 4, None);
+    let mut queue = submission(&mut arbiter, 1, submission_spec(4, 1));
+    (queue.bell.shadow, answers.bell.shadow) = (Some(shadow.clone()), Some(shadow));
+    for round in 0..20 {
+        assert_eq!(arbiter.prepare_sleep(), Sleep::Until);
+        assert!(queue.submit(&mut arbiter, 1), "round {round}: it sleeps");
+        assert!(!queue.submit(&mut arbiter, 2), "it was called already");
+        assert_eq!(arbiter.prepare_sleep(), Sleep::No, "there is work");
+        assert_eq!(serve(&mut arbiter), 2);
+        assert_eq!(answers.reap(&mut arbiter).len(), 2);
+    }
+    assert_eq!(answers.bell.register_writes, 0, "nobody waits for slots");
+}
+
+#[test]
+fn a_controller_whose_answers_wait_is_called_when_slots_come_back() {
+    let mut arbiter = controller();
+    let shadow = share(&mut arbiter, 0);
+    let mut answers = completion(&mut arbiter, 1, 2, None);
+    let mut queue = submission(&mut arbiter, 1, submission_spec(4, 1));
+    (queue.bell.shadow, answers.bell.shadow) = (Some(shadow.clone()), Some(shadow));
+    queue.submit_all(&mut arbiter, 0..2);
+    assert_eq!(serve(&mut arbiter), 2);
+    assert_eq!(arbiter.queue(QueueId(1)).unwrap().unposted(), 1);
+    assert_eq!(arbiter.prepare_sleep(), Sleep::Until, "only the guest can help");
+    assert_eq!(answers.take().unwrap().command_id.get(), 0);
+    assert!(answers.ring(&mut arbiter), "it sleeps");
+    assert_eq!(arbiter.prepare_sleep(), Sleep::No, "the guest made room");
+    arbiter.interrupt(Nanos(0), |_| ());
+    assert_eq!(answers.reap(&mut arbiter), [(1, 1, OK)]);
+}
+
+#[test]
+fn queues_that_exist_move_to_memory_with_what_was_rung_so_far() {
+    let mut arbiter = controller();
+    let (mut admin_queue, mut admin_answers) = admin(&mut arbiter, 4);
+    let mut answers = completion(&mut arbiter, 1, 8, None);
+    let mut queue = submission(&mut arbiter, 1, submission_spec(8, 1));
+    queue.submit_all(&mut arbiter, 0..5);
+    assert_eq!(serve(&mut arbiter), 5);
+    assert_eq!(answers.reap(&mut arbiter).len(), 5);
+    queue.submit(&mut arbiter, 5);
+    let shadow = share(&mut arbiter, 0);
+    assert_eq!(shadow.doorbells.load_cell_acquire(2), 6);
+    assert_eq!(shadow.doorbells.load_cell_acquire(3), 5);
+    (queue.bell.shadow, answers.bell.shadow) = (Some(shadow.clone()), Some(shadow.clone()));
+    assert!(!queue.submit(&mut arbiter, 6));
+    assert_eq!(serve(&mut arbiter), 2);
+    assert_eq!(answers.reap(&mut arbiter), [(1, 5, OK), (1, 6, OK)]);
+    // The guest's driver writes no cells for the admin queue.
+    assert!(admin_queue.submit(&mut arbiter, 1));
+    assert_eq!(serve(&mut arbiter), 1);
+    assert_eq!(admin_answers.reap(&mut arbiter), [(0, 1, OK)]);
+    assert_eq!(shadow.doorbells.load_cell_acquire(0), 0);
+}
+
+#[test]
+fn a_cell_of_a_queue_made_later_starts_at_zero_whatever_lay_there() {
+    let mut arbiter = controller();
+    let shadow = share(&mut arbiter, 0);
+    shadow.doorbells.store_cell_release(4, 3);
+    shadow.doorbells.store_cell_release(5, 3);
+    try_completion(&mut arbiter, 2, 4).unwrap();
+    try_submission(&mut arbiter, 2, 4, 2).unwrap();
+    assert!(arbiter.fetch().is_none());
+    assert_eq!(arbiter.take_doorbell_error(), None);
+    assert_eq!(shadow.doorbells.load_cell_acquire(4), 0);
+    assert_eq!(shadow.doorbells.load_cell_acquire(5), 0);
+}
+
+#[test]
+fn cells_lie_a_stride_apart_and_queues_beyond_the_page_keep_their_registers() {
+    let mut arbiter = controller();
+    // 128 cells between two doorbells: queue 3's tail is cell 768, its head cell 896, queue 4's tail lies outside.
+    let shadow = share(&mut arbiter, 7);
+    let _answers = completion(&mut arbiter, 3, 4, None);
+    let _near = submission(&mut arbiter, 3, submission_spec(4, 3));
+    let mut far = submission(&mut arbiter, 4, submission_spec(4, 3));
+    shadow.doorbells.store_cell_release(768, 2);
+    assert_eq!(serve(&mut arbiter), 2);
+    assert!(far.submit(&mut arbiter, 7));
+    arbiter.ring_completion(QueueId(3), 0).unwrap();
+    assert_eq!(serve(&mut arbiter), 1);
+}
+
+#[test]
+fn an_impossible_cell_is_reported_once_and_stops_its_queue_alone() {
+    let mut arbiter = controller();
+    let shadow = share(&mut arbiter, 0);
+    let mut answers = completion(&mut arbiter, 1, 4, None);
+    let mut honest = submission(&mut arbiter, 2, submission_spec(4, 1));
+    try_submission(&mut arbiter, 1, 4, 1).unwrap();
+    (honest.bell.shadow, answers.bell.shadow) = (Some(shadow.clone()), Some(shadow.clone()));
+    shadow.doorbells.store_cell_release(2, 0x1_0001);
+    honest.submit(&mut arbiter, 1);
+    assert_eq!(serve(&mut arbiter), 1);
+    match arbiter.take_doorbell_error() {
+        Some(DoorbellError::Value { queue, fault }) => {
+            assert_eq!((queue, fault.doorbell), (QueueId(1), DoorbellName::SubmissionTail));
+            assert_eq!(fault.value, 0x1_0001, "all 32 bits count");
+        }
+        other => panic!("reported: {other:?}"),
+    }
+    assert_eq!(arbiter.take_doorbell_error(), None);
+    assert!(matches!(arbiter.queue(QueueId(1)).unwrap().state(), QueueState::Failed(_)));
+    assert_eq!(answers.reap(&mut arbiter), [(2, 1, OK)]);
+    // A head that gives back what was never posted, found when the queue is full.
+    shadow.doorbells.store_cell_release(3, 7);
+    for id in 0..4 {
+        honest.submit(&mut arbiter, id);
+        serve(&mut arbiter);
+    }
+    assert!(matches!(arbiter.take_doorbell_error(), Some(DoorbellError::Value { queue: QueueId(1), .. })));
+}
+
+#[test]
+fn a_register_write_beside_cells_is_a_call_and_its_value_does_not_count() {
+    let mut arbiter = controller();
+    let shadow = share(&mut arbiter, 0);
+    try_completion(&mut arbiter, 1, 4).unwrap();
+    try_submission(&mut arbiter, 1, 4, 1).unwrap();
+    assert_eq!(arbiter.ring_submission(QueueId(1), 77), Ok(()));
+    assert!(arbiter.fetch().is_none());
+    shadow.doorbells.store_cell_release(2, 1);
+    assert_eq!(serve(&mut arbiter), 1);
+}
+
+#[test]
+fn a_mapped_doorbell_page_is_seen_without_a_call_and_forbids_sleep() {
+    let mut arbiter = controller();
+    let page = SharedWords::zeroed(CELLS);
+    let (mut admin_queue, mut admin_answers) = admin(&mut arbiter, 4);
+    arbiter.share_doorbells(DoorbellCells { doorbells: page.clone(), events: None, stride_log2: 0 });
+    admin_queue.write(3);
+    page.store_cell_release(0, 1);
+    assert_eq!(serve(&mut arbiter), 1);
+    assert_eq!(admin_answers.take().unwrap().command_id.get(), 3);
+    assert_eq!(arbiter.prepare_sleep(), Sleep::No, "nobody would call");
+}
+
+#[test]
+fn a_reset_forgets_the_cells() {
+    let mut arbiter = controller();
+    let shadow = share(&mut arbiter, 0);
+    arbiter.reset(Mechanism::RoundRobin);
+    let mut answers = completion(&mut arbiter, 1, 4, None);
+    let mut queue = submission(&mut arbiter, 1, submission_spec(4, 1));
+    shadow.doorbells.store_cell_release(2, 3);
+    assert!(arbiter.fetch().is_none());
+    assert!(queue.submit(&mut arbiter, 1));
+    assert_eq!(serve(&mut arbiter), 1);
+    assert_eq!(answers.reap(&mut arbiter), [(1, 1, OK)]);
+}
