@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn format_fields_lie_where_the_specification_puts_them() {
-        let format = FormatDwords::of(&entry(0b01_001_0_000_0_0001, 0));
+        let format = FormatDwords::of(&entry(0b01_0010_0000_0001, 0));
         assert_eq!((format.format, format.protection, format.secure_erase), (0b01_0001, 0, 1));
         assert_eq!(FormatDwords::of(&entry(1 << 4, 0)).protection, 1);
         assert_eq!(FormatDwords::of(&entry(1 << 8, 0)).protection, 1 << 4);
