@@ -4,11 +4,14 @@
 //! A turn of [`Device::poll`] goes once through the stages: media answers, operations that were waiting, new operations,
 //! expiry, collection, commit, release. Invariant: nothing in here blocks, sleeps or reads a clock.
 
+mod administer;
 mod check;
 mod config;
 mod open;
 mod schedule;
+mod subsystem;
 
+use crate::administration::Administration;
 use crate::checkpoint::Checkpointer;
 use crate::command::{Command, Completion, FaceId, NamespaceId, Sequence, SubmitError};
 use crate::execute::{Gate, Outcome};
@@ -43,6 +46,7 @@ pub struct Device<M> {
     tracer: Tracer,
     awake: Vec<Waiter>,
     now: Nanos,
+    administration: Administration,
 }
 
 impl<M: Media> Device<M> {
@@ -58,6 +62,7 @@ impl<M: Media> Device<M> {
             tracer: Tracer::default(),
             awake: Vec::new(),
             now: Nanos::ZERO,
+            administration: Administration::default(),
         }
     }
 
@@ -100,6 +105,7 @@ impl<M: Media> Device<M> {
         moved |= self.utl.pump(now, &mut self.awake);
         self.wake();
         moved |= self.settle_release();
+        moved |= self.run_actions();
         moved | self.unjam(moved)
     }
 
@@ -141,6 +147,9 @@ impl<M: Media> Device<M> {
             return;
         };
         self.tracer.executed(operation, completion.status, gate, self.now);
+        if let Work::Command(command) = &operation.work {
+            self.administration.traffic.count(command, &completion);
+        }
         if self.slab.vacate(at) {
             self.utl.stats.completed += 1;
             self.release.push(face, completion, gate, self.utl.commit.durable);

@@ -18,6 +18,8 @@ mod nvm;
 use crate::command::{Condition, NamespaceId};
 use crate::limits::NAMESPACES;
 use crate::namespace::{Namespace, NamespaceKind};
+
+pub use crate::namespace::MissingKey;
 use headwater_dma::iova::IovaRange;
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::spec::command::SubmissionEntry;
@@ -34,16 +36,6 @@ pub struct IoCommand {
     pub namespace: NamespaceId,
     /// What to do there.
     pub operation: IoOperation,
-}
-
-/// What a delete of a key that is not there is answered with: bit EDNEK of the namespace (KV 1.0d section 4.1.3.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MissingKey {
-    /// Success.
-    #[default]
-    Ignored,
-    /// [`Status::KEY_DOES_NOT_EXIST`].
-    Told,
 }
 
 /// What a command asks for, with the lengths of its data.
@@ -193,7 +185,7 @@ pub fn decode(
             IoOperation::Block(nvm::decode(entry, space)?)
         }
     };
-    Ok(IoCommand { namespace: id, operation })
+    Ok(IoCommand { namespace: id, operation }.with_missing_key(namespace.missing_key))
 }
 
 /// NSID: namespaces count from 1.

@@ -5,6 +5,7 @@
 //! `execute` runs it, `utl` finds the record, [`media`] has its bytes.
 #![forbid(unsafe_code)]
 
+pub mod administration;
 pub mod blocks;
 mod checkpoint;
 pub mod command;

@@ -52,6 +52,16 @@ impl BlockFormat {
     }
 }
 
+/// What a delete of a key that is not there is answered with: bit EDNEK of the namespace (KV 1.0d section 4.1.3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MissingKey {
+    /// Success.
+    #[default]
+    Ignored,
+    /// [`Status::KEY_DOES_NOT_EXIST`](headwater_nvme::spec::status::Status::KEY_DOES_NOT_EXIST).
+    Told,
+}
+
 /// How fast a namespace may be used; 0 means without limit. Enforced in the device, for all faces together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceLimits {
@@ -76,6 +86,8 @@ pub struct Namespace {
     pub limits: NamespaceLimits,
     /// Its globally unique identifier (NGUID and UUID).
     pub uuid: [u8; 16],
+    /// What deleting a key that is not there is answered with.
+    pub missing_key: MissingKey,
 }
 
 impl Namespace {
@@ -86,6 +98,7 @@ impl Namespace {
         durability: None,
         limits: NamespaceLimits { iops: 0, bytes_per_second: 0, burst: 0 },
         uuid: [0; 16],
+        missing_key: MissingKey::Ignored,
     };
 }
 
@@ -105,4 +118,6 @@ pub enum NamespaceChange {
     Durability(Option<Durability>),
     /// Change how fast it may be used.
     Limits(NamespaceLimits),
+    /// Change what deleting a missing key is answered with.
+    MissingKey(MissingKey),
 }

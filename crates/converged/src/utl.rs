@@ -7,6 +7,7 @@
 
 mod collect;
 mod find;
+mod purge;
 mod write;
 
 pub(crate) use collect::Collector;

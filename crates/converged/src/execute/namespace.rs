@@ -130,6 +130,9 @@ fn plan<M: Media>(utl: &Utl<M>, number: NamespaceId, change: &NamespaceChange) -
         NamespaceChange::Limits(limits) => {
             made(Namespace { limits: *limits, ..settings()? }, Removal::Nothing)
         }
+        NamespaceChange::MissingKey(missing_key) => {
+            made(Namespace { missing_key: *missing_key, ..settings()? }, Removal::Nothing)
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! In: records of the system namespace, and changes that were made. Out: what a number means now, and what is shown of it.
 //! Invariant: what is shown is durable; a change takes effect at once and is shown when its record cannot be lost any more.
 
-use super::{BlockFormat, Namespace, NamespaceKind, NamespaceLimits};
+use super::{BlockFormat, MissingKey, Namespace, NamespaceKind, NamespaceLimits};
 use crate::command::{Lba, NamespaceId, Sequence};
 use crate::device::Durability;
 use crate::index::KeyHash;
@@ -31,7 +31,8 @@ pub(crate) struct NamespaceLayout {
     interval_ns: U64,
     bytes_per_second: U64,
     burst: U32,
-    reserved: U32,
+    missing_key: u8,
+    reserved: [u8; 3],
     uuid: [u8; 16],
     zero: U64,
 }
@@ -66,7 +67,8 @@ pub(crate) fn encode(namespace: &Namespace) -> [u8; NAMESPACE_BYTES] {
         interval_ns: U64::new(interval.0),
         bytes_per_second: U64::new(namespace.limits.bytes_per_second),
         burst: U32::new(namespace.limits.burst),
-        reserved: U32::ZERO,
+        missing_key: u8::from(namespace.missing_key == MissingKey::Told),
+        reserved: [0; 3],
         uuid: namespace.uuid,
         zero: U64::ZERO,
     })
@@ -96,7 +98,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Namespace> {
         bytes_per_second: layout.bytes_per_second.get(),
         burst: layout.burst.get(),
     };
-    Some(Namespace { kind, size, durability, limits, uuid: layout.uuid })
+    let missing_key = match layout.missing_key {
+        0 => MissingKey::Ignored,
+        1 => MissingKey::Told,
+        _ => return None,
+    };
+    Some(Namespace { kind, size, durability, limits, uuid: layout.uuid, missing_key })
 }
 
 /// What a number means.
@@ -210,6 +217,7 @@ mod tests {
             durability: Some(Durability::Interval(Nanos(77))),
             limits: NamespaceLimits { iops: 5, bytes_per_second: 6, burst: 7 },
             uuid: [9; 16],
+            missing_key: MissingKey::Told,
         }
     }
 
@@ -230,7 +238,7 @@ mod tests {
         let bytes = encode(&namespace());
         assert_eq!(bytes[..8], [1, 2, 1, 2, 5, 0, 0, 0]);
         assert_eq!(bytes[8..16], [0x34, 0x12, 0, 0, 0, 0, 0, 0]);
-        assert_eq!((bytes[16], bytes[24], bytes[32]), (77, 6, 7));
+        assert_eq!((bytes[16], bytes[24], bytes[32], bytes[36]), (77, 6, 7, 1));
         assert_eq!(bytes[40..56], [9; 16]);
     }
 

@@ -122,6 +122,11 @@ impl Collector {
         more
     }
 
+    /// Nobody waits for more than the usual stock.
+    pub(super) fn forget_demand(&mut self) {
+        self.demand = 0;
+    }
+
     /// The pages the collector waited for have come.
     pub(crate) fn wake(&mut self) {
         self.waiting = false;

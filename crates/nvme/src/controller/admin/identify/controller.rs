@@ -111,8 +111,8 @@ fn describe_io(page: &mut IdentifyController, config: &ControllerConfig, subsyst
     // Compare, Dataset Management, Write Zeroes, Save and Select, Timestamp, Verify, Copy.
     page.io_commands = U16::new(1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8);
     page.copy_formats = U16::new(1);
-    // Flush names one namespace, never all (bits 2:1 are 10b).
-    page.write_cache = 0b10 << 1 | u8::from(subsystem.has_write_cache());
+    // Flush may name one namespace or all (bits 2:1 are 11b).
+    page.write_cache = 0b11 << 1 | u8::from(subsystem.has_write_cache());
     // A write is all or nothing, whatever its length; what limits it is the transfer size, in the largest blocks.
     let largest = LBA_FORMAT_SHIFTS.into_iter().max().unwrap_or(12);
     let blocks = u16::try_from(config.transfer_bytes_max() >> largest).unwrap_or(u16::MAX).saturating_sub(1);

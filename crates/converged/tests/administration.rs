@@ -1,0 +1,273 @@
+//! What a controller and its device do together: namespaces made and taken away by NVMe hosts, and a sanitize that leaves
+//! nothing on the medium.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use bytes::Bytes;
+use headwater_converged::administration::{AdminTicket, identity};
+use headwater_converged::command::{Command, Completion, Condition, Expiry, FaceId, NamespaceId};
+use headwater_converged::device::{Device, DeviceConfig, Start};
+use headwater_converged::media::memory::MemoryMedia;
+use headwater_converged::media::{BlockId, Geometry, Media, PageAddress};
+use headwater_converged::namespace::{BlockFormat, MissingKey, NamespaceKind};
+use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_nvme::controller::admin::{AsyncAnswer, NamespaceFacts, NamespaceFormat, SanitizeState};
+use headwater_nvme::controller::{
+    AdminAnswer, AdminStep, Controller, ControllerConfig, RegisterEffect, Subsystem,
+};
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::opcode::AdminOpcode;
+use headwater_nvme::spec::status::Status;
+use zerocopy::little_endian::U32;
+
+const FACE: FaceId = FaceId(1);
+const ADMIN: FaceId = FaceId(2);
+const WALL: UnixMillis = UnixMillis(1_000_000);
+
+struct Host {
+    device: Device<MemoryMedia>,
+    controller: Controller,
+    token: u64,
+}
+
+fn enabled(id: u16) -> Controller {
+    let mut controller = Controller::new(ControllerConfig::pcie(id));
+    assert_eq!(controller.write_register(0x24, 4, 0x001F_001F, Nanos::ZERO), RegisterEffect::None);
+    let effect = controller.write_register(0x14, 4, 0x0046_0061, Nanos::ZERO);
+    assert!(matches!(effect, RegisterEffect::Enable(_)));
+    controller.enabled();
+    controller
+}
+
+impl Host {
+    fn new() -> Self {
+        let media = MemoryMedia::erased(Geometry::with_blocks(32)).unwrap();
+        let start = Start { now: Nanos::ZERO, wall: WALL };
+        let mut device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
+        device.set_identity(identity([5; 16]));
+        assert!(device.add_controller(1));
+        assert!(device.add_controller(2));
+        Self { device, controller: enabled(1), token: 0 }
+    }
+
+    fn reopened(self) -> Self {
+        let media = self.device.into_media().reopened();
+        let start = Start { now: Nanos::ZERO, wall: WALL };
+        let mut device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
+        assert!(device.add_controller(1));
+        Self { device, controller: enabled(1), token: 0 }
+    }
+
+    fn admin(&mut self, opcode: AdminOpcode, nsid: u32, dwords: [u32; 2], data: &[u8]) -> AdminAnswer {
+        let entry = SubmissionEntry {
+            opcode: opcode.number(),
+            namespace: U32::new(nsid),
+            cdw10: U32::new(dwords[0]),
+            cdw11: U32::new(dwords[1]),
+            ..SubmissionEntry::default()
+        };
+        match self.controller.admin(&entry, data, &self.device, Nanos::ZERO) {
+            AdminStep::Done(answer) => answer,
+            AdminStep::Namespace(action) => {
+                self.token += 1;
+                self.device.administer(AdminTicket { face: ADMIN, token: self.token }, action);
+                for _ in 0..100_000 {
+                    self.device.poll(Nanos::ZERO, WALL);
+                    if let Some((token, answer)) = self.device.next_administered(ADMIN) {
+                        assert_eq!(token, self.token);
+                        assert!(self.device.next_administered(ADMIN).is_none(), "one answer an action");
+                        return answer;
+                    }
+                }
+                panic!("no answer came");
+            }
+            other => panic!("not an answer: {other:?}"),
+        }
+    }
+
+    fn create(&mut self, size: u64, format: u8, command_set: u32) -> AdminAnswer {
+        let mut data = vec![0; 4096];
+        data[..8].copy_from_slice(&size.to_le_bytes());
+        data[8..16].copy_from_slice(&size.to_le_bytes());
+        data[26] = format;
+        self.admin(AdminOpcode::NamespaceManagement, 0, [0, command_set << 24], &data)
+    }
+
+    fn attach(&mut self, nsid: u32, select: u32, controllers: &[u16]) -> Status {
+        let mut data = vec![0; 4096];
+        data[0] = u8::try_from(controllers.len()).unwrap();
+        for (place, id) in controllers.iter().enumerate() {
+            data[2 + 2 * place..4 + 2 * place].copy_from_slice(&id.to_le_bytes());
+        }
+        self.admin(AdminOpcode::NamespaceAttachment, nsid, [select, 0], &data).status
+    }
+
+    /// The active namespaces as Identify CNS 02h lists them.
+    fn active(&mut self) -> Vec<u32> {
+        let page = self.admin(AdminOpcode::Identify, 0, [0x02, 0], &[]).data;
+        let words = page.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap()));
+        words.take_while(|&nsid| nsid != 0).collect()
+    }
+
+    fn run(&mut self, namespace: NamespaceId, command: Command) -> Completion {
+        self.device.submit(FACE, namespace, 7, command).unwrap();
+        for _ in 0..100_000 {
+            self.device.poll(Nanos::ZERO, WALL);
+            if let Some(completion) = self.device.next_completion(FACE) {
+                return completion;
+            }
+        }
+        panic!("no completion came");
+    }
+
+    fn set(&mut self, namespace: NamespaceId, key: &[u8], value: &[u8]) {
+        let command = Command::Store {
+            key: Bytes::copy_from_slice(key),
+            value: Bytes::copy_from_slice(value).into(),
+            condition: Condition::Always,
+            expiry: Expiry::Never,
+        };
+        assert_eq!(self.run(namespace, command).status, Status::SUCCESS);
+    }
+
+    fn facts(&self, nsid: u32) -> Option<NamespaceFacts> {
+        Subsystem::namespace(&self.device, nsid)
+    }
+
+    /// Whether the medium holds these bytes anywhere.
+    fn medium_holds(&mut self, needle: &[u8]) -> bool {
+        let pages: Vec<Vec<u8>> = self.pages();
+        pages.iter().any(|page| page.windows(needle.len()).any(|window| window == needle))
+    }
+
+    fn pages(&mut self) -> Vec<Vec<u8>> {
+        let media = self.device.media();
+        let geometry = media.geometry();
+        let blocks = (0..geometry.blocks).map(BlockId);
+        let pages = blocks.flat_map(|block| (0..64).map(move |page| PageAddress { block, page }));
+        pages.filter_map(|page| media.view(page).map(<[u8]>::to_vec)).collect()
+    }
+
+    fn next_event(&mut self) -> Option<AsyncAnswer> {
+        self.controller.poll(&self.device, Nanos::ZERO);
+        self.controller.take_async_event()
+    }
+}
+
+#[test]
+fn a_created_namespace_is_seen_by_the_controllers_it_is_attached_to_and_no_other() {
+    let mut host = Host::new();
+    assert_eq!(host.active(), [1]);
+    let created = host.create(64, 1, 0);
+    assert_eq!((created.status, created.result), (Status::SUCCESS, 2));
+    assert_eq!(host.active(), [1], "created, and attached to nobody");
+    assert_eq!(host.facts(2).unwrap().format, NamespaceFormat::Block { index: 1 });
+    assert_eq!(host.attach(2, 1, &[1]), Status::NAMESPACE_NOT_ATTACHED);
+    assert_eq!(host.attach(2, 0, &[1]), Status::SUCCESS);
+    assert_eq!(host.attach(2, 0, &[1]), Status::NAMESPACE_ALREADY_ATTACHED);
+    assert_eq!(host.active(), [1, 2]);
+    assert!(!host.device.is_attached(NamespaceId(2), 2));
+    assert_eq!(host.attach(2, 0, &[3]), Status::CONTROLLER_LIST_INVALID);
+    assert_eq!(host.attach(2, 1, &[1]), Status::SUCCESS);
+    assert_eq!(host.active(), [1]);
+    let deleted = host.admin(AdminOpcode::NamespaceManagement, 2, [1, 0], &[]);
+    assert_eq!(deleted.status, Status::SUCCESS);
+    assert_eq!(host.facts(2), None);
+}
+
+#[test]
+fn a_namespace_that_does_not_fit_is_refused_and_changes_nothing() {
+    let mut host = Host::new();
+    let generation = host.device.generation();
+    assert_eq!(host.create(1 << 30, 0, 0).status, Status::NAMESPACE_INSUFFICIENT_CAPACITY);
+    assert_eq!(host.create(64, 2, 0).status, Status::INVALID_FORMAT);
+    assert_eq!(host.create(64, 0, 2).status, Status::COMMAND_SET_NOT_SUPPORTED);
+    assert_eq!(host.device.generation(), generation);
+    assert_eq!(host.active(), [1]);
+}
+
+#[test]
+fn a_format_empties_a_namespace_and_gives_it_other_blocks_of_the_same_bytes() {
+    let mut host = Host::new();
+    assert_eq!(host.create(64, 1, 0).status, Status::SUCCESS);
+    assert_eq!(host.attach(2, 0, &[1]), Status::SUCCESS);
+    assert_eq!(host.admin(AdminOpcode::FormatNvm, 2, [0, 0], &[]).status, Status::SUCCESS);
+    let facts = host.facts(2).unwrap();
+    assert_eq!((facts.format, facts.size), (NamespaceFormat::Block { index: 0 }, 512));
+    assert_eq!(host.device.namespace(NamespaceId(2)).unwrap().kind, NamespaceKind::Block(BlockFormat::B512));
+    host.set(NamespaceId::FIRST, b"key", b"value");
+    assert_eq!(host.admin(AdminOpcode::FormatNvm, 1, [0, 0], &[]).status, Status::SUCCESS);
+    assert_eq!(host.device.keys(NamespaceId::FIRST), 0);
+    assert_eq!(host.admin(AdminOpcode::FormatNvm, 1, [1, 0], &[]).status, Status::INVALID_FORMAT);
+}
+
+#[test]
+fn what_deleting_a_missing_key_means_survives_a_restart() {
+    let mut host = Host::new();
+    let set = host.admin(AdminOpcode::SetFeatures, 1, [0x20, 1], &[]);
+    assert_eq!(set.status, Status::SUCCESS);
+    let mut host = host.reopened();
+    assert_eq!(host.admin(AdminOpcode::GetFeatures, 1, [0x20, 0], &[]).result, 1);
+    let namespace = host.device.namespace(NamespaceId::FIRST).unwrap();
+    assert_eq!(namespace.missing_key, MissingKey::Told);
+}
+
+#[test]
+fn a_host_that_waits_is_told_that_namespaces_changed_once_until_it_looks() {
+    let mut host = Host::new();
+    assert_eq!(host.admin(AdminOpcode::SetFeatures, 0, [0x0B, 0x100], &[]).status, Status::SUCCESS);
+    for command_id in [40, 41] {
+        let request = SubmissionEntry {
+            opcode: AdminOpcode::AsyncEventRequest.number(),
+            command_id: command_id.into(),
+            ..SubmissionEntry::default()
+        };
+        assert_eq!(host.controller.admin(&request, &[], &host.device, Nanos::ZERO), AdminStep::Held);
+    }
+    assert_eq!(host.next_event(), None);
+    host.set(NamespaceId(5), b"key", b"value");
+    let event = host.next_event().unwrap();
+    assert_eq!((event.command_id, event.result), (40, 0x0004_0002));
+    host.set(NamespaceId(6), b"key", b"value");
+    assert_eq!(host.next_event(), None, "masked until the log page is read");
+    let changed = host.admin(AdminOpcode::GetLogPage, 0, [0x0003_0004, 0], &[]).data;
+    assert_eq!(changed[..12], [5, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(host.next_event().unwrap().command_id, 41);
+}
+
+#[test]
+fn a_sanitize_leaves_no_byte_of_any_namespace_on_the_medium() {
+    let mut host = Host::new();
+    let secret = b"never to be read again";
+    for round in 0..300_u32 {
+        host.set(NamespaceId(1 + u8::try_from(round % 3).unwrap()), &round.to_le_bytes(), secret);
+    }
+    assert!(host.medium_holds(secret));
+    let started = host.admin(AdminOpcode::Sanitize, 0, [2, 0], &[]);
+    assert_eq!(started, AdminAnswer::SUCCESS);
+    for _ in 0..100_000 {
+        host.device.poll(Nanos::ZERO, WALL);
+        if !host.device.is_sanitizing() {
+            break;
+        }
+    }
+    assert_eq!(Subsystem::sanitize(&host.device).state, SanitizeState::Completed);
+    assert!(!host.medium_holds(secret));
+    let log = host.admin(AdminOpcode::GetLogPage, 0, [0x0007_0081, 0], &[]).data;
+    assert_eq!(log[..8], [0xFF, 0xFF, 1, 1, 2, 0, 0, 0], "idle, completed, all erased, as commanded");
+    let mut host = host.reopened();
+    assert_eq!(host.device.keys(NamespaceId::FIRST), 0);
+    assert!(!host.medium_holds(secret));
+    host.set(NamespaceId::FIRST, b"key", b"value");
+}
+
+#[test]
+fn while_a_sanitize_goes_on_nothing_else_changes_namespaces() {
+    let mut host = Host::new();
+    host.set(NamespaceId::FIRST, b"key", b"value");
+    assert_eq!(host.admin(AdminOpcode::Sanitize, 0, [2, 0], &[]).status, Status::SUCCESS);
+    if host.device.is_sanitizing() {
+        assert_eq!(host.create(64, 1, 0).status, Status::SANITIZE_IN_PROGRESS);
+        let again = host.admin(AdminOpcode::Sanitize, 0, [2, 0], &[]);
+        assert_eq!(again.status, Status::SANITIZE_IN_PROGRESS);
+    }
+}
