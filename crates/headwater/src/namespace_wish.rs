@@ -34,6 +34,7 @@ pub fn change_of(id: u8, wish: &NamespaceWish) -> Result<(NamespaceId, Namespace
                 burst: text.burst,
             },
             uuid: fastrand::u128(..).to_le_bytes(),
+            ..Namespace::IMPLICIT
         }),
         NamespaceWish::Delete => NamespaceChange::Delete,
         NamespaceWish::Resize(size) => NamespaceChange::Resize(*size),
