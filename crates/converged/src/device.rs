@@ -10,6 +10,7 @@ mod config;
 mod open;
 mod schedule;
 mod subsystem;
+mod throttle;
 
 use crate::administration::Administration;
 use crate::checkpoint::Checkpointer;
@@ -28,6 +29,7 @@ use crate::utl::{Stall, Utl};
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use schedule::Schedule;
+use throttle::Throttle;
 
 pub use config::{DeviceConfig, DeviceStats, Durability, VictimPolicy};
 pub use open::{OpenError, OpenReason, Progress, Start};
@@ -38,6 +40,7 @@ pub struct Device<M> {
     utl: Utl<M>,
     slab: Slab,
     schedule: Schedule,
+    throttle: Throttle,
     release: Release,
     /// Of namespaces that do not say themselves.
     durability: [Durability; NAMESPACES],
@@ -55,6 +58,7 @@ impl<M: Media> Device<M> {
             utl,
             slab: Slab::default(),
             schedule: Schedule::default(),
+            throttle: Throttle::default(),
             release: Release::default(),
             durability: config.durability,
             interval_due: None,
@@ -81,12 +85,13 @@ impl<M: Media> Device<M> {
         if self.slab.is_full() {
             return Err(SubmitError::Busy(OPERATIONS_MAX));
         }
+        self.throttle.has_room(namespace, &command)?;
         let mut operation = Operation::new(face, token, namespace, Work::Command(command), self.now);
         operation.format = self.utl.table.format(namespace);
         operation.find_keys(&self.utl.hasher);
         self.utl.index.prefetch(operation.span.first);
         let at = self.slab.insert(operation);
-        self.schedule.incoming.push_back(at);
+        self.take_in(at, namespace);
         Ok(())
     }
 
@@ -97,6 +102,7 @@ impl<M: Media> Device<M> {
         let mut moved = self.utl.pump(now, &mut self.awake);
         self.wake();
         moved |= self.run_waiting();
+        moved |= self.start_throttled();
         moved |= self.run_incoming();
         moved |= self.expire();
         moved |= self.collect();
@@ -176,11 +182,13 @@ impl<M: Media> Device<M> {
         self.release.pop(face)
     }
 
-    /// When the device next has work of its own (a durability interval, a simulated media event); `None` when only a
+    /// When the device next has work of its own (a durability interval, a command that waits for the limits of its
+    /// namespace, a simulated media event); `None` when only a
     /// command or a media completion can wake it. Expiry is wall time: see [`next_expiry`](Self::next_expiry).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.interval_due.into_iter().chain(self.utl.media.next_event()).min()
+        let limits = self.throttle.next_start();
+        self.interval_due.into_iter().chain(limits).chain(self.utl.media.next_event()).min()
     }
 
     /// The wall time at which the next key ceases to exist, if any will.

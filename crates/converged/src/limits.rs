@@ -17,6 +17,8 @@ pub const SPACES: usize = NAMESPACES + 1;
 pub const NAMESPACE_BLOCKS_MAX: u64 = 1 << 36;
 /// Commands in flight in a device.
 pub const OPERATIONS_MAX: usize = 8_192;
+/// Commands of one namespace that wait for its limits.
+pub const THROTTLED_MAX: usize = 256;
 /// Writes in one all-or-nothing batch.
 pub const BATCH_WRITES_MAX: usize = 65_536;
 /// Bytes of one all-or-nothing batch, headers included.
@@ -46,6 +48,7 @@ pub const fn copy_blocks_max(format: BlockFormat) -> u32 {
 
 // MSSRL has 16 bits.
 const _: () = assert!(copy_blocks_max(BlockFormat::B512) <= u16::MAX as u32);
+const _: () = assert!(THROTTLED_MAX * NAMESPACES < OPERATIONS_MAX);
 const _: () = assert!(VALUE_BYTES_MAX > BLOCK_DATA_BYTES);
 const _: () = assert!(VALUE_BYTES_MAX <= TRANSFER_BYTES_MAX as usize);
 const _: () = assert!(BATCH_BYTES_MAX >= VALUE_BYTES_MAX + KEY_BYTES_MAX);

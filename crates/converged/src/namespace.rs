@@ -8,6 +8,7 @@
 //! without limits that RESP databases may use and NVMe hosts see as soon as it holds a key (number 1: always). Creation
 //! takes the lowest implicit number without keys from 2 on, and a setting makes an implicit namespace one that was made.
 
+pub(crate) mod bucket;
 pub(crate) mod table;
 
 use crate::device::Durability;
@@ -69,7 +70,8 @@ pub struct NamespaceLimits {
     pub iops: u32,
     /// Bytes of data a second.
     pub bytes_per_second: u64,
-    /// Commands, and with `bytes_per_second` so many times the mean command's bytes, that may come at once after a pause.
+    /// Commands that may come at once after a pause, at least one; and as many times the mean command's bytes, which is
+    /// `bytes_per_second` by `iops`, or 4,096 where commands are not limited.
     pub burst: u32,
 }
 

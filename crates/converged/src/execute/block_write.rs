@@ -100,7 +100,7 @@ fn deallocate<M: Media>(
 ) -> Result<Outcome, Stall> {
     let end = KeyHash::of_block(extent.namespace, Lba(extent.size - 1));
     let first = KeyHash::of_block(extent.namespace, Lba(0));
-    let doomed = existing(utl, extent.namespace, spans, walk.from);
+    let doomed = next_removals(utl, extent.namespace, spans, walk.from);
     if doomed.is_empty() {
         // What was not there may have been removed by something that is not durable yet.
         walk.seen = walk.seen.max(utl.last_removal);
@@ -127,16 +127,33 @@ fn deallocate<M: Media>(
     Err(Stall::Pages(Vec::new()))
 }
 
-/// The next blocks of these spans that exist, as many as go in one batch.
-fn existing<M: Media>(
+/// Whether a removal may leave out what is absent already. What made it absent may still be lost to a power cut while this
+/// removal is not: then the removal says it itself.
+fn absent_for_good<M: Media>(utl: &Utl<M>) -> bool {
+    utl.last_removal <= utl.commit.durable
+}
+
+/// The next blocks of these spans that must be removed, as many as go in one batch: those that exist, or of a removal that
+/// fits one batch all, as long as their absence is not durable.
+fn next_removals<M: Media>(
     utl: &Utl<M>,
     namespace: NamespaceId,
     spans: &[Span],
     from: Option<KeyHash>,
 ) -> Vec<KeyHash> {
     let mut doomed = Vec::new();
+    let first = |span: &Span| span.first.max(from.unwrap_or(span.first));
+    if !absent_for_good(utl) {
+        let blocks = spans.iter().map(|span| (span.last.0 + 1).saturating_sub(first(span).0));
+        let fits = blocks.fold(0, u64::saturating_add) <= DEALLOCATE_BATCH_MAX as u64;
+        let all = spans.iter().flat_map(|span| (first(span).0..=span.last.0).map(KeyHash));
+        doomed.extend(all.take_while(|_| fits));
+    }
+    if !doomed.is_empty() {
+        return doomed;
+    }
     for span in spans {
-        let mut next = span.first.max(from.unwrap_or(span.first));
+        let mut next = first(span);
         while doomed.len() < DEALLOCATE_BATCH_MAX {
             let found = utl.index.next(next).filter(|(_, entry)| entry.namespace == namespace);
             let Some((place, _)) = found.filter(|(place, _)| *place <= span.last) else {
@@ -165,12 +182,12 @@ fn copy<M: Media>(
     if !status.is_success() {
         return Ok(Outcome::status(status, walk.seen));
     }
-    let bytes = extent.format.bytes();
+    let (bytes, for_good) = (extent.format.bytes(), absent_for_good(utl));
     // Zeroes need no record; a block that holds something else gives it up.
     let blocks = (destination.0..).map(Lba).zip(walk.bytes.chunks_exact(bytes));
     let blocks: Vec<(Lba, Option<&[u8]>)> = blocks
         .map(|(lba, block)| (lba, block.iter().any(|byte| *byte != 0).then_some(block)))
-        .filter(|(lba, block)| block.is_some() || extent.entry(utl, *lba).is_some())
+        .filter(|(lba, block)| block.is_some() || !for_good || extent.entry(utl, *lba).is_some())
         .collect();
     let written = blocks.iter().filter(|(_, block)| block.is_some()).count();
     let counts = (written, blocks.len() - written);

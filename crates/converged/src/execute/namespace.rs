@@ -120,8 +120,11 @@ fn plan<M: Media>(utl: &Utl<M>, number: NamespaceId, change: &NamespaceChange) -
             let old = settings()?;
             let namespace = Namespace { size: *size, ..old };
             fits(&namespace)?;
-            let shrinks = *size < old.size && old.kind != NamespaceKind::Kv;
-            let removal = if shrinks { behind(utl, number, *size)? } else { Removal::Nothing };
+            // What a removal took from behind an earlier end may have come back by a power cut.
+            let removal = match old.kind {
+                NamespaceKind::Kv => Removal::Nothing,
+                NamespaceKind::Block(_) => behind(utl, number, old.size.min(*size))?,
+            };
             made(namespace, removal)
         }
         NamespaceChange::Durability(durability) => {

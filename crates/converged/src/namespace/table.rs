@@ -146,6 +146,17 @@ impl Table {
         self.slots.get(namespace.index()).unwrap_or(&Slot::Implicit)
     }
 
+    /// The limits of a namespace that has any.
+    #[inline]
+    pub(crate) fn limits(&self, namespace: NamespaceId) -> Option<NamespaceLimits> {
+        match self.slots.get(namespace.index()) {
+            Some(Slot::Made(made)) if made.limits.iops != 0 || made.limits.bytes_per_second != 0 => {
+                Some(made.limits)
+            }
+            _ => None,
+        }
+    }
+
     /// The format of a block namespace.
     #[inline]
     pub(crate) fn format(&self, namespace: NamespaceId) -> Option<BlockFormat> {

@@ -4,5 +4,6 @@
 
 mod blocks;
 mod host;
+mod limits;
 mod model;
 mod table;
