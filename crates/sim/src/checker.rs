@@ -7,6 +7,7 @@
 //! no value that was never written, no state older than the last durable one; conditions judged on a state that was
 //! possible; sequences grow; listings name what is there.
 
+mod blocks;
 mod judge;
 mod keys;
 mod listing;
@@ -14,6 +15,8 @@ mod settle;
 mod violation;
 mod words;
 
+use blocks::BlockLook;
+pub use blocks::block_key;
 pub use keys::Fingerprint;
 pub use violation::Violation;
 
@@ -44,6 +47,7 @@ enum Kind {
         group: u64,
         keys: Vec<KeyAsked>,
         alone: bool,
+        durable: Durable,
     },
     Read {
         key: Bytes,
@@ -57,6 +61,20 @@ enum Kind {
     List,
     Flush,
     Fence(Sequence),
+    /// Blocks were read, or found to be these.
+    Blocks {
+        start: u64,
+        blocks: BlockLook,
+    },
+}
+
+/// When what was acknowledged must stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Durable {
+    /// As the namespace promises.
+    Promised,
+    /// At once, whatever it promises.
+    AtOnce,
 }
 
 /// A command as the checker remembers it.
@@ -67,6 +85,7 @@ pub struct Asked {
     tick: u64,
     wall: UnixMillis,
     highest_acked: u64,
+    changes_table: bool,
 }
 
 /// Wall time when something was asked and when it was answered.
@@ -96,6 +115,10 @@ pub struct Checker {
     /// Batches that a key was seen to show or to lack since the last recovery.
     shown: BTreeMap<u64, usize>,
     lacked: BTreeMap<u64, usize>,
+    /// The change of the table that is in flight, or was when the power went.
+    change: Option<(NamespaceId, u64)>,
+    /// How long a block is now.
+    block_bytes: usize,
 }
 
 impl Checker {
@@ -112,6 +135,8 @@ impl Checker {
             highest_acked: 0,
             shown: BTreeMap::new(),
             lacked: BTreeMap::new(),
+            change: None,
+            block_bytes: 0,
         };
         checker.certain_group(NamespaceId::FIRST);
         checker
@@ -120,7 +145,8 @@ impl Checker {
     /// Looks at a command before it is submitted. Nothing is remembered until [`Self::accepted`].
     #[must_use]
     pub fn prepare(&self, namespace: NamespaceId, command: &Command, wall: UnixMillis) -> Asked {
-        let write = |keys: Vec<KeyAsked>, alone| Kind::Write { group: 0, keys, alone };
+        let write =
+            |keys: Vec<KeyAsked>, alone| Kind::Write { group: 0, keys, alone, durable: Durable::Promised };
         let store = |key: &Bytes, value: &[u8], condition, expiry| {
             let lifetime = self.lifetime(namespace, key, expiry);
             KeyAsked { key: key.clone(), condition, effect: Effect::Store(Fingerprint::of(value), lifetime) }
@@ -152,9 +178,12 @@ impl Checker {
             Command::List { .. } => Kind::List,
             Command::Flush => Kind::Flush,
             Command::Fence { up_to } => Kind::Fence(*up_to),
-            other => panic!("the checker does not know {other:?} yet"),
+            on_blocks => self.prepare_blocks(namespace, on_blocks),
         };
-        Asked { namespace, kind, tick: 0, wall, highest_acked: 0 }
+        {
+            let changes_table = matches!(command, Command::Namespace(_));
+            Asked { namespace, kind, tick: 0, wall, highest_acked: 0, changes_table }
+        }
     }
 
     /// The device accepted the command under this token; tokens grow.
@@ -179,6 +208,9 @@ impl Checker {
                 writes: keys.len(),
             };
             self.groups.insert(*group, record);
+            if asked.changes_table {
+                self.change = Some((namespace, *group));
+            }
             for asked in keys.iter() {
                 let write = Write {
                     group: *group,
@@ -219,8 +251,9 @@ impl Checker {
         self.tick += 1;
         let when = Interval { asked: asked.tick, wall_asked: asked.wall, wall_answered: wall };
         match &asked.kind {
-            Kind::Write { group, keys, alone } => {
+            Kind::Write { group, keys, alone, .. } => {
                 self.write_completed((&asked, *group, keys), completion, now, when)?;
+                self.change = self.change.filter(|_| !asked.changes_table);
                 if *alone && completion.status.is_success() {
                     self.learn_sequence(asked.namespace, &keys[0].key, *group, completion.sequence);
                     self.check_replaced(asked.namespace, &keys[0].key)?;
@@ -242,6 +275,9 @@ impl Checker {
                 group.acked_at.is_some() && group.done.is_some_and(|done| done < asked.tick)
             }),
             Kind::Fence(up_to) => self.fence_completed(asked.namespace, *up_to),
+            Kind::Blocks { start, blocks } => {
+                self.blocks_completed((asked.namespace, *start, blocks), completion, when)?;
+            }
         }
         Ok(())
     }

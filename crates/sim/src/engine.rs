@@ -8,6 +8,7 @@ mod converged;
 use crate::media::SimMedia;
 use headwater_converged::command::{Command, Completion, NamespaceId, SubmitError};
 use headwater_converged::device::DeviceConfig;
+use headwater_converged::namespace::Namespace;
 use headwater_host::clock::{Nanos, UnixMillis};
 
 /// When a device is opened.
@@ -38,6 +39,12 @@ pub trait Engine: Sized {
 
     /// Takes the next completion.
     fn next_completion(&mut self) -> Option<Completion>;
+
+    /// What it says that a namespace is. A device without a table of namespaces has none but key spaces.
+    fn namespace(&self, namespace: NamespaceId) -> Option<Namespace> {
+        let _ = namespace;
+        None
+    }
 
     /// Asks for what only an operator asks for: a checkpoint, say. Nothing by default.
     fn nudge(&mut self) {}

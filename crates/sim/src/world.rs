@@ -5,9 +5,10 @@
 //! fault. Invariant: nothing here reads a clock or any random source but the seed.
 
 mod config;
+mod disk;
 mod report;
 
-pub use config::WorldConfig;
+pub use config::{BLOCK_SEEDS, DiskConfig, WorldConfig};
 pub use report::{Cause, Failure, Report};
 
 use crate::checker::{Asked, Checker, Fingerprint, WallSpan};
@@ -17,6 +18,8 @@ use crate::media::{SimMedia, Wreck};
 use crate::timeline::SlowDie;
 use crate::workload::Workload;
 use bytes::Bytes;
+use config::DISK;
+use disk::Disk;
 use headwater_converged::command::{Command, Completion, ListPosition, NamespaceId, Release, SubmitError};
 use headwater_converged::limits::LIST_KEYS_MAX;
 use headwater_host::clock::{Nanos, UnixMillis};
@@ -29,7 +32,12 @@ const WALL_START: u64 = 1_700_000_000_000;
 const IDLE_POLLS_MAX: u32 = 100_000;
 
 /// What a device may answer when its medium has lost power; with the power on nothing explains them.
-const FAILURES: &[Status] = &[Status::INTERNAL_ERROR, Status::UNRECOVERED_ERROR, Status::DATA_TRANSFER_ERROR];
+const FAILURES: &[Status] = &[
+    Status::INTERNAL_ERROR,
+    Status::UNRECOVERED_ERROR,
+    Status::UNRECOVERED_READ_ERROR,
+    Status::DATA_TRANSFER_ERROR,
+];
 
 /// Takes the lines of a verbose run.
 pub type Sink<'a> = &'a mut dyn FnMut(&str);
@@ -57,6 +65,7 @@ pub struct World<'a, E> {
     rng: fastrand::Rng,
     checker: Checker,
     workload: Workload,
+    disk: Option<Disk>,
     sink: Option<Sink<'a>>,
     first_cut: Option<Cut>,
     now: Nanos,
@@ -88,6 +97,7 @@ impl<'a, E: Engine> World<'a, E> {
             seed,
             checker: Checker::new(&config.device.durability),
             workload: Workload::new(rng.u64(..), config.workload.clone()),
+            disk: config.disk.map(Disk::new),
             config,
             rng,
             sink: None,
@@ -205,6 +215,16 @@ impl<'a, E: Engine> World<'a, E> {
             let wanted = self.rng.usize(0..=self.config.depth);
             while left > 0 && self.checker.in_flight() < wanted {
                 left -= 1;
+                if let Some(command) = self.next_on_disk() {
+                    let changes = matches!(command, Command::Namespace(_));
+                    if changes && self.drain(engine, wreck)? == Power::Gone {
+                        return Ok(());
+                    }
+                    if self.ask(engine, DISK, command)?.is_none() {
+                        break;
+                    }
+                    continue;
+                }
                 let wall = self.wall();
                 let checker = &self.checker;
                 let known = |namespace, key: &[u8]| checker.known_sequence(namespace, key);
@@ -241,7 +261,14 @@ impl<'a, E: Engine> World<'a, E> {
 
     /// Looks at every key that was ever used and at the listings, before anything new is asked.
     fn settle(&mut self, engine: &mut E, wreck: &Wreck) -> Result<Power, Cause> {
+        self.settle_table(engine)?;
         for (namespace, key) in self.checker.keys() {
+            if self.disk.is_some() && namespace == DISK {
+                if self.settle_block(engine, wreck, &key)? == Power::Gone {
+                    return Ok(Power::Gone);
+                }
+                continue;
+            }
             let retrieve = Command::Retrieve {
                 key: key.clone(),
                 sink: Vec::new().into(),
@@ -318,8 +345,12 @@ impl<'a, E: Engine> World<'a, E> {
         let token = self.next_token;
         let asked: Asked = self.checker.prepare(namespace, &command, self.wall());
         self.tell(|| format!("{token} {namespace} asks {}", asked.words()));
+        let asked_of = if let Command::Namespace(change) = &command { Some(change.clone()) } else { None };
         match engine.submit(namespace, token, command) {
             Ok(()) => {
+                if let Some(disk) = &mut self.disk {
+                    disk.accepted(token, &asked_of);
+                }
                 self.next_token += 1;
                 self.report.commands += 1;
                 self.checker.accepted(token, asked)?;
@@ -386,6 +417,9 @@ impl<'a, E: Engine> World<'a, E> {
         if wreck.is_dead() && FAILURES.contains(&completion.status) {
             self.checker.failed(completion.token)?;
         } else {
+            if let Some(disk) = &mut self.disk {
+                disk.completed(&completion);
+            }
             self.checker.completed(&completion, self.now, wall)?;
         }
         self.answers.clear();

@@ -11,7 +11,7 @@ use headwater_sim::flash::Addressing;
 use headwater_sim::media::SimMedia;
 use headwater_sim::presets::{FEMU, FILE};
 use headwater_sim::replay::replay;
-use headwater_sim::world::{World, WorldConfig};
+use headwater_sim::world::{BLOCK_SEEDS, World, WorldConfig};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,6 +66,24 @@ fn acked_writes_survive_power_cuts_in_every_world() {
     let [commands, cuts, in_recovery] = [commands, cuts, in_recovery].map(AtomicU64::into_inner);
     let spent = clock.now();
     println!("{seeds} seeds: {commands} commands, {cuts} cuts, {in_recovery} in recovery, {spent}");
+    assert!(cuts >= seeds, "{cuts} cuts in {seeds} seeds");
+}
+
+/// The same with a block namespace beside the keys, its writes of many blocks, and changes of the table.
+#[test]
+fn acked_blocks_and_namespaces_survive_power_cuts_in_every_world() {
+    let first = number("HEADWATER_SIM_FIRST", 0) + BLOCK_SEEDS;
+    let seeds = number("HEADWATER_SIM_SEEDS", 1_500);
+    let clock = Clock::start();
+    let [commands, cuts] = [const { AtomicU64::new(0) }; 2];
+    on_all_cores(first..first + seeds, |seed| {
+        let report = replay(seed, None).map_err(|failure| failure.to_string())?;
+        commands.fetch_add(report.commands, Ordering::Relaxed);
+        cuts.fetch_add(u64::from(report.cuts), Ordering::Relaxed);
+        Ok(())
+    });
+    let [commands, cuts] = [commands, cuts].map(AtomicU64::into_inner);
+    println!("{seeds} seeds with blocks: {commands} commands, {cuts} cuts, {}", clock.now());
     assert!(cuts >= seeds, "{cuts} cuts in {seeds} seeds");
 }
 

@@ -26,13 +26,13 @@ impl Checker {
             let before = asked.highest_acked;
             let sequence = completion.sequence.0;
             // Deletes of a batch may find nothing to delete; such a batch tells what it saw.
-            let wrote = keys.len() == 1 || keys.iter().any(|one| matches!(one.effect, Effect::Store(..)));
+            let wrote = asked.is_alone() || keys.iter().any(|one| matches!(one.effect, Effect::Store(..)));
             if wrote && sequence != 0 && sequence <= before {
                 let token = completion.token;
                 return Err(Violation::SequenceWentBack { token, sequence, before });
             }
             self.highest_acked = self.highest_acked.max(sequence);
-            let kept = self.spaces[namespace.index()].durability == Durability::Always;
+            let kept = self.spaces[namespace.index()].durability == Durability::Always || asked.is_durable();
             if let Some(group) = self.groups.get_mut(&group) {
                 group.done = group.done.or(Some(self.tick));
                 group.acked_at = Some(now);
@@ -156,6 +156,16 @@ impl Checker {
             },
             _ => return Err(unexpected(completion)),
         };
+        self.judge_seen((namespace, key, release), seen, when)
+    }
+
+    /// Whether the key could be seen like this, and what follows from it.
+    pub(super) fn judge_seen(
+        &mut self,
+        (namespace, key, release): (NamespaceId, &Bytes, Release),
+        seen: Seen,
+        when: Interval,
+    ) -> Result<(), Violation> {
         let history = self.key(namespace, key).clone();
         let places = history.explanations(&self.groups, seen, when);
         if places.is_empty() {
@@ -200,6 +210,7 @@ impl Checker {
         let saw = match seen {
             Seen::Absent => "nothing is there".to_owned(),
             Seen::Something => "something is there".to_owned(),
+            Seen::Content(value) => format!("found {} bytes", value.bytes),
             Seen::Present { bytes, sequence, expiry_ms, .. } => {
                 format!("found {bytes} bytes (sequence {sequence}, expiry {expiry_ms})")
             }

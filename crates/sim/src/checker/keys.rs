@@ -83,6 +83,8 @@ pub(super) enum Seen {
         sequence: u64,
         expiry_ms: u64,
     },
+    /// This value, whichever record it came from.
+    Content(Fingerprint),
     /// Something is there, nothing more is known.
     Something,
 }
@@ -135,6 +137,7 @@ impl KeyHistory {
             Seen::Present { bytes, hash, .. } => {
                 value.bytes == bytes && hash.is_none_or(|hash| hash == value.hash)
             }
+            Seen::Content(seen) => *value == seen,
             Seen::Absent | Seen::Something => true,
         };
         self.past.iter().any(was) || self.writes.iter().any(|write| explains(write, seen, any_time))
@@ -218,6 +221,9 @@ fn explains(write: &Write, seen: Seen, when: Interval) -> bool {
             Lifetime::Inherited(known) => known != Some(0),
         },
         (Effect::Store(_, lifetime), Seen::Something) => outlives(lifetime, when.wall_asked),
+        (Effect::Store(value, lifetime), Seen::Content(seen)) => {
+            value == seen && outlives(lifetime, when.wall_asked)
+        }
         (Effect::Store(value, lifetime), Seen::Present { bytes, hash, sequence, expiry_ms }) => {
             value.bytes == bytes
                 && hash.is_none_or(|hash| hash == value.hash)

@@ -23,6 +23,7 @@ impl Asked {
             Kind::List => "list".to_owned(),
             Kind::Flush => "flush".to_owned(),
             Kind::Fence(up_to) => format!("fence {}", up_to.0),
+            Kind::Blocks { start, .. } => format!("look at blocks from {start}"),
         }
     }
 }

@@ -4,6 +4,7 @@ use super::{BootTime, Engine};
 use crate::media::SimMedia;
 use headwater_converged::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
 use headwater_converged::device::{Device, DeviceConfig, Start};
+use headwater_converged::namespace::Namespace;
 use headwater_host::clock::{Nanos, UnixMillis};
 
 /// The one face of a simulated device.
@@ -25,6 +26,10 @@ impl Engine for Device<SimMedia> {
 
     fn next_completion(&mut self) -> Option<Completion> {
         Device::next_completion(self, FACE)
+    }
+
+    fn namespace(&self, namespace: NamespaceId) -> Option<Namespace> {
+        Device::namespace(self, namespace)
     }
 
     fn nudge(&mut self) {

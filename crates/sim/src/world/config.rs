@@ -6,7 +6,9 @@ use crate::flash::Addressing;
 use crate::media::SimMediaConfig;
 use crate::presets::{FILE, TimingPreset};
 use crate::workload::{Shares, WorkloadConfig};
+use headwater_converged::command::NamespaceId;
 use headwater_converged::device::{DeviceConfig, Durability, VictimPolicy};
+use headwater_converged::namespace::BlockFormat;
 use headwater_host::clock::Nanos;
 
 /// How a world is set up.
@@ -18,6 +20,8 @@ pub struct WorldConfig {
     pub device: DeviceConfig,
     /// What is asked.
     pub workload: WorkloadConfig,
+    /// A block namespace beside the keys, if there is one.
+    pub disk: Option<DiskConfig>,
     /// Most commands in flight.
     pub depth: usize,
     /// Boots that end in a power cut.
@@ -27,6 +31,23 @@ pub struct WorldConfig {
     /// Most cut points of one boot, counted from where the cut is armed.
     pub points_max: u64,
 }
+
+/// The number of the block namespace: the lowest that nobody uses when it is made.
+pub(super) const DISK: NamespaceId = NamespaceId(2);
+
+/// The block namespace of a world.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskConfig {
+    /// Its format to begin with.
+    pub format: BlockFormat,
+    /// Blocks that are used.
+    pub blocks: u32,
+    /// One command in so many changes the table of namespaces.
+    pub changes_every: u32,
+}
+
+/// Seeds from here on make worlds with a block namespace; those below never do, so that they stay what they were.
+pub const BLOCK_SEEDS: u64 = 1 << 32;
 
 /// Presets that short runs draw from: with and without a volatile cache, fast and slow.
 const DRAWN: &[&str] = &["instant", "femu", "file", "file", "970-pro", "z-nand", "tlc"];
@@ -53,7 +74,7 @@ impl WorldConfig {
         };
         device.durability[1] = Durability::Interval(Nanos::from_millis(rng.u64(1..=20)));
         device.durability[2] = Durability::OnFlush;
-        let workload = WorkloadConfig {
+        let mut workload = WorkloadConfig {
             namespaces: rng.u8(1..=3),
             keys: rng.u32(4..=48),
             value_bytes_max: [200, 4_000, 12_000][rng.usize(0..3)],
@@ -64,10 +85,22 @@ impl WorldConfig {
             // Keys that share a hash must still be told apart.
             device.hash_bits = rng.u32(3..=8);
         }
+        let mut disk = None;
+        if seed >= BLOCK_SEEDS {
+            let modes = [Durability::Always, device.durability[1], Durability::OnFlush];
+            device.durability[DISK.index()] = modes[rng.usize(0..3)];
+            workload.namespaces = 1;
+            disk = Some(DiskConfig {
+                format: BlockFormat::ALL[rng.usize(0..2)],
+                blocks: rng.u32(4..=48),
+                changes_every: [20, 100, 1_000][rng.usize(0..3)],
+            });
+        }
         Self {
             media,
             device,
             workload,
+            disk,
             depth: [1, 4, 16, 64][rng.usize(0..4)],
             rounds: rng.u32(2..=5),
             commands_max: 1 << rng.u32(4..=9),

@@ -47,6 +47,14 @@ pub enum Cause {
         /// Commands in flight.
         in_flight: usize,
     },
+    /// The table of namespaces says what it never said, or something older than what was acknowledged.
+    #[error("the table of namespaces has {seen}, but should have {expected}")]
+    Table {
+        /// What it has.
+        seen: String,
+        /// What it might have.
+        expected: String,
+    },
     /// The device is gone and kept its medium.
     #[error("the medium did not come back from a device that was dropped")]
     MediumLost,

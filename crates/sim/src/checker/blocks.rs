@@ -1,0 +1,196 @@
+//! Blocks, to the checker: each is a key of its own, and zeroes are its absence.
+//!
+//! In: commands on blocks and changes of the table, with their completions. Out: the same model that keys have, so that every
+//! rule for keys holds for blocks: what was acknowledged stays, what was removed does not come back, a write of many blocks
+//! is there as a whole or not at all. Invariant: a change that takes every block away is one group, however many there are.
+
+use super::Asked;
+use super::keys::{Effect, Interval, Lifetime, Seen};
+use super::{Checker, Durable, Fingerprint, KeyAsked, Kind, Violation, WallSpan, payload_bytes, unexpected};
+use bytes::Bytes;
+use headwater_converged::command::{Command, Completion, Condition, Fua, LbaRange, NamespaceId, Release};
+use headwater_converged::namespace::NamespaceChange;
+use headwater_nvme::spec::status::Status;
+
+/// What was asked of a run of blocks.
+#[derive(Clone, Debug)]
+pub(super) enum BlockLook {
+    /// Their bytes.
+    Read { blocks: u32 },
+    /// Whether they are these; `None` for zeroes.
+    Compare { values: Vec<Option<Fingerprint>> },
+    /// Whether they can be read.
+    Verify,
+}
+
+/// The key by which the checker knows a block.
+#[must_use]
+pub fn block_key(lba: u64) -> Bytes {
+    Bytes::copy_from_slice(&lba.to_be_bytes())
+}
+
+/// The block of such a key.
+fn lba_of(key: &Bytes) -> u64 {
+    key.as_ref().try_into().map_or(u64::MAX, u64::from_be_bytes)
+}
+
+/// A block's value; `None` for zeroes.
+fn value_of(block: &[u8]) -> Option<Fingerprint> {
+    block.iter().any(|byte| *byte != 0).then(|| Fingerprint::of(block))
+}
+
+fn delete(key: Bytes) -> KeyAsked {
+    KeyAsked { key, condition: Condition::Always, effect: Effect::Delete }
+}
+
+impl Asked {
+    /// Whether it writes one key, and says its sequence.
+    pub(super) fn is_alone(&self) -> bool {
+        matches!(self.kind, Kind::Write { alone: true, .. })
+    }
+
+    /// Whether it is durable once it is acknowledged, whatever its namespace promises.
+    pub(super) fn is_durable(&self) -> bool {
+        matches!(self.kind, Kind::Write { durable: Durable::AtOnce, .. })
+    }
+}
+
+impl Checker {
+    /// Tells the checker how long a block is from now on; 0 while there is no block namespace.
+    pub fn set_block_bytes(&mut self, bytes: usize) {
+        self.block_bytes = bytes;
+    }
+
+    pub(super) fn prepare_blocks(&self, namespace: NamespaceId, command: &Command) -> Kind {
+        let block_bytes = self.block_bytes.max(1);
+        let forced = |fua: &Fua| if *fua == Fua::Yes { Durable::AtOnce } else { Durable::Promised };
+        let write = |keys: Vec<KeyAsked>, durable| {
+            let alone = matches!(&keys[..], [KeyAsked { effect: Effect::Store(..), .. }]);
+            Kind::Write { group: 0, keys, alone, durable }
+        };
+        match command {
+            Command::Write { start, data, fua } => {
+                let blocks = (start.0..).zip(payload_bytes(data).chunks(block_bytes));
+                let keys = blocks.map(|(lba, block)| {
+                    let effect = match value_of(block) {
+                        Some(value) => Effect::Store(value, Lifetime::Until(0)),
+                        None => Effect::Delete,
+                    };
+                    KeyAsked { key: block_key(lba), condition: Condition::Always, effect }
+                });
+                write(keys.collect(), forced(fua))
+            }
+            Command::Deallocate { ranges, fua } => {
+                let blocks = |range: &LbaRange| range.start.0..range.start.0 + u64::from(range.blocks);
+                let mut blocks: Vec<u64> = ranges.iter().flat_map(blocks).collect();
+                blocks.sort_unstable();
+                blocks.dedup();
+                write(blocks.into_iter().map(|lba| delete(block_key(lba))).collect(), forced(fua))
+            }
+            Command::Namespace(change) => {
+                let end = match change {
+                    NamespaceChange::Delete | NamespaceChange::Format(_) => 0,
+                    NamespaceChange::Resize(size) => *size,
+                    _ => u64::MAX,
+                };
+                let keys = self.space(namespace).into_iter().flat_map(|space| space.keys.keys());
+                let gone = keys.filter(|key| lba_of(key) >= end).map(|key| delete(key.clone()));
+                write(gone.collect(), Durable::AtOnce)
+            }
+            Command::Read { range, .. } => {
+                Kind::Blocks { start: range.start.0, blocks: BlockLook::Read { blocks: range.blocks } }
+            }
+            Command::Verify { range } => Kind::Blocks { start: range.start.0, blocks: BlockLook::Verify },
+            Command::Compare { start, data } => {
+                let values = payload_bytes(data).chunks(block_bytes).map(value_of).collect();
+                Kind::Blocks { start: start.0, blocks: BlockLook::Compare { values } }
+            }
+            other => panic!("the checker does not know {other:?}"),
+        }
+    }
+
+    pub(super) fn blocks_completed(
+        &mut self,
+        (namespace, start, look): (NamespaceId, u64, &BlockLook),
+        completion: &Completion,
+        when: Interval,
+    ) -> Result<(), Violation> {
+        let values: Vec<Option<Fingerprint>> = match (look, completion.status) {
+            (BlockLook::Compare { .. }, Status::COMPARE_FAILURE) | (BlockLook::Verify, Status::SUCCESS) => {
+                return Ok(());
+            }
+            (_, status) if !status.is_success() => return Err(unexpected(completion)),
+            (BlockLook::Read { blocks: 1 }, _) => {
+                let one = as_key(completion);
+                let hash = Fingerprint::of(&one.sink).hash;
+                let key = (namespace, &block_key(start), Release::WhenDurable);
+                return self.read_completed(key, &one, Some(hash), when);
+            }
+            (BlockLook::Read { blocks }, _) => {
+                let values: Vec<_> = completion.sink.chunks(self.block_bytes.max(1)).map(value_of).collect();
+                if values.len() != *blocks as usize {
+                    return Err(unexpected(completion));
+                }
+                values
+            }
+            (BlockLook::Compare { values }, _) => values.clone(),
+            (BlockLook::Verify, _) => return Ok(()),
+        };
+        for (lba, value) in (start..).zip(values) {
+            let seen = value.map_or(Seen::Absent, Seen::Content);
+            self.judge_seen((namespace, &block_key(lba), Release::WhenDurable), seen, when)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::settle`], for a read of one block.
+    ///
+    /// # Errors
+    /// The promise that what was seen breaks.
+    pub fn settle_block(
+        &mut self,
+        namespace: NamespaceId,
+        lba: u64,
+        completion: &Completion,
+        wall: WallSpan,
+    ) -> Result<(), Violation> {
+        self.settle(namespace, &block_key(lba), &as_key(completion), wall)
+    }
+
+    /// After a recovery: whether the change of the table that was in flight when the power went is in force.
+    pub fn change_settled(&mut self, happened: bool) {
+        let Some((namespace, id)) = self.change.take() else { return };
+        if happened {
+            self.tick += 1;
+            if let Some(group) = self.groups.get_mut(&id) {
+                (group.done, group.certain, group.kept) = (Some(self.tick), true, true);
+            }
+        } else {
+            let keys: Vec<KeyAsked> = self
+                .space(namespace)
+                .into_iter()
+                .flat_map(|space| space.keys.keys().map(|key| delete(key.clone())))
+                .collect();
+            self.take_back(namespace, id, &keys);
+        }
+    }
+
+    /// Blocks that were ever used.
+    #[must_use]
+    pub fn block_of(key: &Bytes) -> u64 {
+        lba_of(key)
+    }
+}
+
+/// A read of one block as a retrieve of one key.
+fn as_key(completion: &Completion) -> Completion {
+    let mut one = Completion::new(completion.token, completion.status);
+    one.sequence = completion.sequence;
+    if completion.status.is_success() && completion.sink.iter().all(|byte| *byte == 0) {
+        one.status = Status::KEY_DOES_NOT_EXIST;
+    } else {
+        one.value_bytes = completion.value_bytes;
+        one.sink.clone_from(&completion.sink);
+    }
+    one
+}

@@ -1,0 +1,206 @@
+//! The block namespace of a world: what is asked of it, and what the table of namespaces may say of it.
+//!
+//! In: random numbers, completions, and what the device says after each start. Out: commands on blocks, changes of the table
+//! one at a time, or [`Cause::Table`]. Invariant: while a change is in flight nothing is asked of the blocks, so that a power
+//! cut leaves the namespace as it was before the change or as it is after it, with its blocks to match.
+
+use super::config::{DISK, DiskConfig};
+use super::{Cause, Power, World};
+use crate::checker::{Checker, WallSpan};
+use crate::engine::Engine;
+use crate::media::Wreck;
+use bytes::Bytes;
+use headwater_converged::command::{Command, Completion, Fua, Lba, LbaRange};
+use headwater_converged::namespace::{
+    BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits,
+};
+
+/// What is known of it.
+#[derive(Debug)]
+pub(super) struct Disk {
+    config: DiskConfig,
+    /// As it was last acknowledged, or seen after a start.
+    now: Option<Namespace>,
+    /// The change in flight, and what comes of it.
+    changing: Option<(u64, Option<Namespace>)>,
+    changes: u32,
+}
+
+impl Disk {
+    pub(super) fn new(config: DiskConfig) -> Self {
+        Self { config, now: None, changing: None, changes: 0 }
+    }
+
+    /// A command was accepted.
+    pub(super) fn accepted(&mut self, token: u64, change: &Option<NamespaceChange>) {
+        if let Some(change) = change {
+            self.changing = Some((token, self.after(change)));
+        }
+    }
+
+    /// A completion came. A change that was refused, because the medium is full, changed nothing.
+    pub(super) fn completed(&mut self, completion: &Completion) {
+        if let Some((token, after)) = self.changing
+            && token == completion.token
+        {
+            self.changing = None;
+            if completion.status.is_success() {
+                self.now = after;
+            }
+        }
+    }
+
+    /// What the namespace is after a change.
+    fn after(&self, change: &NamespaceChange) -> Option<Namespace> {
+        let made = self.now.unwrap_or(Namespace::IMPLICIT);
+        match change {
+            NamespaceChange::Create(namespace) => Some(*namespace),
+            NamespaceChange::Delete => None,
+            NamespaceChange::Resize(size) => Some(Namespace { size: *size, ..made }),
+            NamespaceChange::Format(kind) => {
+                let bytes = |kind: NamespaceKind| match kind {
+                    NamespaceKind::Kv => 1,
+                    NamespaceKind::Block(format) => format.bytes() as u64,
+                };
+                Some(Namespace { kind: *kind, size: made.size * bytes(made.kind) / bytes(*kind), ..made })
+            }
+            NamespaceChange::Durability(durability) => Some(Namespace { durability: *durability, ..made }),
+            NamespaceChange::Limits(limits) => Some(Namespace { limits: *limits, ..made }),
+            NamespaceChange::MissingKey(missing_key) => Some(Namespace { missing_key: *missing_key, ..made }),
+        }
+    }
+
+    fn block_bytes(&self) -> usize {
+        match self.now.map(|namespace| namespace.kind) {
+            Some(NamespaceKind::Block(format)) => format.bytes(),
+            _ => 0,
+        }
+    }
+
+    /// The next change: the first is always to make it.
+    fn change(&mut self, rng: &mut fastrand::Rng) -> NamespaceChange {
+        self.changes += 1;
+        let Some(made) = self.now else {
+            let format = self.config.format;
+            // Sizes are of the larger format's blocks, so that a format keeps them exact.
+            let larger = (BlockFormat::B4096.bytes() / format.bytes()) as u64;
+            let mut uuid = [0; 16];
+            uuid[..4].copy_from_slice(&self.changes.to_le_bytes());
+            return NamespaceChange::Create(Namespace {
+                kind: NamespaceKind::Block(format),
+                size: u64::from(self.config.blocks) * larger,
+                uuid,
+                ..Namespace::IMPLICIT
+            });
+        };
+        match rng.u8(0..8) {
+            0 => NamespaceChange::Delete,
+            1..=3 => {
+                let other = if made.kind == NamespaceKind::Block(BlockFormat::B512) {
+                    BlockFormat::B4096
+                } else {
+                    BlockFormat::B512
+                };
+                NamespaceChange::Format(NamespaceKind::Block(other))
+            }
+            // A burst alone limits nothing; it only shows that the change was made.
+            4 => NamespaceChange::Limits(NamespaceLimits { burst: self.changes, ..made.limits }),
+            _ => NamespaceChange::Resize(8 * rng.u64(1..=u64::from(self.config.blocks))),
+        }
+    }
+
+    /// The next command on blocks.
+    fn command(&self, rng: &mut fastrand::Rng) -> Option<Command> {
+        let size = self.now?.size.min(u64::from(self.config.blocks));
+        let blocks = if rng.bool() { 1 } else { rng.u64(1..=size.min(8)) };
+        let start = rng.u64(0..=size - blocks);
+        let range = LbaRange { start: Lba(start), blocks: u32::try_from(blocks).unwrap_or(1) };
+        let fua = if rng.u8(0..6) == 0 { Fua::Yes } else { Fua::No };
+        Some(match rng.u8(0..40) {
+            0..=17 => Command::Write { start: Lba(start), data: self.data(rng, range.blocks).into(), fua },
+            18..=22 => {
+                let other = LbaRange { start: Lba(rng.u64(0..size)), blocks: 1 };
+                let ranges = if rng.bool() { vec![range] } else { vec![range, other] };
+                Command::Deallocate { ranges, fua }
+            }
+            23 => {
+                let all = LbaRange { start: Lba(0), blocks: u32::try_from(self.now?.size).unwrap_or(1) };
+                Command::Deallocate { ranges: vec![all], fua }
+            }
+            24 => Command::Compare { start: Lba(start), data: self.data(rng, range.blocks).into() },
+            25 => {
+                let zeroes = vec![0; range.blocks as usize * self.block_bytes()];
+                Command::Compare { start: Lba(start), data: zeroes.into() }
+            }
+            26 => Command::Verify { range },
+            27 | 28 => Command::Flush,
+            _ => Command::Read { range, sink: Vec::new().into() },
+        })
+    }
+
+    fn data(&self, rng: &mut fastrand::Rng, blocks: u32) -> Vec<u8> {
+        let mut data = vec![0; blocks as usize * self.block_bytes()];
+        rng.fill(&mut data);
+        data
+    }
+}
+
+impl<E: Engine> World<'_, E> {
+    /// What is asked of the block namespace next; `None` when a key's turn has come.
+    pub(super) fn next_on_disk(&mut self) -> Option<Command> {
+        let disk = self.disk.as_mut()?;
+        if disk.changing.is_some() || self.rng.u8(0..3) == 0 {
+            return None;
+        }
+        self.checker.set_block_bytes(disk.block_bytes());
+        if disk.now.is_none() || self.rng.u32(0..disk.config.changes_every) == 0 {
+            return Some(Command::Namespace(disk.change(&mut self.rng)));
+        }
+        disk.command(&mut self.rng)
+    }
+
+    /// After a start: the table says what was acknowledged, or what was in flight when the power went.
+    pub(super) fn settle_table(&mut self, engine: &E) -> Result<(), Cause> {
+        let Some(disk) = &mut self.disk else {
+            return Ok(());
+        };
+        let seen = engine.namespace(DISK);
+        let changing = disk.changing.take();
+        let happened = changing.is_some_and(|(_, after)| after == seen);
+        if seen != disk.now && !happened {
+            return Err(Cause::Table {
+                seen: format!("{seen:?}"),
+                expected: format!("{:?} or {changing:?}", disk.now),
+            });
+        }
+        // A change that changed nothing to be seen may have happened or not.
+        if changing.is_none_or(|(_, after)| after != disk.now) {
+            self.checker.change_settled(happened);
+        }
+        disk.now = seen;
+        self.checker.set_block_bytes(disk.block_bytes());
+        Ok(())
+    }
+
+    /// After a start: looks at one block that was ever used.
+    pub(super) fn settle_block(
+        &mut self,
+        engine: &mut E,
+        wreck: &Wreck,
+        key: &Bytes,
+    ) -> Result<Power, Cause> {
+        let lba = Checker::block_of(key);
+        let size = self.disk.as_ref().and_then(|disk| disk.now).map_or(0, |namespace| namespace.size);
+        if lba >= size {
+            return Ok(Power::On);
+        }
+        let range = LbaRange { start: Lba(lba), blocks: 1 };
+        let asked = self.wall();
+        let read = Command::Read { range, sink: Vec::new().into() };
+        let Some((completion, answered)) = self.ask_alone(engine, wreck, DISK, read)? else {
+            return Ok(Power::Gone);
+        };
+        self.checker.settle_block(DISK, lba, &completion, WallSpan { asked, answered })?;
+        Ok(Power::On)
+    }
+}
