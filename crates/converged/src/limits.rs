@@ -29,8 +29,6 @@ pub const DEALLOCATE_BATCH_MAX: usize = 8_192;
 pub const LBA_RANGES_MAX: usize = 256;
 /// Keys that one List returns.
 pub const LIST_KEYS_MAX: u32 = 4_096;
-/// Bytes of one List answer of the command set, however large the buffer: its host asks again from the last key.
-pub const LIST_BYTES_MAX: u32 = 1 << 20;
 /// Bytes that one command moves between host and controller (MDTS).
 pub const TRANSFER_BYTES_MAX: u32 = 16 << 20;
 /// Source ranges of one Copy (MSRC, which counts them from 0).

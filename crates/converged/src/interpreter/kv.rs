@@ -4,7 +4,7 @@
 
 use super::{IoOperation, MissingKey};
 use crate::command::Condition;
-use crate::limits::{KEY_BYTES_MAX, LIST_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{KEY_BYTES_MAX, TRANSFER_BYTES_MAX, VALUE_BYTES_MAX};
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::spec::command::SubmissionEntry;
@@ -66,7 +66,8 @@ fn list(entry: &SubmissionEntry) -> Result<IoOperation, Status> {
         0 => None,
         _ => Some(plain_key(entry)?),
     };
-    let bytes = entry.kv_data_bytes().min(LIST_BYTES_MAX);
+    // No answer is longer than what one command may move; its host goes on from the last key.
+    let bytes = entry.kv_data_bytes().min(TRANSFER_BYTES_MAX);
     if usize::try_from(bytes).is_ok_and(|bytes| bytes < LIST_HEADER_BYTES) {
         return Err(Status::INVALID_FIELD);
     }

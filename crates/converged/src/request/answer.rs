@@ -106,15 +106,17 @@ impl Answer {
     }
 }
 
-/// A list on its way.
+/// A list on its way. What goes to client memory is copied there as it comes, so a list keeps no more than one
+/// completion's keys.
 #[derive(Debug)]
 pub struct ListAnswer {
     namespace: NamespaceId,
     encoder: ListEncoder,
-    /// What is left of the client's buffer.
-    bytes_left: usize,
     /// `None` when the bytes go back with the answer.
     into: Option<Segments>,
+    /// Bytes of client memory behind the last key.
+    copied: usize,
+    status: Status,
     from: ListPosition,
 }
 
@@ -126,19 +128,14 @@ impl ListAnswer {
         bytes: u32,
         into: Option<Segments>,
     ) -> Option<Self> {
-        let bytes = usize::try_from(bytes).ok()?;
-        Some(Self {
-            namespace,
-            encoder: ListEncoder::new(bytes)?,
-            bytes_left: bytes - LIST_HEADER_BYTES,
-            into,
-            from,
-        })
+        let encoder = ListEncoder::new(usize::try_from(bytes).ok()?)?;
+        let copied = LIST_HEADER_BYTES;
+        Some(Self { namespace, encoder, into, copied, status: Status::SUCCESS, from })
     }
 
     /// Asks the device for about as many keys as fit.
     pub(super) fn next_command(&self) -> (NamespaceId, Command) {
-        let keys = self.bytes_left / entry_bytes(KV_KEY_BYTES_MAX) + 1;
+        let keys = self.encoder.bytes_left() / entry_bytes(KV_KEY_BYTES_MAX) + 1;
         let command = Command::List {
             from: self.from,
             keys_max: u32::try_from(keys).unwrap_or(LIST_KEYS_MAX).min(LIST_KEYS_MAX),
@@ -151,18 +148,16 @@ impl ListAnswer {
         if !completion.status.is_success() {
             return false;
         }
-        for listed in &completion.keys {
-            // The command set has no words for a longer key.
-            if listed.key.len() > KV_KEY_BYTES_MAX {
-                continue;
+        let room = self.gather(completion);
+        if let Some(into) = &self.into {
+            let keys = self.encoder.take();
+            if into.copy_out(self.copied, &keys) != keys.len() {
+                self.status = Status::DATA_TRANSFER_ERROR;
             }
-            if self.encoder.push(&listed.key).is_err() {
-                return false;
-            }
-            self.bytes_left = self.bytes_left.saturating_sub(entry_bytes(listed.key.len()));
+            self.copied += keys.len();
         }
         match completion.next {
-            Some(next) if self.bytes_left >= entry_bytes(1) => {
+            Some(next) if room && self.status.is_success() => {
                 self.from = next;
                 true
             }
@@ -170,13 +165,28 @@ impl ListAnswer {
         }
     }
 
-    /// Writes the answer to the client's buffer, or hands it over.
+    /// Whether all keys fit, and there is room for one more.
+    fn gather(&mut self, completion: &Completion) -> bool {
+        // The command set has no words for a longer key.
+        let sayable = completion.keys.iter().filter(|listed| listed.key.len() <= KV_KEY_BYTES_MAX);
+        for listed in sayable {
+            if self.encoder.push(&listed.key).is_err() {
+                return false;
+            }
+        }
+        self.encoder.bytes_left() >= entry_bytes(1)
+    }
+
+    /// Writes the count to the client's buffer, or hands all over.
     fn close(self) -> Closed {
-        let bytes = self.encoder.finish();
-        match self.into {
-            None => Closed { result: 0, status: Status::SUCCESS, data: bytes },
-            Some(into) if into.copy_out(0, &bytes) == bytes.len() => Closed::plain(0, Status::SUCCESS),
-            Some(_) => Closed::plain(0, Status::DATA_TRANSFER_ERROR),
+        let Some(into) = self.into else {
+            return Closed { result: 0, status: self.status, data: self.encoder.finish() };
+        };
+        let header = self.encoder.header();
+        if into.copy_out(0, &header) == header.len() {
+            Closed::plain(0, self.status)
+        } else {
+            Closed::plain(0, Status::DATA_TRANSFER_ERROR)
         }
     }
 }

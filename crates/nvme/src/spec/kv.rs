@@ -194,9 +194,10 @@ fn uio_entry(opcode: IoOpcode, namespace: u32, key: DataPointer, value: DataPoin
 /// Invariant: the answer never exceeds the limit it was made with and holds only complete keys.
 #[derive(Debug)]
 pub struct ListEncoder {
+    /// Keys that were not taken yet.
     data: Vec<u8>,
     keys: u32,
-    bytes_max: usize,
+    bytes_left: usize,
 }
 
 /// The key does not fit what is left of the host's buffer; the answer is complete without it.
@@ -215,11 +216,8 @@ impl ListEncoder {
     /// An answer for a host buffer of `bytes_max` bytes, or `None` if not even the count fits.
     #[must_use]
     pub fn new(bytes_max: usize) -> Option<Self> {
-        (bytes_max >= LIST_HEADER_BYTES).then(|| Self {
-            data: vec![0; LIST_HEADER_BYTES],
-            keys: 0,
-            bytes_max,
-        })
+        let bytes_left = bytes_max.checked_sub(LIST_HEADER_BYTES)?;
+        Some(Self { data: Vec::new(), keys: 0, bytes_left })
     }
 
     /// Appends one key.
@@ -227,12 +225,10 @@ impl ListEncoder {
     /// # Errors
     /// [`ListFull`] if the key does not fit whole, or is longer than its 16-bit length field can say.
     pub fn push(&mut self, key: &[u8]) -> Result<(), ListFull> {
-        let full = ListFull { key_bytes: key.len(), bytes_left: self.bytes_max - self.data.len() };
+        let full = ListFull { key_bytes: key.len(), bytes_left: self.bytes_left };
         let length = u16::try_from(key.len()).map_err(|_| full)?;
         let entry_bytes = list_entry_bytes(key.len());
-        if entry_bytes > full.bytes_left {
-            return Err(full);
-        }
+        self.bytes_left = self.bytes_left.checked_sub(entry_bytes).ok_or(full)?;
         let end = self.data.len() + entry_bytes;
         self.data.extend_from_slice(&length.to_le_bytes());
         self.data.extend_from_slice(key);
@@ -247,11 +243,29 @@ impl ListEncoder {
         self.keys
     }
 
-    /// The bytes to copy to the host.
+    /// What is left of the host's buffer.
     #[must_use]
-    pub fn finish(mut self) -> Vec<u8> {
-        self.data[..LIST_HEADER_BYTES].copy_from_slice(&self.keys.to_le_bytes());
-        self.data
+    pub fn bytes_left(&self) -> usize {
+        self.bytes_left
+    }
+
+    /// Takes the keys since the last call, to be copied to the host behind those before; the front of its buffer is for
+    /// [`header`](Self::header).
+    #[must_use]
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.data)
+    }
+
+    /// The bytes in front of all keys.
+    #[must_use]
+    pub fn header(&self) -> [u8; LIST_HEADER_BYTES] {
+        self.keys.to_le_bytes()
+    }
+
+    /// The bytes to copy to the host, if nothing was taken before.
+    #[must_use]
+    pub fn finish(self) -> Vec<u8> {
+        [&self.header()[..], &self.data].concat()
     }
 }
 
@@ -296,6 +310,20 @@ mod tests {
                 4, 0, b'd', b'e', b'f', b'g', 0, 0, // two
             ]
         );
+    }
+
+    #[test]
+    fn a_list_taken_in_pieces_is_the_same_list() {
+        let mut whole = ListEncoder::new(40).unwrap();
+        let mut pieces = ListEncoder::new(40).unwrap();
+        let mut taken = Vec::new();
+        for key in [&b"ab"[..], b"c", b"defg", b"0123456789abcdef", b"no"] {
+            assert_eq!(whole.push(key), pieces.push(key));
+            assert_eq!(whole.bytes_left(), pieces.bytes_left());
+            taken.extend(pieces.take());
+        }
+        assert_eq!(whole.keys(), 4);
+        assert_eq!([&pieces.header()[..], &taken].concat(), whole.finish());
     }
 
     #[test]

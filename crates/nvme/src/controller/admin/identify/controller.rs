@@ -88,10 +88,11 @@ fn describe_admin(page: &mut IdentifyController, config: &ControllerConfig) {
     });
     // Host identifiers of 128 bits.
     page.attributes = U32::new(1);
-    // SGLs without alignment; on fabrics the address is an offset into the capsule or the transport's own.
+    // SGLs without alignment. In host memory with bit buckets, and longer than the data if they like; on fabrics the
+    // address is an offset into the capsule or the transport's own.
     page.sgl = U32::new(match (config.sgl, config.transport) {
         (_, Transport::Fabrics) => 1 | 1 << 20 | 1 << 21,
-        (true, Transport::Pcie) => 1,
+        (true, Transport::Pcie) => 1 | 1 << 16 | 1 << 18,
         (false, Transport::Pcie) => 0,
     });
 }
