@@ -36,7 +36,7 @@ fn range(start: u64, blocks: u32) -> BlockRange {
 
 /// Blocks that differ from each other and from those of other seeds.
 fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|at| u8::try_from((at / 512 * 7 + at) % 241).unwrap() ^ seed).collect()
+    (0..bytes).map(|at| u8::try_from((at / 512 * 7 + at) % 241).expect("below 241") ^ seed).collect()
 }
 
 fn dataset(client: &Client, ranges: &[(u64, u32)]) -> DataPointer {

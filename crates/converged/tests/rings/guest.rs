@@ -17,12 +17,12 @@ fn page(number: u64) -> u64 {
 }
 
 fn place(number: u64) -> usize {
-    usize::try_from(number * 4_096).unwrap()
+    usize::try_from(number * 4_096).expect("a place in a region")
 }
 
 fn guest(bench: &mut Bench) -> Client {
     let client = bench.client(8, QueueKind::Standard);
-    bench.face.set_addresses(client.id, AddressMode::Lists(PageBytes::MIN)).unwrap();
+    bench.face.set_addresses(client.id, AddressMode::Lists(PageBytes::MIN)).expect("a client that is there");
     client
 }
 
@@ -32,7 +32,7 @@ fn with_prps(entry: SubmissionEntry, first: u64, second: u64) -> SubmissionEntry
 
 /// Bytes that differ from page to page and from place to place.
 fn pattern(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|at| u8::try_from((at / 4_096 * 31 + at) % 251).unwrap()).collect()
+    (0..bytes).map(|at| u8::try_from((at / 4_096 * 31 + at) % 251).expect("below 251")).collect()
 }
 
 #[test]
