@@ -46,6 +46,8 @@ pub struct Overrides {
     pub unix: Option<PathBuf>,
     /// Where other processes attach.
     pub attach: Option<AttachPlace>,
+    /// Path of the socket for a vfio-user client.
+    pub vfio_user: Option<PathBuf>,
     /// Bytes of flash.
     pub capacity: Option<Bytes>,
     /// Bytes of device DRAM for pages.
@@ -71,6 +73,8 @@ pub struct Config {
     pub attach: Option<PathBuf>,
     /// Who may attach, beside the node's own user and root.
     pub grants: Vec<Grant>,
+    /// Path of the socket for a vfio-user client.
+    pub vfio_user: Option<PathBuf>,
     /// Bytes of flash; `None` takes what the data directory has, or the default when it is new.
     pub capacity: Option<Bytes>,
     /// Bytes of device DRAM for pages.
@@ -163,6 +167,7 @@ impl Config {
             resp: over.resp.or(from_file.resp).unwrap_or(loopback(RESP_PORT_DEFAULT)),
             metrics: over.metrics.or(from_file.metrics).unwrap_or(loopback(METRICS_PORT_DEFAULT)),
             unix: over.unix.or(from_file.unix),
+            vfio_user: over.vfio_user.or(from_file.vfio_user),
             capacity: over.capacity.or(from_file.capacity),
             memory: over.memory.or(from_file.memory).unwrap_or(MEMORY_DEFAULT),
             durability,

@@ -8,16 +8,19 @@ use crate::attach::{AttachFace, AttachFaces};
 use crate::config::{Bytes, Config, FRAME_BYTES, capacity_for};
 use crate::core_device::CoreDevice;
 use crate::data_dir::DataDir;
-use crate::face::Face;
+use crate::face::{Face, PollCost};
 use crate::metrics::{FaceNumbers, Trace, TraceStage};
 use crate::resp::{RespConfig, RespFace};
 use crate::serve::{Opened, Recovery};
+use crate::vfio_user::VfioUserFace;
+use headwater_converged::administration::identity;
 use headwater_converged::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
 use headwater_converged::device::{Device, DeviceConfig, DeviceStats, Start};
 use headwater_converged::media::file::{FileMedia, FileOptions};
 use headwater_converged::media::{Geometry, Media as _, PAGES_PER_BLOCK};
 use headwater_host::calibration::{Calibration, SPIN_VARIABLE, SpinOverride};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
+use headwater_nvme::queue_pair::Sleep;
 use std::os::fd::BorrowedFd;
 
 /// The device of a node.
@@ -27,6 +30,8 @@ pub type FileDevice = Device<FileMedia>;
 const RESP_FACE: FaceId = FaceId(1);
 /// How the attach face is.
 const ATTACH_FACES: AttachFaces = AttachFaces { rings: FaceId(2), control: FaceId(3) };
+/// How the vfio-user face is known to the device.
+const VFIO_USER_FACE: FaceId = FaceId(4);
 
 /// Opens the device of a data directory, making its flash when it has none.
 ///
@@ -46,10 +51,15 @@ pub fn open_device(
         ..DeviceConfig::default()
     };
     let start = Start { now: clock.now(), wall: clock.wall() };
-    Device::open(media, device, start, &mut |step| {
+    let who = identity(media.uuid());
+    let mut opened = Device::open(media, device, start, &mut |step| {
         progress(Recovery { stage: step.stage, done: step.done, total: step.total });
     })
-    .map_err(|error| format!("{}: the device cannot be opened: {}", directory.path().display(), error.reason))
+    .map_err(|error| {
+        format!("{}: the device cannot be opened: {}", directory.path().display(), error.reason)
+    })?;
+    opened.set_identity(who);
+    Ok(opened)
 }
 
 /// Opens the device and its faces for `serve`. Faces listen first: a taken address is told before a long recovery.
@@ -80,6 +90,10 @@ pub fn open_node(
         faces.push(Box::new(attach));
     }
     faces.push(Box::new(face));
+    if let Some(path) = &config.vfio_user {
+        let face = VfioUserFace::bind(path, VFIO_USER_FACE).map_err(|error| error.to_string())?;
+        faces.push(Box::new(face));
+    }
     let device = open_device(directory, config, clock, progress)?;
     tracing::info!(ring = ?device.media().ring_kind(), mode = ?device.media().mode(), "flash is open");
     let capacity = flash_bytes(device.media().geometry().blocks);
@@ -199,6 +213,40 @@ impl Face<FileDevice> for RespFace {
 
     fn next_deadline(&self) -> Option<Nanos> {
         Self::next_deadline(self)
+    }
+
+    fn drain(&mut self) {
+        self.begin_drain();
+    }
+
+    fn is_drained(&self) -> bool {
+        Self::is_drained(self)
+    }
+
+    fn count(&self, into: &mut FaceNumbers) {
+        Self::count(self, into);
+    }
+}
+
+impl Face<FileDevice> for VfioUserFace {
+    fn poll(&mut self, device: &mut FileDevice, now: Nanos, _wall: UnixMillis) -> bool {
+        Self::poll(self, device, now)
+    }
+
+    fn wake_descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor()
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        Self::next_deadline(self)
+    }
+
+    fn poll_cost(&self) -> PollCost {
+        Self::poll_cost(self)
+    }
+
+    fn prepare_sleep(&mut self) -> Sleep {
+        Self::prepare_sleep(self)
     }
 
     fn drain(&mut self) {

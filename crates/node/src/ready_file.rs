@@ -18,6 +18,9 @@ pub struct Ready {
     /// Path of the socket where other processes attach, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attach: Option<PathBuf>,
+    /// Path of the socket for a vfio-user client, if there is one.
+    #[serde(rename = "vfio-user", skip_serializing_if = "Option::is_none")]
+    pub vfio_user: Option<PathBuf>,
     /// The process.
     pub pid: u32,
 }

@@ -129,6 +129,7 @@ where
         metrics: metrics.address().to_string(),
         unix: config.unix.clone(),
         attach: config.attach.clone(),
+        vfio_user: config.vfio_user.clone(),
         pid: std::process::id(),
     };
     board.set_health(Health::Serving);

@@ -47,6 +47,9 @@ pub struct ServeArgs {
     /// Socket where other processes attach by shared memory, or `off` [default: attach.sock in the data directory]
     #[arg(long, value_name = "PATH")]
     attach: Option<AttachPlace>,
+    /// Unix socket for a hypervisor that speaks vfio-user: the device as a PCIe SSD of one guest
+    #[arg(long, value_name = "PATH")]
+    vfio_user: Option<PathBuf>,
     /// When acknowledged writes are durable: always, interval=MS or on-flush [default: always]
     #[arg(long, value_name = "MODE")]
     durability: Option<DurabilityMode>,
@@ -75,6 +78,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         metrics: args.metrics,
         unix: args.unix,
         attach: args.attach,
+        vfio_user: args.vfio_user,
         capacity: args.capacity,
         memory: args.memory,
         durability: args.durability,

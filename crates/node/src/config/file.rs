@@ -33,6 +33,8 @@ pub struct FileConfig {
     /// Who may attach, beside the node's own user and root.
     #[serde(default)]
     pub grant: Vec<GrantConfig>,
+    /// Path of the socket for a vfio-user client.
+    pub vfio_user: Option<PathBuf>,
     /// Bytes of flash.
     pub capacity: Option<Bytes>,
     /// Bytes of device DRAM for pages.

@@ -93,9 +93,9 @@ impl ConfigSpace {
     /// Reads; zeroes beyond the end.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         into.fill(0);
-        for (at, byte) in (offset..).zip(into) {
-            if let Some(&own) = place(at).and_then(|at| self.bytes.get(at)) {
-                *byte = own;
+        for (step, byte) in into.iter_mut().enumerate() {
+            if let Some(at) = place(offset, step) {
+                *byte = self.bytes[at];
             }
         }
     }
@@ -103,8 +103,8 @@ impl ConfigSpace {
     /// Writes what may be written.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> ConfigEffect {
         let mut effect = ConfigEffect::None;
-        for (at, &byte) in (offset..).zip(data) {
-            let Some(at) = place(at) else {
+        for (step, &byte) in data.iter().enumerate() {
+            let Some(at) = place(offset, step) else {
                 continue;
             };
             let mask = self.writable[at];
@@ -124,8 +124,8 @@ impl ConfigSpace {
     }
 }
 
-fn place(at: u64) -> Option<usize> {
-    usize::try_from(at).ok().filter(|&at| at < CONFIG_BYTES)
+fn place(offset: u64, step: usize) -> Option<usize> {
+    usize::try_from(offset).ok()?.checked_add(step).filter(|&at| at < CONFIG_BYTES)
 }
 
 #[cfg(test)]

@@ -33,8 +33,10 @@ pub trait Registers {
     fn submission_tail(&mut self, queue: u16, value: u32);
     /// The guest rang a completion queue.
     fn completion_head(&mut self, queue: u16, value: u32);
-    /// As if power had just come.
+    /// As if power had just come. What is in flight goes on, and its answers go nowhere.
     fn reset(&mut self);
+    /// Whether nothing is in flight.
+    fn is_quiet(&self) -> bool;
     /// Guest memory is going away: nothing in it is a queue from now on.
     fn unmapped(&mut self, start: Iova, bytes: u64);
 }
@@ -44,7 +46,8 @@ pub trait Registers {
 pub enum Handled {
     /// It has its reply.
     Done,
-    /// It waits until nothing in flight names the memory that goes away: see [`Function::go_on`].
+    /// It waits until nothing in flight names the memory that goes away, or nothing is in flight at all: see
+    /// [`Function::go_on`].
     Waiting,
 }
 
@@ -59,7 +62,7 @@ pub struct Function {
     pub memory: ClientMemory,
     /// Everything that the client mapped, with its length, whether the device can reach it or not.
     mapped: BTreeMap<u64, u64>,
-    leaving: Option<Leaving>,
+    awaited: Option<Awaited>,
     negotiated: bool,
 }
 
@@ -73,13 +76,13 @@ impl Default for Table {
     }
 }
 
-/// An unmapping under way.
+/// What a reply waits for.
 #[derive(Debug)]
-struct Leaving {
-    header: Header,
-    address: u64,
-    size: u64,
-    regions: Vec<Revocation>,
+enum Awaited {
+    /// Nothing names these regions any more.
+    Unmapping { header: Header, address: u64, size: u64, regions: Vec<Revocation> },
+    /// Nothing is in flight any more.
+    Reset { header: Header },
 }
 
 impl Function {
@@ -93,16 +96,21 @@ impl Function {
         out: &mut Vec<u8>,
     ) -> Handled {
         let answered = header.decode(rest).and_then(|request| match request {
-            Request::Version(0, _) => {
+            Request::Version(0, minor) => {
                 self.negotiated = true;
-                message::version(header, out);
+                message::version(header, minor, out);
                 Ok(Handled::Done)
             }
             // Version first, once: nothing else means anything before.
             _ if !self.negotiated => Err(Errno::INVAL),
             Request::DmaUnmap { address, size, all } => {
                 self.unmap(header, (address, size, all), registers)?;
-                Ok(self.go_on(out))
+                Ok(self.go_on(registers, out))
+            }
+            Request::Reset => {
+                self.reset(registers);
+                self.awaited = Some(Awaited::Reset { header: *header });
+                Ok(self.go_on(registers, out))
             }
             other => self.answer(header, other, descriptors, registers, out).map(|()| Handled::Done),
         });
@@ -121,7 +129,7 @@ impl Function {
         out: &mut Vec<u8>,
     ) -> Result<(), Errno> {
         match request {
-            Request::Version(..) | Request::DmaUnmap { .. } => return Err(Errno::INVAL),
+            Request::Version(..) | Request::DmaUnmap { .. } | Request::Reset => return Err(Errno::INVAL),
             Request::DmaMap { address, size, offset, writable } => {
                 self.map(address, size, offset, descriptors.first().filter(|_| writable))?;
                 header.reply(&[], out);
@@ -150,10 +158,6 @@ impl Function {
             Request::Write(region, offset, data) => {
                 self.write(region, offset, data, registers)?;
                 message::access(header, region, offset, &[], data.len(), out);
-            }
-            Request::Reset => {
-                self.reset(registers);
-                header.reply(&[], out);
             }
         }
         Ok(())
@@ -207,20 +211,25 @@ impl Function {
             regions.extend(self.memory.revoke(Iova(start)));
             registers.unmapped(Iova(start), bytes);
         }
-        self.leaving = Some(Leaving { header: *header, address, size, regions });
+        self.awaited = Some(Awaited::Unmapping { header: *header, address, size, regions });
         Ok(())
     }
 
-    /// Answers the unmapping under way if nothing names its memory any more.
-    pub fn go_on(&mut self, out: &mut Vec<u8>) -> Handled {
-        match self.leaving.take_if(|leaving| leaving.regions.iter().all(Revocation::is_quiet)) {
-            Some(leaving) => {
-                message::unmapped(&leaving.header, leaving.address, leaving.size, out);
-                Handled::Done
+    /// Gives the reply that waits, if what it waits for has come.
+    pub fn go_on(&mut self, registers: &impl Registers, out: &mut Vec<u8>) -> Handled {
+        let has_come = |awaited: &mut Awaited| match awaited {
+            Awaited::Unmapping { regions, .. } => regions.iter().all(Revocation::is_quiet),
+            Awaited::Reset { .. } => registers.is_quiet(),
+        };
+        match self.awaited.take_if(has_come) {
+            Some(Awaited::Unmapping { header, address, size, .. }) => {
+                message::unmapped(&header, address, size, out);
             }
-            None if self.leaving.is_some() => Handled::Waiting,
-            None => Handled::Done,
+            Some(Awaited::Reset { header }) => header.reply(&[], out),
+            None if self.awaited.is_some() => return Handled::Waiting,
+            None => {}
         }
+        Handled::Done
     }
 
     fn read(

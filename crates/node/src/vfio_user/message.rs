@@ -168,6 +168,12 @@ pub enum Request<'a> {
 }
 
 impl Header {
+    /// The header that these bytes are.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        zerocopy::transmute!(bytes)
+    }
+
     /// The bytes behind the header, `None` for a message that cannot be one.
     #[must_use]
     pub fn rest(&self) -> Option<usize> {
@@ -275,12 +281,13 @@ fn whole<T: FromBytes + KnownLayout + Immutable>(rest: &[u8]) -> Result<T, Errno
     T::read_from_prefix(rest).map(|(message, _)| message).map_err(|_| Errno::INVAL)
 }
 
-/// The version we speak and our limits, as the reply to [`Request::Version`].
-pub(crate) fn version(header: &Header, out: &mut Vec<u8>) {
+/// The version that both speak and our limits, as the reply to [`Request::Version`]: a client takes no minor number above
+/// the one it proposed.
+pub(crate) fn version(header: &Header, proposed_minor: u16, out: &mut Vec<u8>) {
     let capabilities = format!(
         r#"{{"capabilities":{{"max_msg_fds":{DESCRIPTORS_MAX},"max_data_xfer_size":{DATA_BYTES_MAX},"pgsizes":4096}}}}"#
     );
-    let (major, minor) = (U16::new(0), U16::new(1));
+    let (major, minor) = (U16::new(0), U16::new(proposed_minor.min(1)));
     header.reply(&[major.as_bytes(), minor.as_bytes(), capabilities.as_bytes(), &[0]], out);
 }
 

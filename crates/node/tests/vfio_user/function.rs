@@ -24,11 +24,11 @@ enum Seen {
 }
 
 #[derive(Default)]
-struct Remembers(Vec<Seen>);
+struct Remembers(Vec<Seen>, bool);
 
 impl Registers for Remembers {
     fn read(&mut self, offset: u16, bytes: usize) -> u64 {
-        0x1111_1111_1111_1111 * (u64::from(offset) / 4 + 1) >> (64 - 8 * bytes)
+        (0x1111_1111_1111_1111 * (u64::from(offset) / 4 + 1)) >> (64 - 8 * bytes)
     }
     fn write(&mut self, offset: u16, bytes: usize, value: u64, _memory: &ClientMemory) {
         self.0.push(Seen::Write(offset, bytes, value));
@@ -41,6 +41,9 @@ impl Registers for Remembers {
     }
     fn reset(&mut self) {
         self.0.push(Seen::Reset);
+    }
+    fn is_quiet(&self) -> bool {
+        !self.1
     }
     fn unmapped(&mut self, start: Iova, bytes: u64) {
         self.0.push(Seen::Unmapped(start.0, bytes));
@@ -78,6 +81,10 @@ impl Client {
         self.ask_with(message, Vec::new())
     }
 
+    fn go_on(&mut self) -> Handled {
+        self.function.go_on(&self.registers, &mut self.out)
+    }
+
     /// What a region holds.
     fn look(&mut self, region: u32, offset: u64, count: u32) -> Vec<u8> {
         self.ask(&read(region, offset, count)).unwrap()[16..].to_vec()
@@ -88,6 +95,9 @@ impl Client {
 fn nothing_is_answered_before_a_version_is_agreed() {
     let mut client = Client::default();
     assert_eq!(client.ask(&info(4, 0)), Err(EINVAL));
+    let old = client.ask(&message(1, 0, &[0, 0, 0, 0, 0])).unwrap();
+    assert_eq!(old[..4], [0; 4], "no minor version above the client's");
+    let mut client = Client::default();
     let future = message(1, 0, &[1, 0, 0, 0, 0]);
     assert_eq!(client.ask(&future), Err(EINVAL), "another major version");
     client.ask(&version()).unwrap();
@@ -189,10 +199,10 @@ fn an_unmapping_is_answered_only_when_nothing_in_flight_names_the_region() {
     assert_eq!(client.send(&dma_unmap(0, 0x1000, 8_192), Vec::new()), Handled::Waiting);
     assert_eq!(client.registers.0, [Seen::Unmapped(0x1000, 8_192)]);
     assert!(client.function.memory.resolve(Iova(0x1800), 16).is_err(), "no command finds it any more");
-    assert_eq!(client.function.go_on(&mut client.out), Handled::Waiting);
+    assert_eq!(client.go_on(), Handled::Waiting);
     assert!(client.out.is_empty());
     drop(transfer);
-    assert_eq!(client.function.go_on(&mut client.out), Handled::Done);
+    assert_eq!(client.go_on(), Handled::Done);
     assert_eq!(
         outcome(&client.out).unwrap()[8..],
         [0x1000_u64.to_le_bytes(), 8_192_u64.to_le_bytes()].concat()
@@ -249,6 +259,18 @@ fn a_reset_of_device_or_function_resets_what_is_behind() {
     assert!(!client.function.is_bus_master());
     client.ask(&write(7, 0x68, &[0x10, 0xA8])).unwrap();
     assert_eq!(client.registers.0, [Seen::Reset, Seen::Reset]);
+}
+
+#[test]
+fn a_reset_is_answered_only_when_nothing_is_in_flight() {
+    let mut client = Client::connected();
+    client.registers.1 = true;
+    assert_eq!(client.send(&message(13, 0, &[]), Vec::new()), Handled::Waiting);
+    assert_eq!(client.registers.0, [Seen::Reset]);
+    assert_eq!(client.go_on(), Handled::Waiting);
+    client.registers.1 = false;
+    assert_eq!(client.go_on(), Handled::Done);
+    assert_eq!(outcome(&client.out), Ok(&[][..]));
 }
 
 #[test]

@@ -3,5 +3,8 @@
 //! In: messages, true and not. Out: what a client is promised.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
+mod driver;
 mod function;
+mod guest;
+mod hypervisor;
 mod wire;

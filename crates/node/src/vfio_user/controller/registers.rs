@@ -1,0 +1,127 @@
+//! BAR0 of a guest's controller: registers, and what writing them sets off.
+//!
+//! In: register accesses and doorbells. Out: values; queues made and forgotten. Invariant: the controller says that it is
+//! disabled (CSTS.RDY 0) only when nothing in flight touches the guest's memory.
+
+use super::GuestController;
+use crate::vfio_user::data;
+use crate::vfio_user::function;
+use headwater_dma::iova::{ClientMemory, Iova};
+use headwater_host::clock::Nanos;
+use headwater_host::ring_memory::ForeignWords;
+use headwater_nvme::controller::{AdminQueuePlaces, AdminQueues, QueueId, RegisterEffect};
+use headwater_nvme::ring::QueueSlots;
+use headwater_nvme::spec::command::SUBMISSION_WORDS;
+use headwater_nvme::spec::completion::COMPLETION_WORDS;
+
+/// What lies behind BAR0, at a point in time.
+#[derive(Debug)]
+pub struct Behind<'a> {
+    guest: &'a mut GuestController,
+    now: Nanos,
+}
+
+impl GuestController {
+    /// Its registers.
+    pub fn registers(&mut self, now: Nanos) -> Behind<'_> {
+        Behind { guest: self, now }
+    }
+
+    /// Makes the admin queues; `None` if they do not lie in the guest's memory.
+    fn enable(&mut self, places: &AdminQueuePlaces, memory: &ClientMemory) -> Option<()> {
+        self.arbiter.reset(self.controller.mechanism());
+        let submission_slots = QueueSlots::new(places.submission_slots).ok()?;
+        let completion_slots = QueueSlots::new(places.completion_slots).ok()?;
+        let submission_words = usize::try_from(submission_slots.get()).ok()? * SUBMISSION_WORDS;
+        let completion_words = usize::try_from(completion_slots.get()).ok()? * COMPLETION_WORDS;
+        let pair = AdminQueues {
+            submission: self.ring_at(memory, places.submission_base, submission_words)?,
+            submission_slots,
+            completion: self.ring_at(memory, places.completion_base, completion_words)?,
+            completion_slots,
+            vector: Some(0),
+        };
+        self.arbiter.create_admin_queues(pair).ok()
+    }
+
+    /// Words of the guest's memory that a queue lies in.
+    fn ring_at(&mut self, memory: &ClientMemory, base: u64, words: usize) -> Option<ForeignWords> {
+        let ring = data::words(memory, Iova(base), words)?;
+        self.rings.push((Iova(base), u64::try_from(words).ok()?.checked_mul(8)?));
+        Some(ring)
+    }
+}
+
+impl function::Registers for Behind<'_> {
+    fn read(&mut self, offset: u16, bytes: usize) -> u64 {
+        self.guest.controller.read_register(u32::from(offset), width(bytes))
+    }
+
+    fn write(&mut self, offset: u16, bytes: usize, value: u64, memory: &ClientMemory) {
+        let guest = &mut *self.guest;
+        match guest.controller.write_register(u32::from(offset), width(bytes), value, self.now) {
+            RegisterEffect::None | RegisterEffect::InterruptMask => {}
+            RegisterEffect::Enable(places) => match guest.enable(&places, memory) {
+                Some(()) => guest.controller.enabled(),
+                None => {
+                    guest.forget_queues();
+                    guest.controller.fail();
+                }
+            },
+            RegisterEffect::Disable => {
+                guest.forget_queues();
+                guest.resetting = true;
+            }
+            RegisterEffect::SubsystemReset => {
+                guest.controller.reset_with_subsystem(self.now);
+                guest.forget_queues();
+                guest.resetting = true;
+            }
+            RegisterEffect::Shutdown(_) => guest.shutting_down = true,
+        }
+    }
+
+    fn submission_tail(&mut self, queue: u16, value: u32) {
+        if self.guest.controller.is_ready()
+            && let Err(error) = self.guest.arbiter.ring_submission(QueueId(queue), value)
+        {
+            self.guest.report(error);
+        }
+    }
+
+    fn completion_head(&mut self, queue: u16, value: u32) {
+        if self.guest.controller.is_ready()
+            && let Err(error) = self.guest.arbiter.ring_completion(QueueId(queue), value)
+        {
+            self.guest.report(error);
+        }
+    }
+
+    fn reset(&mut self) {
+        self.guest.abandon();
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.guest.is_quiet()
+    }
+
+    fn unmapped(&mut self, start: Iova, bytes: u64) {
+        let overlaps = |&(at, length): &(Iova, u64)| {
+            at.0 < start.0.saturating_add(bytes) && start.0 < at.0.saturating_add(length)
+        };
+        if self.guest.rings.iter().any(overlaps) {
+            tracing::warn!(
+                start = start.0,
+                bytes,
+                "guest memory with queues in it is unmapped; the controller fails"
+            );
+            self.guest.forget_queues();
+            self.guest.controller.fail();
+        }
+    }
+}
+
+/// Accesses have 4 or 8 bytes.
+fn width(bytes: usize) -> u32 {
+    if bytes == 8 { 8 } else { 4 }
+}
