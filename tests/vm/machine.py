@@ -37,7 +37,7 @@ class Boot:
         self.name = os.path.basename(path).removesuffix(".sh")
         self.script = open(path, encoding="ascii").read()
         said = re.findall(r"^#: *(\S+) *(.*)$", self.script, re.M)
-        unknown = {key for key, _ in said} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel"}
+        unknown = {key for key, _ in said} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel", "reboots"}
         if unknown:
             raise SystemExit(f"{path}: unknown keys {', '.join(sorted(unknown))}; tests/vm/README.md lists what there is")
         self.every = lambda key: [value for name, value in said if name == key]
@@ -49,7 +49,7 @@ class Host:
 
     def __init__(self, folder, program):
         self.folder, self.program, self.nodes = folder, program, {}
-        self.environment = {**os.environ, "RUN": folder, "HEADWATER": program, "HEADWATER_SPIN_US": "20"}
+        self.environment = {**os.environ, "RUN": folder, "HEADWATER": program, "HEADWATER_SPIN_US": "20", "RUST_LOG": "info"}
 
     def run(self, line):
         word, *arguments = shlex.split(line) or [""]
@@ -140,12 +140,13 @@ def command(boot, folder, system, qemu, dialogue):
     # Without "rep movsb" in the feature bits the guest's C library copies in words, which emulation does much faster.
     line = [qemu, "-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm,-la57", "-smp", "2", "-machine", "q35",
             "-m", boot.one("memory", "512"), "-object", f"memory-backend-memfd,id=ram,share=on,size={boot.one('memory', '512')}M",
-            "-numa", "node,memdev=ram", "-nodefaults", "-display", "none", "-no-reboot",
+            "-numa", "node,memdev=ram", "-nodefaults", "-display", "none",
             "-serial", f"file:{folder}/console", "-serial", "stdio",
             "-chardev", f"socket,id=dialogue,fd={dialogue}", "-serial", "chardev:dialogue",
             "-kernel", f"{system}/vmlinux", "-initrd", f"{folder}/initrd", "-append",
-            "console=ttyS0 panic=-1 mitigations=off no_timer_check tsc=reliable audit=0 random.trust_cpu=1 "
-            + " ".join(boot.every("kernel"))]
+            "console=ttyS0 mitigations=off no_timer_check tsc=reliable audit=0 random.trust_cpu=1 "
+            + " ".join(boot.every("kernel")) + ("" if boot.every("reboots") else " panic=-1")]
+    line += [] if boot.every("reboots") else ["-no-reboot"]
     for path in boot.every("vfio-user"):
         device = {"driver": "vfio-user-pci", "bus": "pcie.0", "socket": {"type": "unix", "path": f"{folder}/{path}"}}
         line += ["-device", json.dumps(device)]

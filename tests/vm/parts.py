@@ -51,26 +51,29 @@ def unpack(packages, into):
 
 def archive():
     """The Debian archive that this machine's apt is set up to use."""
-    for _ in range(2):
-        known = output("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian").split()
-        known = [address for address in known if "security" not in address]
-        if known:
-            return known[0]
-        subprocess.run(["apt-get", "-qq", "update"], check=True)
-    raise RuntimeError("apt knows no Debian archive; look at /etc/apt/sources.list.d")
+    known = output("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian").split()
+    known = known or output("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages").split()
+    known = [address for address in known if "security" not in address and "debian" in address]
+    if not known:
+        raise RuntimeError("apt knows no Debian archive; look at /etc/apt/sources.list.d")
+    return known[0]
+
+
+def download_system(folder):
+    """The packages of kernel and busybox; False if apt's lists know too little, or are older than the archive."""
+    search = ["apt-cache", "depends", "linux-image-amd64"]
+    known = subprocess.run(search, text=True, capture_output=True, check=False).stdout
+    image = re.search(r"Depends: (linux-image-\S+)", known)
+    download = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", "busybox-static"]
+    return bool(image) and subprocess.run([*download, image[1]], cwd=folder, check=False).returncode == 0
 
 
 def make_system(folder):
     """`vmlinux`, `version`, `busybox` and `modules/` with what each needs."""
-    archive()
-    depends = output("apt-cache", "depends", "linux-image-amd64")
-    image = re.search(r"Depends: (linux-image-\S+)", depends)[1]
-    try:
-        output("apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", image, "busybox-static", cwd=folder)
-    except subprocess.CalledProcessError:  # the lists are older than the archive
+    if not download_system(folder):
         subprocess.run(["apt-get", "-qq", "update"], check=True)
-        image = re.search(r"Depends: (linux-image-\S+)", output("apt-cache", "depends", "linux-image-amd64"))[1]
-        output("apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", image, "busybox-static", cwd=folder)
+        if not download_system(folder):
+            raise RuntimeError("apt finds no linux-image-amd64 and busybox-static; look at /etc/apt/sources.list.d")
     root = os.path.join(folder, "root")
     os.makedirs(root)
     unpack(glob.glob(f"{folder}/*.deb"), root)
@@ -185,5 +188,6 @@ def base(system):
     archive_.program(f"{system}/busybox", "bin/busybox")
     for name in output(f"{system}/busybox", "--list").split():
         archive_.add(f"bin/{name}", stat.S_IFLNK | 0o777, b"/bin/busybox")
+    archive_.add("sbin", stat.S_IFLNK | 0o777, b"bin")  # where the kernel looks for modprobe
     archive_.tree(f"{system}/modules", "")
     return archive_
