@@ -1,0 +1,100 @@
+//! A host of one controller: it enables it and asks it things.
+
+use crate::fake_subsystem::FakeSubsystem;
+use headwater_host::clock::Nanos;
+use headwater_nvme::controller::{
+    AdminAnswer, AdminData, AdminStep, Controller, ControllerConfig, RegisterEffect,
+};
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::opcode::AdminOpcode;
+use headwater_nvme::spec::status::Status;
+use zerocopy::little_endian::{U16, U32};
+
+/// CC as Linux writes it: IOCQES 4, IOSQES 6, CSS 110b, EN.
+pub(crate) const ENABLE_ALL_SETS: u64 = 0x0046_0061;
+/// The same with CSS 000b.
+pub(crate) const ENABLE_NVM: u64 = 0x0046_0001;
+
+pub(crate) struct AdminHost {
+    pub(crate) controller: Controller,
+    pub(crate) subsystem: FakeSubsystem,
+    pub(crate) now: Nanos,
+}
+
+impl AdminHost {
+    /// A PCIe function that serves all command sets.
+    pub(crate) fn new() -> Self {
+        Self::with(ControllerConfig::pcie(1), ENABLE_ALL_SETS)
+    }
+
+    pub(crate) fn with(config: ControllerConfig, configuration: u64) -> Self {
+        let mut controller = Controller::new(config);
+        assert_eq!(controller.write_register(0x24, 4, 0x001F_001F, Nanos::ZERO), RegisterEffect::None);
+        let effect = controller.write_register(0x14, 4, configuration, Nanos::ZERO);
+        assert!(matches!(effect, RegisterEffect::Enable(_)), "{effect:?}");
+        controller.enabled();
+        Self { controller, subsystem: FakeSubsystem::new(), now: Nanos::ZERO }
+    }
+
+    pub(crate) fn step(&mut self, entry: &SubmissionEntry, data: &[u8]) -> AdminStep {
+        self.controller.admin(entry, data, &self.subsystem, self.now)
+    }
+
+    pub(crate) fn ask(&mut self, entry: &SubmissionEntry, data: &[u8]) -> AdminAnswer {
+        let room = match self.controller.admin_data(entry) {
+            Ok(AdminData::ToHost(bytes)) => bytes as usize,
+            _ => 0,
+        };
+        match self.step(entry, data) {
+            AdminStep::Done(answer) => {
+                assert!(answer.data.len() <= room, "more data than there is room for");
+                answer
+            }
+            other => panic!("not an answer: {other:?}"),
+        }
+    }
+
+    pub(crate) fn status(&mut self, entry: &SubmissionEntry, data: &[u8]) -> Status {
+        self.ask(entry, data).status
+    }
+
+    pub(crate) fn identify(&mut self, cns: u32, nsid: u32, csi: u32) -> Result<Vec<u8>, Status> {
+        let answer = self.ask(&command(AdminOpcode::Identify, nsid, [cns, csi << 24]), &[]);
+        if answer.status.is_success() { Ok(answer.data) } else { Err(answer.status) }
+    }
+
+    pub(crate) fn log(&mut self, page: u32, bytes: u32) -> Result<Vec<u8>, Status> {
+        let entry = command(AdminOpcode::GetLogPage, 0, [(bytes / 4 - 1) << 16 | page, 0]);
+        let answer = self.ask(&entry, &[]);
+        if answer.status.is_success() { Ok(answer.data) } else { Err(answer.status) }
+    }
+
+    pub(crate) fn get(&mut self, feature: u32, nsid: u32, value: u32) -> Result<u32, Status> {
+        let answer = self.ask(&command(AdminOpcode::GetFeatures, nsid, [feature, value]), &[]);
+        if answer.status.is_success() { Ok(answer.result) } else { Err(answer.status) }
+    }
+
+    pub(crate) fn set(&mut self, feature: u32, nsid: u32, value: u32) -> Result<u32, Status> {
+        let answer = self.ask(&command(AdminOpcode::SetFeatures, nsid, [feature, value]), &[]);
+        if answer.status.is_success() { Ok(answer.result) } else { Err(answer.status) }
+    }
+}
+
+pub(crate) fn command(opcode: AdminOpcode, nsid: u32, dwords: [u32; 2]) -> SubmissionEntry {
+    SubmissionEntry {
+        opcode: opcode.number(),
+        command_id: U16::new(7),
+        namespace: U32::new(nsid),
+        cdw10: U32::new(dwords[0]),
+        cdw11: U32::new(dwords[1]),
+        ..SubmissionEntry::default()
+    }
+}
+
+pub(crate) fn u32_at(page: &[u8], offset: usize) -> u32 {
+    u32::from_le_bytes(page[offset..offset + 4].try_into().expect("four bytes"))
+}
+
+pub(crate) fn u64_at(page: &[u8], offset: usize) -> u64 {
+    u64::from_le_bytes(page[offset..offset + 8].try_into().expect("eight bytes"))
+}

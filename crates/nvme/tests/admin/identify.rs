@@ -1,0 +1,174 @@
+//! What Identify promises (NVMe Base 2.0 section 5.17, KV 1.0d section 4.1.5).
+use crate::host::{AdminHost, ENABLE_ALL_SETS, ENABLE_NVM, command, u32_at, u64_at};
+use headwater_nvme::controller::ControllerConfig;
+use headwater_nvme::spec::opcode::AdminOpcode;
+use headwater_nvme::spec::status::Status;
+
+const EVERYTHING: u32 = 0xFFFF_FFFF;
+
+fn listed(page: &[u8]) -> Vec<u32> {
+    page.chunks_exact(4).map(|word| u32_at(word, 0)).take_while(|&nsid| nsid != 0).collect()
+}
+
+#[test]
+fn the_controller_says_who_it_is_and_what_it_takes() {
+    let mut host = AdminHost::new();
+    let page = host.identify(0x01, 0, 0).unwrap();
+    assert_eq!(page.len(), 4096);
+    assert_eq!(&page[4..24], b"HW123456789012345678");
+    assert_eq!(&page[64..72], b"1.2.3   ");
+    assert_eq!(page[77], 8, "MDTS");
+    assert_eq!(u16::from_le_bytes([page[78], page[79]]), 1, "CNTLID");
+    assert_eq!(u32_at(&page, 80), 0x0002_0000, "VER is VS");
+    assert_eq!(page[111], 1, "an I/O controller");
+    assert_eq!(u16::from_le_bytes([page[256], page[257]]), 1 << 1 | 1 << 3 | 1 << 8, "OACS");
+    assert_eq!(page[259], 3, "AERL is 0's based");
+    assert_eq!((page[512], page[513]), (0x66, 0x44));
+    assert_eq!((u32_at(&page, 516), u32_at(&page, 540)), (16, 16), "NN and MNAN");
+    assert_eq!(page[525], 0b110, "no cache; flush takes one namespace or all");
+    assert!(page[768..].starts_with(b"nqn.2014-08.org.nvmexpress:uuid:test\0"));
+    host.subsystem.write_cache = true;
+    assert_eq!(host.identify(0x01, 0, 0).unwrap()[525], 0b111);
+}
+
+#[test]
+fn fabrics_controllers_say_what_the_linux_initiator_insists_on() {
+    let mut host = AdminHost::with(ControllerConfig::fabrics(2), ENABLE_ALL_SETS);
+    let page = host.identify(0x01, 0, 0).unwrap();
+    assert_ne!(u16::from_le_bytes([page[320], page[321]]), 0, "KAS");
+    assert_eq!(u32_at(&page, 536) & 0b11, 0b01, "SGLs");
+    assert_eq!(u32_at(&page, 1792), (64 + 8_192) / 16, "IOCCSZ");
+    assert_eq!(u32_at(&page, 1796), 1, "IORCSZ");
+    assert_eq!(u16::from_le_bytes([page[1800], page[1801]]), 0, "ICDOFF");
+    assert_ne!(u16::from_le_bytes([page[514], page[515]]), 0, "MAXCMD");
+    assert_eq!(page[76] & 0b1010, 0b1010, "several controllers, asymmetric access");
+    assert!(u32_at(&page, 540) <= u32_at(&page, 516), "MNAN is not above NN");
+    assert_eq!(u16::from_le_bytes([page[256], page[257]]) & 1 << 8, 0, "no doorbells");
+}
+
+#[test]
+fn a_block_namespace_has_two_formats_and_reads_zeroes_where_nothing_was_written() {
+    let mut host = AdminHost::new();
+    let page = host.identify(0x00, 2, 0).unwrap();
+    assert_eq!((u64_at(&page, 0), u64_at(&page, 8), u64_at(&page, 16)), (1 << 16, 1 << 16, 10));
+    assert_eq!((page[25], page[26]), (1, 1), "NLBAF is 0's based; format 1 is in use");
+    assert_eq!((u32_at(&page, 128) >> 16 & 0xFF, u32_at(&page, 132) >> 16 & 0xFF), (9, 12));
+    assert_eq!(page[33] & 0b111, 0b001, "DLFEAT");
+    assert_eq!(&page[104..120], [2; 16], "NGUID");
+    assert_eq!(page[80], 127, "MSRC is 0's based");
+}
+
+#[test]
+fn a_key_space_has_one_format_of_keys_up_to_sixteen_bytes() {
+    let mut host = AdminHost::new();
+    let page = host.identify(0x05, 1, 1).unwrap();
+    assert_eq!((u64_at(&page, 0), u64_at(&page, 16)), (1 << 30, 10));
+    assert_eq!(page[25], 0, "NKVF is 0's based");
+    assert_eq!(u16::from_le_bytes([page[72], page[73]]), 16, "KVF0 begins at byte 72");
+    assert_eq!(u32_at(&page, 76), 1 << 20, "no value is longer than one command moves");
+    assert_eq!(u32_at(&page, 80), 0, "no limit of keys");
+    assert_eq!(&page[48..64], [1; 16], "NGUID");
+    assert!(page[88..328].iter().all(|&byte| byte == 0), "no second format");
+    assert!(host.identify(0x06, 0, 1).unwrap().iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_namespace_of_the_other_command_set_is_refused_not_described() {
+    let mut host = AdminHost::new();
+    assert_eq!(host.identify(0x00, 1, 0), Err(Status::INVALID_COMMAND_SET));
+    assert_eq!(host.identify(0x05, 2, 1), Err(Status::INVALID_COMMAND_SET));
+    assert_eq!(host.identify(0x05, 1, 0), Err(Status::INVALID_COMMAND_SET));
+    assert_eq!(host.identify(0x05, 1, 2), Err(Status::INVALID_COMMAND_SET));
+    assert_eq!(host.identify(0x07, 0, 9), Err(Status::INVALID_COMMAND_SET));
+}
+
+#[test]
+fn inactive_numbers_read_as_zeroes_and_impossible_ones_are_refused() {
+    let mut host = AdminHost::new();
+    for (cns, csi) in [(0x00, 0), (0x05, 1), (0x08, 0), (0x11, 0), (0x1B, 1)] {
+        assert!(host.identify(cns, 9, csi).unwrap().iter().all(|&byte| byte == 0), "CNS {cns:x}");
+        for nsid in [0, 17, 0xFFFF_FFFE] {
+            assert_eq!(host.identify(cns, nsid, csi), Err(Status::INVALID_NAMESPACE), "CNS {cns:x}");
+        }
+    }
+    assert_eq!(host.identify(0x03, 9, 0), Err(Status::INVALID_NAMESPACE));
+    let common = host.identify(0x00, EVERYTHING, 0).unwrap();
+    assert_eq!((u64_at(&common, 0), common[25]), (0, 1), "what all block namespaces share");
+}
+
+#[test]
+fn lists_name_what_is_attached_here_and_allocated_anywhere() {
+    let mut host = AdminHost::new();
+    host.subsystem.detached.insert((2, 1));
+    assert_eq!(listed(&host.identify(0x02, 0, 0).unwrap()), [1, 3]);
+    assert_eq!(listed(&host.identify(0x02, 1, 0).unwrap()), [3]);
+    assert_eq!(listed(&host.identify(0x07, 0, 0).unwrap()), [3]);
+    assert_eq!(listed(&host.identify(0x07, 0, 1).unwrap()), [1]);
+    assert_eq!(listed(&host.identify(0x10, 0, 0).unwrap()), [1, 2, 3]);
+    assert_eq!(listed(&host.identify(0x1A, 0, 0).unwrap()), [2, 3]);
+    assert_eq!(u64_at(&host.identify(0x11, 2, 0).unwrap(), 0), 1 << 16, "allocated, though not attached");
+    assert!(host.identify(0x00, 2, 0).unwrap().iter().all(|&byte| byte == 0));
+    for beyond in [0xFFFF_FFFE, EVERYTHING] {
+        assert_eq!(host.identify(0x02, beyond, 0), Err(Status::INVALID_NAMESPACE));
+    }
+}
+
+#[test]
+fn a_host_that_chose_the_nvm_set_alone_sees_no_key_spaces() {
+    let mut host = AdminHost::with(ControllerConfig::pcie(1), ENABLE_NVM);
+    assert_eq!(listed(&host.identify(0x02, 0, 0).unwrap()), [2, 3]);
+    assert!(host.identify(0x05, 1, 1).unwrap().iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn descriptors_tell_the_command_set_and_who_a_namespace_is() {
+    let mut host = AdminHost::new();
+    let page = host.identify(0x03, 1, 0).unwrap();
+    assert_eq!((page[0], page[1], &page[4..20]), (2, 16, &[1; 16][..]));
+    assert_eq!((page[20], page[21], &page[24..40]), (3, 16, &[1; 16][..]));
+    assert_eq!((page[40], page[41], page[44], page[45]), (4, 1, 1, 0));
+    let ready = host.identify(0x08, 1, 0).unwrap();
+    assert_eq!(ready[14], 1, "NSTAT: ready");
+}
+
+#[test]
+fn controllers_and_command_sets_are_listed() {
+    let mut host = AdminHost::new();
+    host.subsystem.detached.insert((3, 1));
+    assert_eq!(host.identify(0x13, 0, 0).unwrap()[..6], [2, 0, 1, 0, 2, 0]);
+    assert_eq!(host.identify(0x12, 3, 0).unwrap()[..4], [1, 0, 2, 0]);
+    assert_eq!(host.identify(0x13 | 2 << 16, 0, 0).unwrap()[..4], [1, 0, 2, 0]);
+    let sets = host.identify(0x1C | 0xFFFF << 16, 0, 0).unwrap();
+    assert_eq!((u64_at(&sets, 0), u64_at(&sets, 8)), (0b11, 0), "one combination: NVM and Key Value");
+    assert_eq!(host.identify(0x1C | 77 << 16, 0, 0), Err(Status::INVALID_FIELD));
+}
+
+#[test]
+fn views_that_are_not_supported_are_an_invalid_field() {
+    let mut host = AdminHost::new();
+    for cns in [0x04, 0x09, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0xFF] {
+        assert_eq!(host.identify(cns, 0, 0), Err(Status::INVALID_FIELD), "CNS {cns:x}");
+    }
+}
+
+#[test]
+fn a_discovery_controller_describes_itself_and_nothing_else() {
+    let mut host = AdminHost::with(ControllerConfig::discovery(3), ENABLE_ALL_SETS);
+    let page = host.identify(0x01, 0, 0).unwrap();
+    assert_eq!((page[111], u32_at(&page, 516)), (2, 0));
+    assert_eq!(host.identify(0x02, 0, 0), Err(Status::INVALID_FIELD));
+    let format = command(AdminOpcode::FormatNvm, 1, [0, 0]);
+    assert_eq!(host.status(&format, &[]), Status::INVALID_OPCODE);
+    assert!(host.log(0x70, 4).is_ok());
+    assert_eq!(host.log(0x02, 512), Err(Status::INVALID_LOG_PAGE));
+}
+
+#[test]
+fn descriptor_flags_that_admin_commands_have_not_are_refused() {
+    let mut host = AdminHost::new();
+    for flags in [0b01, 0b10, 0b0100_0000, 0b1000_0000] {
+        let mut entry = command(AdminOpcode::Identify, 0, [1, 0]);
+        entry.flags = flags;
+        assert_eq!(host.status(&entry, &[]), Status::INVALID_FIELD);
+    }
+}

@@ -1,0 +1,180 @@
+//! Registers and admin commands: whatever a host writes, in whatever state, the controller goes on, and each admin
+//! command has exactly one completion.
+//!
+//! In: a stream of acts, each one byte that says which and the bytes it takes. Owners of queues that are late, early, or
+//! fail are among them.
+
+use crate::fake_subsystem::FakeSubsystem;
+use headwater_host::clock::Nanos;
+use headwater_nvme::controller::admin::{AsyncEvent, ControllerKind, SanitizeState};
+use headwater_nvme::controller::{AdminData, AdminStep, Controller, ControllerConfig, RegisterEffect};
+use headwater_nvme::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
+use std::collections::BTreeMap;
+use zerocopy::little_endian::U16;
+
+struct Acts<'a>(&'a [u8]);
+
+impl Acts<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    /// So many bytes as a number; what is missing is zero.
+    fn number(&mut self, bytes: usize) -> u64 {
+        (0..bytes).fold(0, |number, place| number | u64::from(self.byte().unwrap_or(0)) << (8 * place))
+    }
+}
+
+/// A host, and the books that it keeps of its commands.
+struct Host {
+    controller: Controller,
+    subsystem: FakeSubsystem,
+    now: Nanos,
+    next_id: u16,
+    /// Event requests that are waiting, by identifier.
+    held: BTreeMap<u16, ()>,
+}
+
+/// One run.
+pub(crate) fn body(bytes: &[u8]) {
+    let mut acts = Acts(bytes);
+    let config = match acts.byte() {
+        None => return,
+        Some(0..=127) => ControllerConfig::pcie(1),
+        Some(128..=223) => ControllerConfig::fabrics(1),
+        Some(_) => ControllerConfig::discovery(1),
+    };
+    let controller = Controller::new(config);
+    let mut host = Host {
+        controller,
+        subsystem: FakeSubsystem::new(),
+        now: Nanos::ZERO,
+        next_id: 0,
+        held: BTreeMap::new(),
+    };
+    while let Some(act) = acts.byte() {
+        host.act(act, &mut acts);
+        host.reap();
+    }
+}
+
+impl Host {
+    fn act(&mut self, act: u8, acts: &mut Acts<'_>) {
+        match act % 16 {
+            0 => {
+                let (offset, bytes) = (acts.number(4), acts.number(1));
+                let (offset, bytes) = (low_half(offset), low_half(bytes));
+                let value = self.controller.read_register(offset, bytes);
+                assert!(bytes >= 8 || value >> (8 * bytes) == 0, "more than was read");
+            }
+            1 | 2 => {
+                let offset = low_half(acts.number(2));
+                let bytes = low_half(acts.number(1) % 9);
+                let value = acts.number(8);
+                self.write(offset, bytes, value);
+            }
+            3 => self.write(0x14, 4, 0x0046_0061 ^ acts.number(1) << (8 * (act >> 6))),
+            4 => self.write(0x24, 4, 0x001F_001F),
+            5 => self.controller.enabled(),
+            6 => self.controller.disabled(),
+            7 => self.controller.shut_down(),
+            8 if act > 0xF0 => self.controller.fail(),
+            8 | 9 => self.change(acts),
+            10 => {
+                self.now = self.now.after(Nanos::from_millis(acts.number(2)));
+                let _ = self.controller.poll(&self.subsystem, self.now);
+            }
+            _ => self.submit(acts),
+        }
+    }
+
+    fn write(&mut self, offset: u32, bytes: u32, value: u64) {
+        match self.controller.write_register(offset, bytes, value, self.now) {
+            RegisterEffect::Disable => {
+                assert!(!self.controller.is_ready());
+                self.held.clear();
+            }
+            RegisterEffect::SubsystemReset => {
+                self.controller.reset_with_subsystem(self.now);
+                self.held.clear();
+            }
+            RegisterEffect::Enable(_) => assert!(!self.controller.is_ready(), "the queues do not stand yet"),
+            _ => {}
+        }
+    }
+
+    fn change(&mut self, acts: &mut Acts<'_>) {
+        let nsid = low_half(acts.number(1)) % 18;
+        match acts.byte().unwrap_or(0) % 7 {
+            0 => {
+                self.subsystem.namespaces.remove(&nsid);
+            }
+            1 => {
+                self.subsystem.detached.insert((nsid, 1));
+            }
+            2 => self.subsystem.detached.clear(),
+            3 => self.subsystem.write_cache = !self.subsystem.write_cache,
+            4 => self.subsystem.sanitize.state = SanitizeState::Running(7),
+            5 => self.subsystem.sanitize.state = SanitizeState::Failed,
+            _ => self.controller.notify(AsyncEvent::InvalidDoorbell),
+        }
+        self.subsystem.generation += 1;
+    }
+
+    fn submit(&mut self, acts: &mut Acts<'_>) {
+        let mut words = [0; SUBMISSION_WORDS];
+        // Opcode, namespace and the low dwords are what decides; they come first and are small.
+        words[0] = acts.number(1) | acts.number(1) << 32;
+        words[5] = acts.number(8);
+        let more = acts.number(1);
+        for (place, word) in words.iter_mut().enumerate().filter(|(place, _)| more >> place & 1 == 1) {
+            *word ^= acts.number(8).rotate_left(u32::try_from(place).unwrap_or(0));
+        }
+        let mut entry = SubmissionEntry::from_words(words);
+        // A host that reuses a live identifier is refused by the queue, before it comes here.
+        entry.command_id = U16::new(self.next_id);
+        self.next_id = self.next_id.wrapping_add(1);
+        let need = self.controller.admin_data(&entry);
+        let data = match need {
+            Ok(AdminData::FromHost(bytes)) => vec![acts.byte().unwrap_or(0); bytes as usize],
+            _ => Vec::new(),
+        };
+        let step = self.controller.admin(&entry, &data, &self.subsystem, self.now);
+        match step {
+            AdminStep::Done(answer) => {
+                let room = match need {
+                    Ok(AdminData::ToHost(bytes)) => bytes as usize,
+                    _ => 0,
+                };
+                assert!(answer.data.len() <= room, "more data than the command asked for");
+                assert!(answer.status.is_success() || answer.data.is_empty(), "data with a failure");
+                if let Err(status) = need {
+                    assert_eq!(answer.status, status, "refused for one reason, then for another");
+                }
+            }
+            AdminStep::Held => {
+                assert!(self.held.insert(entry.command_id.get(), ()).is_none());
+                assert!(self.held.len() <= 4, "more requests than announced");
+            }
+            other => {
+                assert!(need.is_ok(), "carried out though refused: {other:?}");
+                let may = self.controller.config().kind == ControllerKind::Io
+                    || matches!(other, AdminStep::Abort { .. });
+                assert!(may, "a discovery controller has neither queues nor namespaces: {other:?}");
+            }
+        }
+    }
+
+    /// Events answer requests that are there, each once.
+    fn reap(&mut self) {
+        while let Some(answer) = self.controller.take_async_event() {
+            assert!(self.held.remove(&answer.command_id).is_some(), "an answer without its request");
+        }
+    }
+}
+
+fn low_half(number: u64) -> u32 {
+    u32::try_from(number & 0xFFFF_FFFF).unwrap_or(0)
+}
