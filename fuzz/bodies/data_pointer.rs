@@ -34,6 +34,8 @@ pub(crate) fn body(bytes: &[u8]) {
     let mut words_read = 0_u64;
     let read = |at: Iova, into: &mut [u8]| {
         words_read += into.len() as u64 / 8;
+        // Nothing is behind the end of the address space, whatever table looks it up.
+        at.0.checked_add(into.len() as u64).ok_or(Status::DATA_TRANSFER_ERROR)?;
         for (place, byte) in (at.0..).zip(into) {
             let size = u64::try_from(memory.len()).expect("64 bits fit");
             let place = place.checked_rem(size).ok_or(Status::DATA_TRANSFER_ERROR)?;
