@@ -17,6 +17,10 @@ use headwater_host::copy::crc32c;
 const BLOCKS: u32 = 16;
 const SLOT_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
 const UNIT_BYTES: usize = 16;
+/// The flag of a record whose key is a block address.
+const FLAG_BLOCK: u8 = 32;
+/// Steps from here on write records of blocks.
+const BLOCK_STEPS: u8 = 248;
 const NO_RECORD: u16 = u16::MAX;
 /// Polls after which a device that still has not answered counts as stuck.
 const POLLS_MAX: u32 = 100_000;
@@ -28,7 +32,8 @@ pub(crate) fn body(bytes: &[u8]) {
     let mut writer = Writer::new();
     while let Some(step) = script.byte() {
         match step % 8 {
-            0..=2 => writer.record(&mut script),
+            _ if step >= BLOCK_STEPS => writer.record(&mut script, Kind::Block),
+            0..=2 => writer.record(&mut script, Kind::Key),
             3 => writer.flip(&mut script),
             4 => writer.copy_raw(&mut script),
             5 => writer.next_block(&mut medium, &mut script),
@@ -62,6 +67,13 @@ fn recover(medium: MemoryMedia) {
         }
     }
     panic!("a command was accepted and never answered");
+}
+
+/// What a record is named by.
+#[derive(Clone, Copy)]
+enum Kind {
+    Key,
+    Block,
 }
 
 struct Script<'a> {
@@ -109,10 +121,15 @@ impl Writer {
     }
 
     /// Puts a record with a right checksum behind what is there, as far as the page goes (docs/formats/record.md).
-    fn record(&mut self, script: &mut Script<'_>) {
-        let key = [b'a' + script.small() % 8];
+    fn record(&mut self, script: &mut Script<'_>, kind: Kind) {
+        let name = script.small();
         let value = vec![script.small(); usize::from(script.word() % 2_048)];
         let flags = script.small() & 0x1f;
+        let (key, flags) = match kind {
+            Kind::Key => (vec![b'a' + name % 8], flags),
+            // Near the front, and beyond every namespace.
+            Kind::Block => (vec![name % 8, 0, 0, 0, name / 64 * 8, 0, 0, 0], flags | FLAG_BLOCK),
+        };
         let key = if script.small() == 255 { &key[..0] } else { &key[..] };
         let mut bytes = vec![0, 0, 0, 0, 1, flags];
         bytes.extend_from_slice(&u16::try_from(key.len()).expect("one at most").to_le_bytes());

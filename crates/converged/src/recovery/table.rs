@@ -4,8 +4,8 @@
 //! number unusable, never a key space that nobody made.
 
 use super::replay::reach;
-use crate::command::{NamespaceId, Sink};
-use crate::index::Index;
+use crate::command::{Lba, NamespaceId, Sink};
+use crate::index::{Index, KeyHash};
 use crate::limits::NAMESPACES;
 use crate::media::{Media, MediaError};
 use crate::namespace::table::{Slot, decode, place};
@@ -16,12 +16,19 @@ use headwater_host::clock::Nanos;
 pub(super) fn table<M: Media>(utl: &mut Utl<M>, now: &mut Nanos) -> Result<(), MediaError> {
     for number in (1..).take(NAMESPACES).map(NamespaceId) {
         let slot = match utl.index.find(place(number), 0) {
+            // Blocks whose namespace nobody made: its record was lost to damage.
+            None if has_blocks(utl, number) => Slot::Damaged,
             None => Slot::Implicit,
             Some(_) => reach(utl, now, |utl| slot_of(utl, number))?,
         };
         utl.table.load(number, slot);
     }
     Ok(())
+}
+
+fn has_blocks<M: Media>(utl: &Utl<M>, number: NamespaceId) -> bool {
+    let first = utl.index.next(KeyHash::of_block(number, Lba(0)));
+    first.is_some_and(|(_, entry)| entry.namespace == number)
 }
 
 fn slot_of<M: Media>(utl: &Utl<M>, number: NamespaceId) -> Result<Slot, Stall> {

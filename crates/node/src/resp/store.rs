@@ -6,7 +6,9 @@
 use headwater_converged::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
 use headwater_converged::device::{Device, DeviceStats};
 use headwater_converged::media::Media;
+use headwater_converged::namespace::NamespaceKind;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_nvme::spec::status::Status;
 
 /// A device as a face sees it.
 pub trait Store {
@@ -41,6 +43,13 @@ impl<M: Media> Store for Device<M> {
         token: u64,
         command: Command,
     ) -> Result<(), SubmitError> {
+        // A block namespace is no database: its owner did not mean FLUSHALL.
+        let is_block = |kind| matches!(kind, NamespaceKind::Block(_));
+        if matches!(command, Command::Clear)
+            && self.namespace(namespace).is_some_and(|made| is_block(made.kind))
+        {
+            return Err(SubmitError::Refused(Status::INVALID_NAMESPACE));
+        }
         Self::submit(self, face, namespace, token, command)
     }
 
@@ -56,5 +65,31 @@ impl<M: Media> Store for Device<M> {
 
     fn stats(&self) -> DeviceStats {
         Self::stats(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_converged::device::{DeviceConfig, Start};
+    use headwater_converged::media::Geometry;
+    use headwater_converged::media::memory::MemoryMedia;
+    use headwater_converged::namespace::{BlockFormat, Namespace, NamespaceChange};
+
+    #[test]
+    fn no_database_command_empties_a_block_namespace() {
+        let media = MemoryMedia::erased(Geometry::with_blocks(32)).unwrap();
+        let start = Start { now: Nanos::ZERO, wall: UnixMillis(0) };
+        let mut device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
+        let kind = NamespaceKind::Block(BlockFormat::B512);
+        let create = NamespaceChange::Create(Namespace { kind, size: 8, ..Namespace::IMPLICIT });
+        let (face, first, disk) = (FaceId(0), NamespaceId::FIRST, NamespaceId(2));
+        Store::submit(&mut device, face, first, 1, Command::Namespace(create)).unwrap();
+        while Store::next_completion(&mut device, face).is_none() {
+            device.advance(Nanos::ZERO, UnixMillis(0));
+        }
+        let refused = Err(SubmitError::Refused(Status::INVALID_NAMESPACE));
+        assert_eq!(Store::submit(&mut device, face, disk, 2, Command::Clear), refused);
+        assert_eq!(Store::submit(&mut device, face, first, 3, Command::Clear), Ok(()));
     }
 }

@@ -30,21 +30,31 @@ pub(crate) struct Sweep {
     last: u8,
     outstanding: u8,
     failed: Option<Status>,
+    scope: Scope,
+}
+
+/// Which namespaces were meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// This one.
+    One,
+    /// Every key space: what holds blocks is passed over.
+    All,
 }
 
 impl Sweep {
     /// One namespace.
     pub(crate) fn one(namespace: NamespaceId, work: Work) -> Self {
-        Self::range(namespace.0, namespace.0, work)
+        Self::range(namespace.0, namespace.0, work, Scope::One)
     }
 
     /// All of them.
     pub(crate) fn all(work: Work) -> Self {
-        Self::range(1, u8::try_from(DATABASES).unwrap_or(u8::MAX), work)
+        Self::range(1, u8::try_from(DATABASES).unwrap_or(u8::MAX), work, Scope::All)
     }
 
-    fn range(first: u8, last: u8, work: Work) -> Self {
-        Self { work, next: first, last, outstanding: 0, failed: None }
+    fn range(first: u8, last: u8, work: Work, scope: Scope) -> Self {
+        Self { work, next: first, last, outstanding: 0, failed: None, scope }
     }
 
     /// Submits what is due.
@@ -60,6 +70,9 @@ impl Sweep {
                     self.outstanding += 1;
                 }
                 Err(SubmitError::Busy(_)) => return Drive::Busy,
+                Err(SubmitError::Refused(Status::INVALID_NAMESPACE)) if self.scope == Scope::All => {
+                    self.next += 1;
+                }
                 Err(SubmitError::Refused(status)) => self.failed = Some(status),
             }
         }

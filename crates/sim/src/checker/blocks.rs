@@ -26,12 +26,12 @@ pub(super) enum BlockLook {
 /// The key by which the checker knows a block.
 #[must_use]
 pub fn block_key(lba: u64) -> Bytes {
-    Bytes::copy_from_slice(&lba.to_be_bytes())
+    Bytes::copy_from_slice(&lba.to_le_bytes())
 }
 
 /// The block of such a key.
 fn lba_of(key: &Bytes) -> u64 {
-    key.as_ref().try_into().map_or(u64::MAX, u64::from_be_bytes)
+    key.as_ref().try_into().map_or(u64::MAX, u64::from_le_bytes)
 }
 
 /// A block's value; `None` for zeroes.
