@@ -8,6 +8,10 @@
 //! # What this does not do
 //! It knows no I/O virtual addresses (`dma::iova` does).
 
+mod socket;
+
+pub use socket::{PIECES_MAX, Piece, send_pieces};
+
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };

@@ -46,6 +46,11 @@ impl Buffer {
         self.start
     }
 
+    /// Its region, and where in it the buffer begins.
+    pub(crate) fn memory(&self) -> (&Foreign, usize) {
+        (&self.memory, self.offset)
+    }
+
     /// Length in bytes.
     #[must_use]
     #[inline]

@@ -19,6 +19,7 @@ pub mod device;
 pub mod error;
 pub mod facts;
 pub mod key_list;
+pub mod nvme_tcp;
 pub mod queue;
 pub mod ring_queue;
 
@@ -28,4 +29,5 @@ pub use command::{Command, Condition, Durable};
 pub use device::Device;
 pub use error::{IoError, SubmitError};
 pub use facts::NamespaceFacts;
+pub use nvme_tcp::{NvmeTcp, NvmeTcpTarget};
 pub use queue::{Completion, Queue};

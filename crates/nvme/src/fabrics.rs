@@ -156,6 +156,11 @@ impl Associations {
         &self.config
     }
 
+    /// Says what hosts call the subsystem; until then nobody can connect but to the discovery controller.
+    pub fn set_subsystem_name(&mut self, name: String) {
+        self.config.subsystem_name = name;
+    }
+
     /// An association by its controller.
     pub fn get_mut(&mut self, id: ControllerId) -> Option<&mut Association> {
         self.all.get_mut(&id)

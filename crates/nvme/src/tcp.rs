@@ -19,8 +19,8 @@ pub mod outgoing;
 pub mod target;
 
 pub use fault::{Fault, FaultKind};
-pub use initiator::{HostStep, InitiatorConnection, InitiatorParameters, Transfer};
-pub use outgoing::Outgoing;
+pub use initiator::{CommandId, HostStep, InitiatorConnection, InitiatorParameters, Transfer};
+pub use outgoing::{Lent, Outgoing};
 pub use target::{Slot, TargetConnection, TargetParameters, TargetStep};
 
 /// Which PDUs carry digests, as both ends agreed (sections 3.3.1.1 and 3.3.1.2).

@@ -93,7 +93,7 @@ impl Associations {
         let subsystem = name_in(&data.subsystem_name).ok_or(place::SUBSYSTEM_NAME)?;
         let kind = match subsystem {
             DISCOVERY_NAME => ControllerKind::Discovery,
-            name if name == self.config.subsystem_name => ControllerKind::Io,
+            name if !name.is_empty() && name == self.config.subsystem_name => ControllerKind::Io,
             _ => return Err(place::SUBSYSTEM_NAME.into()),
         };
         let host_name = name_in(&data.host_name).filter(|name| is_name(name)).ok_or(place::HOST_NAME)?;

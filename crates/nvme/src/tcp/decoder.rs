@@ -116,7 +116,7 @@ impl Decoder {
                         return Ok(Decoded::Starved);
                     }
                     *input = rest;
-                    self.placed(data);
+                    self.placed(data.len(), |crc| crc32c(crc, data));
                     return Ok(Decoded::Data(data));
                 }
                 Stage::Trailer { crc } => {
@@ -149,20 +149,21 @@ impl Decoder {
         }
     }
 
-    /// Notes data that was received past the decoder; never more than [`data_left`](Self::data_left).
+    /// Notes data that was received past the decoder, never more than [`data_left`](Self::data_left). `check` continues a
+    /// CRC-32C over it, and is asked only where there are data digests.
     ///
     /// # Panics
     /// When it is more: that is a mistake of the caller, not of the peer.
     #[inline]
-    pub fn placed(&mut self, data: &[u8]) {
+    pub fn placed(&mut self, bytes: usize, check: impl FnOnce(u32) -> u32) {
         let Stage::Data { left, crc } = self.stage else {
             panic!("data where none is expected");
         };
-        let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         assert!(bytes <= left, "{bytes} bytes of data where {left} are left");
         let left = left - bytes;
         let digests = self.rules.digests.data;
-        let crc = if digests == Digest::On { crc32c(crc, data) } else { crc };
+        let crc = if digests == Digest::On { check(crc) } else { crc };
         self.stage = match (left, digests) {
             (0, Digest::Off) => Stage::End(DataCheck::Right),
             (0, Digest::On) => {

@@ -18,14 +18,14 @@ use super::decoder::{DataCheck, Decoded, Decoder};
 use super::fault::{Fault, FaultKind};
 use super::header::{DataPart, Header, Initialize, Received, Receiver, Rules, place};
 use super::limits::{HOST_DATA_BYTES_LEAST, QUEUE_ENTRIES_MAX};
-use super::outgoing::{Frame, Outgoing};
+use super::outgoing::{Frame, Lent, Outgoing};
 use super::target::{Ended, short_common};
 use super::{Digest, Digests};
 use crate::spec::command::SubmissionEntry;
 use crate::spec::completion::CompletionEntry;
 use crate::spec::tcp::{CommandPdu, CommonHeader, DataPdu, InitializePdu, PduKind, flag};
-use bytes::Bytes;
 use errand::{Errand, Errands};
+use std::ops::Range;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
@@ -60,48 +60,48 @@ impl Default for InitiatorParameters {
 
 /// The data of a command, lent to the connection.
 #[derive(Debug)]
-pub enum Transfer {
+pub enum Transfer<B> {
     /// None.
     None,
     /// These bytes go to the controller.
-    Out(Bytes),
+    Out(B),
     /// Up to its length comes from the controller into this.
-    In(Vec<u8>),
+    In(B),
 }
 
 /// A command that came back.
 #[derive(Debug)]
-pub struct Completed {
+pub struct Completed<B> {
     /// Which one.
     pub id: CommandId,
     /// Its completion.
     pub entry: CompletionEntry,
     /// What was lent for it.
-    pub transfer: Transfer,
+    pub transfer: Transfer<B>,
     /// Bytes that came into the buffer.
     pub received: u32,
 }
 
 /// What a connection came to.
 #[derive(Debug)]
-pub enum HostStep {
+pub enum HostStep<B> {
     /// Nothing more without more bytes.
     Starved,
     /// The controller took the connection; commands may be submitted.
     Opened,
     /// A command came back.
-    Completed(Completed),
+    Completed(Completed<B>),
     /// Nothing is read any more; what is to be sent is sent, then the connection is closed.
     Closed(Ended),
 }
 
 /// Why a command was not taken; what was lent comes back.
 #[derive(Debug)]
-pub enum Untaken {
+pub enum Untaken<B> {
     /// As many are outstanding as may be.
-    Full(Transfer),
+    Full(Transfer<B>),
     /// The connection is not open.
-    NotOpen(Transfer),
+    NotOpen(Transfer<B>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,19 +113,19 @@ enum State {
 
 /// The machine.
 #[derive(Debug)]
-pub struct InitiatorConnection {
+pub struct InitiatorConnection<B> {
     state: State,
     parameters: InitiatorParameters,
     decoder: Decoder,
     frame: Frame,
     host_data_max: u32,
-    errands: Errands,
+    errands: Errands<B>,
     /// The command whose data is being received.
     course: Option<(CommandId, DataPart)>,
-    outgoing: Outgoing<Bytes>,
+    outgoing: Outgoing<B>,
 }
 
-impl InitiatorConnection {
+impl<B: Lent + Clone> InitiatorConnection<B> {
     /// A connection that was just made; its ICReq is queued.
     #[must_use]
     pub fn new(parameters: InitiatorParameters) -> Self {
@@ -170,20 +170,24 @@ impl InitiatorConnection {
     ///
     /// # Errors
     /// [`Untaken`] brings back what was lent.
-    pub fn submit(&mut self, mut entry: SubmissionEntry, transfer: Transfer) -> Result<CommandId, Untaken> {
+    pub fn submit(
+        &mut self,
+        mut entry: SubmissionEntry,
+        transfer: Transfer<B>,
+    ) -> Result<CommandId, Untaken<B>> {
         if self.state != State::Open {
             return Err(Untaken::NotOpen(transfer));
         }
         let data = match &transfer {
             Transfer::None => CapsuleData::None,
-            Transfer::In(buffer) => CapsuleData::Transport { bytes: length(buffer.len()) },
-            Transfer::Out(bytes) if length(bytes.len()) <= self.parameters.in_capsule_max => {
-                CapsuleData::InCapsule { offset: 0, bytes: length(bytes.len()) }
+            Transfer::In(buffer) => CapsuleData::Transport { bytes: length(buffer.bytes()) },
+            Transfer::Out(bytes) if length(bytes.bytes()) <= self.parameters.in_capsule_max => {
+                CapsuleData::InCapsule { offset: 0, bytes: length(bytes.bytes()) }
             }
-            Transfer::Out(bytes) => CapsuleData::Transport { bytes: length(bytes.len()) },
+            Transfer::Out(bytes) => CapsuleData::Transport { bytes: length(bytes.bytes()) },
         };
         let in_capsule = match &transfer {
-            Transfer::Out(bytes) if matches!(data, CapsuleData::InCapsule { .. }) && !bytes.is_empty() => {
+            Transfer::Out(bytes) if matches!(data, CapsuleData::InCapsule { .. }) && bytes.bytes() > 0 => {
                 Some(bytes.clone())
             }
             _ => None,
@@ -196,7 +200,7 @@ impl InitiatorConnection {
         match in_capsule {
             None => self.outgoing.header(common, entry.as_bytes(), self.frame.digests.header),
             Some(bytes) => {
-                let range = 0..bytes.len();
+                let range = 0..bytes.bytes();
                 let _short = self.outgoing.data(self.frame, common, entry.as_bytes(), bytes, range);
             }
         }
@@ -204,7 +208,7 @@ impl InitiatorConnection {
     }
 
     /// Takes from the front of `input` until something is found.
-    pub fn advance(&mut self, input: &mut &[u8]) -> HostStep {
+    pub fn advance(&mut self, input: &mut &[u8]) -> HostStep<B> {
         loop {
             if let State::Closed(ended) = self.state {
                 return HostStep::Closed(ended);
@@ -213,10 +217,9 @@ impl InitiatorConnection {
                 Ok(Decoded::Starved) => return HostStep::Starved,
                 Ok(Decoded::Header(header)) => self.take_header(&header),
                 Ok(Decoded::Data(bytes)) => {
-                    if let Some(place) = self.place(bytes.len()) {
-                        place.copy_from_slice(bytes);
+                    if let Some(errand) = self.receiving() {
+                        errand.put(bytes);
                     }
-                    self.note(bytes.len());
                     Ok(None)
                 }
                 Ok(Decoded::End(check)) => Ok(self.finish_data(check)),
@@ -230,11 +233,16 @@ impl InitiatorConnection {
         }
     }
 
-    /// Where the next bytes of the stream go, when all of them are data of one command: a socket may receive straight into this and
-    /// tell by [`placed`](Self::placed).
-    pub fn destination(&mut self) -> Option<&mut [u8]> {
+    /// Where the next bytes of the stream go, when all of them are data of one command: the buffer, and the range of it. A socket may
+    /// receive straight there and tell by [`placed`](Self::placed).
+    pub fn destination(&mut self) -> Option<(&mut B, Range<usize>)> {
         let bytes = usize::try_from(self.decoder.data_left()).ok().filter(|&bytes| bytes > 0)?;
-        self.place(bytes)
+        let errand = self.receiving()?;
+        let at = errand.received_bytes();
+        match &mut errand.transfer {
+            Transfer::In(buffer) => Some((buffer, at..at + bytes)),
+            _ => None,
+        }
     }
 
     /// Notes that the first `bytes` of [`destination`](Self::destination) were received.
@@ -247,8 +255,8 @@ impl InitiatorConnection {
         {
             let at = errand.received_bytes();
             if let Transfer::In(buffer) = &errand.transfer {
-                self.decoder.placed(&buffer[at..at + bytes]);
-                self.note(bytes);
+                self.decoder.placed(bytes, |crc| buffer.crc32c(crc, at..at + bytes));
+                errand.received += length(bytes);
             }
         }
     }
@@ -256,13 +264,13 @@ impl InitiatorConnection {
     /// What is to be sent.
     #[must_use]
     #[inline]
-    pub const fn outgoing(&self) -> &Outgoing<Bytes> {
+    pub const fn outgoing(&self) -> &Outgoing<B> {
         &self.outgoing
     }
 
     /// What is to be sent, to note what was.
     #[inline]
-    pub const fn outgoing_mut(&mut self) -> &mut Outgoing<Bytes> {
+    pub const fn outgoing_mut(&mut self) -> &mut Outgoing<B> {
         &mut self.outgoing
     }
 
@@ -279,7 +287,7 @@ impl InitiatorConnection {
     }
 
     /// Gives up: every command that has not come back, with what was lent for it. Whether they were carried out is unknown.
-    pub fn abandon(&mut self) -> Vec<(CommandId, Transfer)> {
+    pub fn abandon(&mut self) -> Vec<(CommandId, Transfer<B>)> {
         self.course = None;
         if !matches!(self.state, State::Closed(_)) {
             self.state = State::Closed(Ended::Peer { status: 0, information: 0 });
@@ -287,25 +295,12 @@ impl InitiatorConnection {
         self.errands.drain()
     }
 
-    fn place(&mut self, bytes: usize) -> Option<&mut [u8]> {
+    fn receiving(&mut self) -> Option<&mut Errand<B>> {
         let (id, _) = self.course?;
-        let errand = self.errands.get_mut(id)?;
-        let at = errand.received_bytes();
-        match &mut errand.transfer {
-            Transfer::In(buffer) => buffer.get_mut(at..at.checked_add(bytes)?),
-            _ => None,
-        }
+        self.errands.get_mut(id)
     }
 
-    fn note(&mut self, bytes: usize) {
-        if let Some((id, _)) = self.course
-            && let Some(errand) = self.errands.get_mut(id)
-        {
-            errand.received += length(bytes);
-        }
-    }
-
-    fn take_header(&mut self, header: &Header) -> Result<Option<HostStep>, Fault> {
+    fn take_header(&mut self, header: &Header) -> Result<Option<HostStep<B>>, Fault> {
         match (self.state, header.what) {
             (_, Received::Termination { status, information }) => {
                 self.state = State::Closed(Ended::Peer { status, information });
@@ -319,7 +314,7 @@ impl InitiatorConnection {
         }
     }
 
-    fn open(&mut self, response: &Initialize) -> Result<HostStep, Fault> {
+    fn open(&mut self, response: &Initialize) -> Result<HostStep<B>, Fault> {
         let asked = self.parameters.digests;
         let unasked = |granted, asked| granted == Digest::On && asked == Digest::Off;
         if unasked(response.digests.header, asked.header) || unasked(response.digests.data, asked.data) {
@@ -335,7 +330,7 @@ impl InitiatorConnection {
         Ok(HostStep::Opened)
     }
 
-    fn take_response(&mut self, entry: CompletionEntry) -> Result<HostStep, Fault> {
+    fn take_response(&mut self, entry: CompletionEntry) -> Result<HostStep<B>, Fault> {
         let id = CommandId(entry.command_id.get());
         let errand = self.errands.end(id).ok_or(Fault::field(place::RESPONSE_COMMAND_ID))?;
         Ok(completed(id, entry, errand))
@@ -347,7 +342,7 @@ impl InitiatorConnection {
         let Transfer::In(buffer) = &errand.transfer else {
             return Err(Fault::field(place::COMMAND_ID));
         };
-        let end = part.offset.checked_add(part.bytes).filter(|&end| end <= length(buffer.len()));
+        let end = part.offset.checked_add(part.bytes).filter(|&end| end <= length(buffer.bytes()));
         end.ok_or(Fault::of(FaultKind::OutOfRange))?;
         if part.offset != errand.received || errand.is_finished() {
             return Err(Fault::of(FaultKind::Sequence));
@@ -356,7 +351,7 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    fn finish_data(&mut self, check: DataCheck) -> Option<HostStep> {
+    fn finish_data(&mut self, check: DataCheck) -> Option<HostStep<B>> {
         let (id, part) = self.course.take()?;
         self.errands.get_mut(id)?.finish_part(&part, check);
         if !part.is_answer() {
@@ -397,7 +392,7 @@ impl InitiatorConnection {
     }
 }
 
-fn completed(id: CommandId, mut entry: CompletionEntry, errand: Errand) -> HostStep {
+fn completed<B: Lent + Clone>(id: CommandId, mut entry: CompletionEntry, errand: Errand<B>) -> HostStep<B> {
     errand.judge(&mut entry);
     HostStep::Completed(Completed { id, entry, received: errand.received, transfer: errand.transfer })
 }

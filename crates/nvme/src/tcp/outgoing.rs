@@ -19,6 +19,48 @@ const COMPACT_BYTES: usize = 1 << 16;
 /// Text memory that is kept when everything was sent.
 const TEXT_KEPT_BYTES: usize = 1 << 18;
 
+/// Bytes that are lent to a connection until they were sent, or received.
+pub trait Lent {
+    /// How many there are.
+    fn bytes(&self) -> usize;
+
+    /// Appends a range of them to `text`.
+    fn append_to(&self, range: Range<usize>, text: &mut Vec<u8>);
+
+    /// Continues a CRC-32C over a range of them.
+    fn crc32c(&self, seed: u32, range: Range<usize>) -> u32;
+
+    /// Puts received bytes at a place that lies inside with all of them.
+    fn put(&mut self, at: usize, bytes: &[u8]);
+}
+
+impl Lent for Vec<u8> {
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+
+    fn append_to(&self, range: Range<usize>, text: &mut Vec<u8>) {
+        text.extend_from_slice(&self[range]);
+    }
+
+    fn crc32c(&self, seed: u32, range: Range<usize>) -> u32 {
+        crc32c(seed, &self[range])
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+/// What is to be sent next.
+#[derive(Debug)]
+pub enum Piece<'a, B> {
+    /// Headers and short data.
+    Text(&'a [u8]),
+    /// A range of lent bytes.
+    Lent(&'a B, Range<usize>),
+}
+
 /// Long data, sent when the text up to `at` is sent.
 #[derive(Debug)]
 struct Segment<B> {
@@ -42,6 +84,15 @@ impl<B> Default for Outgoing<B> {
     }
 }
 
+impl<B> Piece<'_, B> {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Lent(_, range) => range.is_empty(),
+        }
+    }
+}
+
 /// Where a PDU's data begins, and how the header says so.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
@@ -51,7 +102,22 @@ pub(crate) struct Frame {
     pub(crate) alignment: u8,
 }
 
-impl<B: AsRef<[u8]>> Outgoing<B> {
+impl Outgoing<Vec<u8>> {
+    /// Fills `slices` with what is to be sent next, in order; returns how many it filled.
+    pub fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut count = 0;
+        for (slice, piece) in slices.iter_mut().zip(self.pieces()) {
+            *slice = IoSlice::new(match piece {
+                Piece::Text(text) => text,
+                Piece::Lent(owner, range) => &owner[range],
+            });
+            count += 1;
+        }
+        count
+    }
+}
+
+impl<B: Lent> Outgoing<B> {
     /// Bytes not sent yet.
     #[must_use]
     #[inline]
@@ -59,30 +125,16 @@ impl<B: AsRef<[u8]>> Outgoing<B> {
         self.text.len() - self.text_sent + self.segment_bytes
     }
 
-    /// Fills `pieces` with what is to be sent next, in order; returns how many it filled.
-    pub fn gather<'a>(&'a self, pieces: &mut [IoSlice<'a>]) -> usize {
-        let mut count = 0;
+    /// What is to be sent next, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'_, B>> {
+        let last = self.segments.back().map_or(self.text_sent, |last| last.at);
         let mut at = self.text_sent;
-        let mut segments = self.segments.iter();
-        while count < pieces.len() {
-            let Some(segment) = segments.next() else {
-                if at < self.text.len() {
-                    pieces[count] = IoSlice::new(&self.text[at..]);
-                    count += 1;
-                }
-                break;
-            };
-            if segment.at > at {
-                pieces[count] = IoSlice::new(&self.text[at..segment.at]);
-                count += 1;
-                at = segment.at;
-            }
-            if count < pieces.len() {
-                pieces[count] = IoSlice::new(&segment.owner.as_ref()[segment.range.clone()]);
-                count += 1;
-            }
-        }
-        count
+        let pieces = self.segments.iter().flat_map(move |segment| {
+            let text = &self.text[at..segment.at];
+            at = segment.at;
+            [Piece::Text(text), Piece::Lent(&segment.owner, segment.range.clone())]
+        });
+        pieces.chain(std::iter::once(Piece::Text(&self.text[last..]))).filter(|piece| !piece.is_empty())
     }
 
     /// Notes that the first `count` pending bytes were sent; owners of data that is gone go to `give_back`.
@@ -144,14 +196,13 @@ impl<B: AsRef<[u8]>> Outgoing<B> {
         };
         self.write_header(common, fields, digests.header);
         self.text.resize(self.text.len() + offset - header, 0);
-        let data = &owner.as_ref()[range.clone()];
-        let digest = (digests.data == Digest::On).then(|| crc32c(0, data));
+        let digest = (digests.data == Digest::On).then(|| owner.crc32c(0, range.clone()));
         let mut copied = None;
-        if data.len() <= super::limits::COPIED_BYTES_MAX {
-            self.text.extend_from_slice(data);
+        if range.len() <= super::limits::COPIED_BYTES_MAX {
+            owner.append_to(range, &mut self.text);
             copied = Some(owner);
         } else {
-            self.segment_bytes += data.len();
+            self.segment_bytes += range.len();
             self.segments.push_back(Segment { at: self.text.len(), owner, range });
         }
         if let Some(digest) = digest {

@@ -226,6 +226,11 @@ fn a_discovery_controller_tells_of_the_subsystem_and_has_no_io_queue() {
     let AdminStep::Done(answer) = step else { panic!("not done") };
     assert_eq!((answer.status, answer.data.len()), (Status::SUCCESS, 2_048));
     assert_eq!(&answer.data[1_280..1_280 + NAME.len()], NAME.as_bytes());
+    // Identify Controller: its own name, or hosts would look for another discovery subsystem.
+    let entry = SubmissionEntry { opcode: 0x06, cdw10: U32::new(1), ..SubmissionEntry::default() };
+    let step = all.get_mut(id).unwrap().controller.admin(&entry, &[], &device, Nanos::ZERO);
+    let AdminStep::Done(answer) = step else { panic!("not done") };
+    assert_eq!(&answer.data[768..768 + DISCOVERY_NAME.len()], DISCOVERY_NAME.as_bytes());
     // Its host named no Keep Alive timeout and may not stay for ever all the same.
     assert!(all.next_deadline().is_some());
 }

@@ -1,13 +1,14 @@
 //! Target and initiator against each other, over a link that cuts the stream anywhere.
 
 use crate::desk::Desk;
-use crate::raw::drain;
-use bytes::Bytes;
+use crate::raw::{Loan, drain};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::status::Status;
 use headwater_nvme::tcp::initiator::{CommandId, Completed};
 use headwater_nvme::tcp::target::{FlowControl, TargetParameters};
-use headwater_nvme::tcp::{Digest, Digests, HostStep, InitiatorConnection, InitiatorParameters, Transfer};
+use headwater_nvme::tcp::{
+    Digest, Digests, HostStep, InitiatorConnection, InitiatorParameters, Lent as _, Transfer,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use zerocopy::little_endian::U32;
@@ -62,7 +63,7 @@ fn pattern(order: &Order, round: usize) -> Vec<u8> {
 
 struct World {
     desk: Desk,
-    host: InitiatorConnection,
+    host: InitiatorConnection<Loan>,
     cut: Vec<usize>,
     cuts: usize,
     direct: bool,
@@ -75,7 +76,7 @@ impl World {
     }
 
     /// Moves everything that is to be sent in both directions, and answers everything.
-    fn settle(&mut self, done: &mut Vec<Completed>) {
+    fn settle(&mut self, done: &mut Vec<Completed<Loan>>) {
         loop {
             let to_target = drain(self.host.outgoing_mut());
             let mut rest = &to_target[..];
@@ -101,13 +102,13 @@ impl World {
         }
     }
 
-    fn receive<'a>(&mut self, rest: &'a [u8], bytes: usize, done: &mut Vec<Completed>) -> &'a [u8] {
+    fn receive<'a>(&mut self, rest: &'a [u8], bytes: usize, done: &mut Vec<Completed<Loan>>) -> &'a [u8] {
         // As a socket would: data straight into its buffer while it is data that comes.
         if self.direct
-            && let Some(place) = self.host.destination()
+            && let Some((buffer, range)) = self.host.destination()
         {
-            let bytes = bytes.min(place.len());
-            place[..bytes].copy_from_slice(&rest[..bytes]);
+            let bytes = bytes.min(range.len());
+            buffer.put(range.start, &rest[..bytes]);
             self.host.placed(bytes);
             self.take(&mut &[][..], done);
             return &rest[bytes..];
@@ -117,7 +118,7 @@ impl World {
         after
     }
 
-    fn take(&mut self, piece: &mut &[u8], done: &mut Vec<Completed>) {
+    fn take(&mut self, piece: &mut &[u8], done: &mut Vec<Completed<Loan>>) {
         loop {
             match self.host.advance(piece) {
                 HostStep::Starved => return,
@@ -159,8 +160,8 @@ fn run(terms: &Terms, orders: &[Order], cut: Vec<usize>, direct: bool) {
         let kept =
             model.get(&order.number).filter(|kept| kept.len() <= usize::try_from(order.bytes).unwrap());
         let (transfer, expected) = match order.opcode {
-            1 => (Transfer::Out(Bytes::from(pattern(order, round))), None),
-            2 => (Transfer::In(vec![0; usize::try_from(order.bytes).unwrap()]), kept.cloned()),
+            1 => (Transfer::Out(Loan::of(pattern(order, round))), None),
+            2 => (Transfer::In(Loan::of(vec![0; usize::try_from(order.bytes).unwrap()])), kept.cloned()),
             _ => (Transfer::None, None),
         };
         if order.opcode == 1 {
@@ -176,7 +177,7 @@ fn run(terms: &Terms, orders: &[Order], cut: Vec<usize>, direct: bool) {
                 assert_eq!(completed.entry.status(), Status::SUCCESS);
                 assert_eq!(usize::try_from(completed.received).unwrap(), expected.len());
                 assert!(
-                    buffer[..expected.len()] == expected[..],
+                    buffer.to_vec()[..expected.len()] == expected[..],
                     "the bytes are not those that were written"
                 );
             }
@@ -228,8 +229,8 @@ fn commands_at_depth_are_answered_in_any_order() {
                 };
                 let bytes = pattern(&order, usize::try_from(number).unwrap());
                 let transfer = match opcode {
-                    1 => Transfer::Out(Bytes::from(bytes.clone())),
-                    _ => Transfer::In(vec![0; bytes.len()]),
+                    1 => Transfer::Out(Loan::of(bytes.clone())),
+                    _ => Transfer::In(Loan::of(vec![0; bytes.len()])),
                 };
                 expected.insert(world.host.submit(entry, transfer).unwrap(), bytes);
             }
@@ -239,7 +240,7 @@ fn commands_at_depth_are_answered_in_any_order() {
                 assert_eq!(completed.entry.status(), Status::SUCCESS);
                 let bytes = expected.remove(&completed.id).expect("each once");
                 if let Transfer::In(buffer) = completed.transfer {
-                    assert!(buffer == bytes);
+                    assert!(buffer.to_vec() == bytes);
                 }
             }
         }

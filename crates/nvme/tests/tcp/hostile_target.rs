@@ -1,7 +1,8 @@
 //! A controller that breaks the rules, against the initiator.
 
-use crate::raw::{Termination, data, drain, initialize, open_host, pdu, termination, with_header_digest};
-use bytes::Bytes;
+use crate::raw::{
+    Loan, Termination, data, drain, initialize, open_host, pdu, termination, with_header_digest,
+};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::completion::CompletionEntry;
 use headwater_nvme::spec::status::Status;
@@ -15,7 +16,7 @@ const FIELD: u16 = 1;
 const SEQUENCE: u16 = 2;
 const RANGE: u16 = 4;
 
-fn refused(host: &mut InitiatorConnection, bytes: &[u8], status: u16, information: u32) {
+fn refused(host: &mut InitiatorConnection<Loan>, bytes: &[u8], status: u16, information: u32) {
     drain(host.outgoing_mut());
     let step = host.advance(&mut &bytes[..]);
     assert!(matches!(step, HostStep::Closed(Ended::Fault(_))), "the connection goes on: {step:?}");
@@ -26,18 +27,18 @@ fn refused(host: &mut InitiatorConnection, bytes: &[u8], status: u16, informatio
     assert_eq!(host.outstanding(), 0);
 }
 
-fn fresh() -> InitiatorConnection {
+fn fresh() -> InitiatorConnection<Loan> {
     InitiatorConnection::new(InitiatorParameters::default())
 }
 
-fn read(host: &mut InitiatorConnection, bytes: usize) -> CommandId {
+fn read(host: &mut InitiatorConnection<Loan>, bytes: usize) -> CommandId {
     let entry = SubmissionEntry { opcode: 2, ..SubmissionEntry::default() };
-    host.submit(entry, Transfer::In(vec![0; bytes])).unwrap()
+    host.submit(entry, Transfer::In(Loan::of(vec![0; bytes]))).unwrap()
 }
 
-fn write(host: &mut InitiatorConnection, bytes: usize) -> CommandId {
+fn write(host: &mut InitiatorConnection<Loan>, bytes: usize) -> CommandId {
     let entry = SubmissionEntry { opcode: 1, ..SubmissionEntry::default() };
-    host.submit(entry, Transfer::Out(Bytes::from(vec![7; bytes]))).unwrap()
+    host.submit(entry, Transfer::Out(Loan::of(vec![7; bytes]))).unwrap()
 }
 
 fn response(command_id: u16, status: Status) -> Vec<u8> {
@@ -132,7 +133,7 @@ fn data_with_success_completes_without_a_response() {
     let HostStep::Completed(done) = host.advance(&mut &bytes[..]) else { panic!("not completed") };
     assert_eq!((done.id, done.entry.status(), done.received), (id, Status::SUCCESS, 512));
     let Transfer::In(buffer) = done.transfer else { panic!("the buffer is gone") };
-    assert_eq!(buffer, [3; 512]);
+    assert_eq!(buffer.to_vec(), [3; 512]);
 }
 
 #[test]
@@ -210,8 +211,8 @@ fn a_full_connection_gives_the_transfer_back() {
     for _ in 0..4 {
         read(&mut host, 64);
     }
-    let refused = host.submit(SubmissionEntry::default(), Transfer::In(vec![0; 9]));
+    let refused = host.submit(SubmissionEntry::default(), Transfer::In(Loan::of(vec![0; 9])));
     assert!(
-        matches!(refused, Err(headwater_nvme::tcp::initiator::Untaken::Full(Transfer::In(buffer))) if buffer.len() == 9)
+        matches!(refused, Err(headwater_nvme::tcp::initiator::Untaken::Full(Transfer::In(buffer))) if buffer.to_vec().len() == 9)
     );
 }

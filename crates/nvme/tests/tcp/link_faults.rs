@@ -2,8 +2,7 @@
 //! taken for right ones while digests are on, and everything lent comes back.
 
 use crate::desk::Desk;
-use crate::raw::{drain, pdus};
-use bytes::Bytes;
+use crate::raw::{Loan, drain, pdus};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::tcp::target::{FlowControl, TargetParameters};
 use headwater_nvme::tcp::{Digest, Digests, HostStep, InitiatorConnection, InitiatorParameters, Transfer};
@@ -93,8 +92,8 @@ fn run(plan: &[Mischief]) {
             ..SubmissionEntry::default()
         };
         let transfer = match opcode {
-            1 => Transfer::Out(Bytes::from(bytes)),
-            _ => Transfer::In(vec![0; bytes.len()]),
+            1 => Transfer::Out(Loan::of(bytes)),
+            _ => Transfer::In(Loan::of(vec![0; bytes.len()])),
         };
         if host.submit(entry, transfer).is_err() {
             break;
@@ -119,6 +118,7 @@ fn run(plan: &[Mischief]) {
                         if let (Transfer::In(buffer), true) =
                             (done.transfer, done.entry.status().is_success())
                         {
+                            let buffer = buffer.to_vec();
                             let whole = usize::try_from(done.received).unwrap() == buffer.len();
                             let right = (0..3).any(|number| buffer == value(number));
                             assert!(!whole || right, "damaged bytes were taken for right ones");

@@ -3,21 +3,59 @@
 use headwater_host::copy::crc32c;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::tcp::capsule_data::CapsuleData;
-use headwater_nvme::tcp::{InitiatorConnection, Outgoing, TargetConnection};
-use std::io::IoSlice;
+use headwater_nvme::tcp::outgoing::Piece;
+use headwater_nvme::tcp::{InitiatorConnection, Lent, Outgoing, TargetConnection};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
+/// Bytes that a test and a connection both have a handle to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Loan(Rc<RefCell<Vec<u8>>>);
+
+impl Loan {
+    pub(crate) fn of(bytes: Vec<u8>) -> Self {
+        Self(Rc::new(RefCell::new(bytes)))
+    }
+
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
+        self.0.borrow().clone()
+    }
+}
+
+impl Lent for Loan {
+    fn bytes(&self) -> usize {
+        self.0.borrow().len()
+    }
+
+    fn append_to(&self, range: Range<usize>, text: &mut Vec<u8>) {
+        text.extend_from_slice(&self.0.borrow()[range]);
+    }
+
+    fn crc32c(&self, seed: u32, range: Range<usize>) -> u32 {
+        crc32c(seed, &self.0.borrow()[range])
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.0.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
 /// Everything that is to be sent, as one run of bytes.
-pub(crate) fn drain<B: AsRef<[u8]>>(outgoing: &mut Outgoing<B>) -> Vec<u8> {
+pub(crate) fn drain<B: Lent>(outgoing: &mut Outgoing<B>) -> Vec<u8> {
     let mut all = Vec::new();
     while outgoing.pending() > 0 {
-        let mut pieces = [IoSlice::new(&[]); 7];
-        let count = outgoing.gather(&mut pieces);
-        assert!(count > 0, "something is pending, and nothing is to be sent");
         let start = all.len();
-        pieces[..count].iter().for_each(|piece| all.extend_from_slice(piece));
+        for piece in outgoing.pieces().take(7) {
+            match piece {
+                Piece::Text(text) => all.extend_from_slice(text),
+                Piece::Lent(owner, range) => owner.append_to(range, &mut all),
+            }
+        }
         let sent = all.len() - start;
+        assert!(sent > 0, "something is pending, and nothing is to be sent");
         outgoing.sent(sent, drop);
     }
     all
@@ -136,7 +174,7 @@ pub(crate) fn open_target() -> TargetConnection {
 }
 
 /// A host whose controller has answered with a plain ICResp.
-pub(crate) fn open_host(digests: u8) -> InitiatorConnection {
+pub(crate) fn open_host(digests: u8) -> InitiatorConnection<Loan> {
     use headwater_nvme::tcp::{Digest, Digests, HostStep, InitiatorParameters};
     let on = |bit| if digests & bit == 0 { Digest::Off } else { Digest::On };
     let asked = Digests { header: on(1), data: on(2) };

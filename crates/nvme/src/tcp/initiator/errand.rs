@@ -6,10 +6,10 @@
 use super::super::decoder::DataCheck;
 use super::super::fault::{Fault, FaultKind};
 use super::super::header::{DataPart, Last, Success, place};
+use super::super::outgoing::Lent;
 use super::{Transfer, length};
 use crate::spec::completion::CompletionEntry;
 use crate::spec::status::Status;
-use bytes::Bytes;
 use zerocopy::little_endian::U16;
 
 /// Names an outstanding command: its place in the low bits, its generation above.
@@ -40,8 +40,8 @@ enum Progress {
 
 /// An outstanding command.
 #[derive(Debug)]
-pub(super) struct Errand {
-    pub(super) transfer: Transfer,
+pub(super) struct Errand<B> {
+    pub(super) transfer: Transfer<B>,
     /// Bytes that came.
     pub(super) received: u32,
     /// Bytes that R2Ts asked for.
@@ -50,7 +50,16 @@ pub(super) struct Errand {
     check: DataCheck,
 }
 
-impl Errand {
+impl<B: Lent + Clone> Errand<B> {
+    /// Takes received data, which was found to lie in the buffer.
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        let at = self.received_bytes();
+        if let Transfer::In(buffer) = &mut self.transfer {
+            buffer.put(at, bytes);
+        }
+        self.received += length(bytes.len());
+    }
+
     pub(super) fn received_bytes(&self) -> usize {
         usize::try_from(self.received).unwrap_or(usize::MAX)
     }
@@ -69,14 +78,14 @@ impl Errand {
     }
 
     /// Judges an R2T: for data that is there, in order and not asked for before (section 3.6.2.10).
-    pub(super) fn ask(&mut self, part: &DataPart) -> Result<Bytes, Fault> {
+    pub(super) fn ask(&mut self, part: &DataPart) -> Result<B, Fault> {
         let Transfer::Out(bytes) = &self.transfer else {
             return Err(Fault::field(place::COMMAND_ID));
         };
         if part.bytes == 0 {
             return Err(Fault::field(place::BYTES));
         }
-        let end = part.offset.checked_add(part.bytes).filter(|&end| end <= length(bytes.len()));
+        let end = part.offset.checked_add(part.bytes).filter(|&end| end <= length(bytes.bytes()));
         let end = end.ok_or(Fault::of(FaultKind::OutOfRange))?;
         if part.offset != self.requested {
             return Err(Fault::of(FaultKind::Sequence));
@@ -100,28 +109,28 @@ impl DataPart {
     }
 }
 
-#[derive(Debug, Default)]
-struct Place {
+#[derive(Debug)]
+struct Place<B> {
     generation: u16,
-    errand: Option<Errand>,
+    errand: Option<Errand<B>>,
 }
 
 /// All of them, by place.
 #[derive(Debug)]
-pub(super) struct Errands {
-    places: Vec<Place>,
+pub(super) struct Errands<B> {
+    places: Vec<Place<B>>,
     free: Vec<u16>,
 }
 
-impl Errands {
+impl<B: Lent + Clone> Errands<B> {
     pub(super) fn new(depth: u16) -> Self {
         let mut places = Vec::new();
-        places.resize_with(usize::from(depth), Place::default);
+        places.resize_with(usize::from(depth), || Place { generation: 0, errand: None });
         Self { places, free: (0..depth).rev().collect() }
     }
 
     /// Takes a place, or gives the transfer back.
-    pub(super) fn begin(&mut self, transfer: Transfer) -> Result<CommandId, Transfer> {
+    pub(super) fn begin(&mut self, transfer: Transfer<B>) -> Result<CommandId, Transfer<B>> {
         let Some(place) = self.free.pop() else {
             return Err(transfer);
         };
@@ -136,7 +145,7 @@ impl Errands {
         Ok(CommandId(slot.generation << PLACE_BITS | place))
     }
 
-    pub(super) fn get_mut(&mut self, id: CommandId) -> Option<&mut Errand> {
+    pub(super) fn get_mut(&mut self, id: CommandId) -> Option<&mut Errand<B>> {
         let slot = self.places.get_mut(id.place())?;
         if slot.generation != id.0 >> PLACE_BITS {
             return None;
@@ -144,7 +153,7 @@ impl Errands {
         slot.errand.as_mut()
     }
 
-    pub(super) fn end(&mut self, id: CommandId) -> Option<Errand> {
+    pub(super) fn end(&mut self, id: CommandId) -> Option<Errand<B>> {
         self.get_mut(id)?;
         let slot = &mut self.places[id.place()];
         slot.generation = (slot.generation + 1) & (u16::MAX >> PLACE_BITS);
@@ -156,7 +165,7 @@ impl Errands {
         self.places.len() - self.free.len()
     }
 
-    pub(super) fn drain(&mut self) -> Vec<(CommandId, Transfer)> {
+    pub(super) fn drain(&mut self) -> Vec<(CommandId, Transfer<B>)> {
         let ids: Vec<CommandId> = (0_u16..)
             .zip(&self.places)
             .filter(|(_, slot)| slot.errand.is_some())

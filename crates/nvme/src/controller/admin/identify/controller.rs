@@ -8,6 +8,7 @@ use crate::controller::admin::events::REQUESTS_MAX;
 use crate::controller::admin::features::WARNING_TEMPERATURE;
 use crate::controller::admin::keep_alive::GRANULARITY_100MS;
 use crate::controller::admin::{ControllerConfig, ControllerKind, Sharing, Subsystem, Transport};
+use crate::spec::fabrics::DISCOVERY_NAME;
 use crate::spec::feature::async_event_bit;
 use crate::spec::identify::{IdentifyController, LBA_FORMAT_SHIFTS};
 use crate::spec::opcode::AdminOpcode;
@@ -51,7 +52,12 @@ fn describe_subsystem(page: &mut IdentifyController, config: &ControllerConfig, 
     }
     // One byte stays zero: the name ends there.
     let room = page.subsystem_name.len() - 1;
-    for (byte, given) in page.subsystem_name.iter_mut().zip(identity.subsystem_name.bytes().take(room)) {
+    let name = match config.kind {
+        ControllerKind::Io => identity.subsystem_name.as_str(),
+        // A name of its own would send hosts to look for another discovery subsystem (Base 2.0 section 3.1.2.3.5).
+        ControllerKind::Discovery => DISCOVERY_NAME,
+    };
+    for (byte, given) in page.subsystem_name.iter_mut().zip(name.bytes().take(room)) {
         *byte = given;
     }
 }

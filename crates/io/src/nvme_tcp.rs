@@ -1,0 +1,147 @@
+//! A device on the other end of a network: NVMe over TCP as a backend.
+//!
+//! In: an address and the name of a subsystem. Out: a [`Backend`] whose queues are connections. The controller that was
+//! connected to lives as long as the backend and its queues. Data goes between socket and [`Buffer`] without a stop in
+//! between but for the short front of what arrives together with headers.
+//!
+//! # What this does not do
+//! It sends no Keep Alive (its controller is told to expect none) and does not reconnect: what was in flight when a
+//! connection breaks is lost, and who retries opens the device again. It encrypts nothing.
+
+mod control;
+mod link;
+mod queue;
+
+use crate::attach::admin::NamespaceWish;
+use crate::backend::{Backend, Transport};
+use crate::buffer::Buffer;
+use crate::error::IoError;
+use crate::facts::NamespaceFacts;
+use control::Control;
+use headwater_dma::iova::Iova;
+use headwater_host::foreign::Foreign;
+use headwater_nvme::tcp::{Digests, Lent};
+use std::net::SocketAddr;
+use std::ops::Range;
+
+/// Which device, and who asks.
+#[derive(Clone, Debug)]
+pub struct NvmeTcpTarget {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// SUBNQN of the device.
+    pub subsystem_name: String,
+    /// HOSTNQN.
+    pub host_name: String,
+    /// HOSTID.
+    pub host_identifier: [u8; 16],
+    /// Digests to ask for.
+    pub digests: Digests,
+}
+
+impl NvmeTcpTarget {
+    /// A device by address and name, asked for by this process, without digests.
+    #[must_use]
+    pub fn new(address: SocketAddr, subsystem_name: &str) -> Self {
+        let mut host_identifier = *b"headwater host\0\0";
+        let [a, b, ..] = std::process::id().to_le_bytes();
+        host_identifier[14..].copy_from_slice(&[a, b]);
+        Self {
+            address,
+            subsystem_name: subsystem_name.to_owned(),
+            host_name: format!("nqn.2026-01.io.headwater:host:{}", std::process::id()),
+            host_identifier,
+            digests: Digests::default(),
+        }
+    }
+}
+
+/// A controller of a device, connected.
+#[derive(Debug)]
+pub struct NvmeTcp {
+    target: NvmeTcpTarget,
+    control: Control,
+    next_queue: u16,
+    /// Regions have numbers only, because no device address exists; each begins where the one before ended.
+    next_region: u64,
+}
+
+impl NvmeTcp {
+    /// Connects to a device and enables a controller of it.
+    ///
+    /// # Errors
+    /// [`IoError::Gone`] when nobody answers, [`IoError::Refused`] when the device refuses, with its reason.
+    pub fn open(target: NvmeTcpTarget) -> Result<Self, IoError> {
+        let control = Control::open(&target)?;
+        Ok(Self { target, control, next_queue: 1, next_region: REGIONS_START })
+    }
+
+    /// The names of the subsystems that a discovery controller at `address` tells of.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn discover(address: SocketAddr) -> Result<Vec<String>, IoError> {
+        control::discover(&NvmeTcpTarget::new(address, headwater_nvme::spec::fabrics::DISCOVERY_NAME))
+    }
+}
+
+/// Where the numbering of regions begins: 0 is no address.
+const REGIONS_START: u64 = 1 << 20;
+
+impl Backend for NvmeTcp {
+    fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
+        self.control.namespaces()
+    }
+
+    fn change_namespace(&mut self, id: u8, wish: NamespaceWish) -> Result<u8, IoError> {
+        self.control.change_namespace(id, &wish)
+    }
+
+    fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
+        let start = Iova(self.next_region);
+        let buffer = Buffer::whole(Foreign::anonymous(bytes)?, start);
+        self.next_region += u64::try_from(bytes.next_multiple_of(4_096)).unwrap_or(u64::MAX);
+        Ok(buffer)
+    }
+
+    fn release(&mut self, _region: &Buffer) -> Result<(), IoError> {
+        // Nothing but its handles keeps the memory.
+        Ok(())
+    }
+
+    fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
+        let queue = queue::TcpQueue::open(&self.target, &self.control, self.next_queue, depth)?;
+        self.next_queue += 1;
+        Ok(Box::new(queue))
+    }
+}
+
+impl Lent for Buffer {
+    fn bytes(&self) -> usize {
+        Self::bytes(self)
+    }
+
+    fn append_to(&self, range: Range<usize>, text: &mut Vec<u8>) {
+        let end = text.len();
+        text.resize(end + range.len(), 0);
+        let copied = self.read(range.start, &mut text[end..]);
+        assert!(copied.is_ok(), "a range of the buffer that was lent");
+    }
+
+    fn crc32c(&self, seed: u32, range: Range<usize>) -> u32 {
+        let mut part = [0; 4_096];
+        let mut crc = seed;
+        for start in range.clone().step_by(part.len()) {
+            let part = &mut part[..(range.end - start).min(4_096)];
+            let copied = self.read(start, part);
+            assert!(copied.is_ok(), "a range of the buffer that was lent");
+            crc = headwater_host::copy::crc32c(crc, part);
+        }
+        crc
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        let copied = self.write(at, bytes);
+        assert!(copied.is_ok(), "a place that was found to lie in the buffer");
+    }
+}

@@ -1,0 +1,308 @@
+//! The admin queue of a controller: Connect, enable, and what there is to know.
+//!
+//! In: a target. Out: an enabled controller, its limits and namespaces. Everything here blocks.
+
+use super::NvmeTcpTarget;
+use super::link::Link;
+use crate::attach::admin::{NamespaceText, NamespaceWish};
+use crate::buffer::Buffer;
+use crate::error::IoError;
+use crate::facts::NamespaceFacts;
+use headwater_dma::iova::Iova;
+use headwater_host::clock::{Clock, Nanos};
+use headwater_host::foreign::Foreign;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::fabrics::{
+    CONTROLLER_DYNAMIC, ConnectData, ConnectFields, PropertyFields, name_in,
+};
+use headwater_nvme::spec::register::{Register, status_bit};
+use headwater_nvme::tcp::limits::ADMIN_IN_CAPSULE_BYTES;
+use headwater_nvme::tcp::{Lent as _, Transfer};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+/// Entries of the admin queue.
+const ADMIN_ENTRIES: u16 = 32;
+/// Bytes of every Identify answer, and of the buffer of this file.
+const IDENTIFY_BYTES: usize = 4_096;
+/// Numbers in a namespace list.
+const LIST_NUMBERS: usize = 1_024;
+/// CC: every command set, entries of 64 and 16 bytes, enabled.
+const ENABLE: u32 = 1 | 0b110 << 4 | 6 << 16 | 4 << 20;
+/// Number of I/O queues to ask for.
+const QUEUES_WANTED: u32 = 64;
+/// Bytes of an entry in a capsule.
+const ENTRY_BYTES: u32 = 64;
+
+/// Admin opcodes and features used here (NVMe Base 2.0 figures 138 and 317).
+mod number {
+    pub(super) const GET_LOG_PAGE: u8 = 0x02;
+    pub(super) const IDENTIFY: u8 = 0x06;
+    pub(super) const SET_FEATURES: u8 = 0x09;
+    pub(super) const NAMESPACE_MANAGEMENT: u8 = 0x0D;
+    pub(super) const NAMESPACE_ATTACHMENT: u8 = 0x15;
+    pub(super) const FORMAT: u8 = 0x80;
+    pub(super) const NUMBER_OF_QUEUES: u32 = 0x07;
+    pub(super) const KEY_VALUE: u8 = 0x01;
+    pub(super) const DISCOVERY_LOG: u32 = 0x70;
+}
+
+/// An enabled controller.
+#[derive(Debug)]
+pub(super) struct Control {
+    link: Link,
+    page: Buffer,
+    /// CNTLID.
+    pub(super) controller: u16,
+    /// In-capsule data of an I/O queue.
+    pub(super) in_capsule_max: u32,
+    /// Most entries of a queue.
+    pub(super) entries_max: u32,
+}
+
+impl Control {
+    pub(super) fn open(target: &NvmeTcpTarget) -> Result<Self, IoError> {
+        let mut control = Self::connect(target)?;
+        let queues = (QUEUES_WANTED - 1) | (QUEUES_WANTED - 1) << 16;
+        control.call(admin(number::SET_FEATURES, 0, number::NUMBER_OF_QUEUES, queues), Transfer::None)?;
+        let page = control.identify(0, 0x01, 0)?;
+        let units = u32::from_le_bytes([page[1_792], page[1_793], page[1_794], page[1_795]]);
+        control.in_capsule_max = units.saturating_mul(16).saturating_sub(ENTRY_BYTES);
+        Ok(control)
+    }
+
+    /// Connects the admin queue and enables the controller.
+    fn connect(target: &NvmeTcpTarget) -> Result<Self, IoError> {
+        let mut link = Link::open(target, ADMIN_ENTRIES - 1, ADMIN_IN_CAPSULE_BYTES)?;
+        let (entry, data) = connect_command(target, 0, ADMIN_ENTRIES, CONTROLLER_DYNAMIC)?;
+        let done = link.call(entry, data)?;
+        if !done.status().is_success() {
+            return Err(refused(target, done.status()));
+        }
+        let [a, b, _, _] = done.result.to_bytes();
+        let page = Buffer::whole(Foreign::anonymous(IDENTIFY_BYTES)?, Iova(0));
+        let controller = u16::from_le_bytes([a, b]);
+        let mut control = Self { link, page, controller, in_capsule_max: 0, entries_max: 0 };
+        let capabilities = control.property(Register::Capabilities)?;
+        control.entries_max = u32::try_from(capabilities & 0xFFFF).unwrap_or(0) + 1;
+        let set = PropertyFields::set(Register::Configuration.offset(), ENABLE);
+        control.call(set, Transfer::None)?;
+        let clock = Clock::start();
+        // CAP.TO, in 500 ms.
+        let within = Nanos::from_millis(500 * (capabilities >> 24 & 0xFF).max(1));
+        while control.property(Register::Status)? & u64::from(status_bit::READY) == 0 {
+            if clock.now() > within {
+                return Err(IoError::Device { reason: "the controller does not become ready".to_owned() });
+            }
+            Clock::sleep(Nanos::from_millis(1));
+        }
+        Ok(control)
+    }
+
+    pub(super) fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
+        let mut found = Vec::new();
+        loop {
+            let after = found.last().map_or(0, |last: &NamespaceFacts| last.id);
+            let list = self.identify(after, 0x02, 0)?;
+            let numbers: Vec<u32> = list
+                .chunks_exact(4)
+                .map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+                .take_while(|&id| id > after)
+                .collect();
+            for &id in &numbers {
+                found.push(self.namespace(id)?);
+            }
+            if numbers.len() < LIST_NUMBERS {
+                return Ok(found);
+            }
+        }
+    }
+
+    fn namespace(&mut self, id: u32) -> Result<NamespaceFacts, IoError> {
+        let descriptors = self.identify(id, 0x03, 0)?;
+        if command_set(&descriptors) == number::KEY_VALUE {
+            let page = self.identify(id, 0x05, number::KEY_VALUE)?;
+            return Ok(NamespaceFacts { size: word(&page, 0), ..NamespaceFacts::key_space(id) });
+        }
+        let page = self.identify(id, 0x00, 0)?;
+        // FLBAS 3:0 names a format, whose third byte (LBADS) is a power of two.
+        let format = usize::from(page[26] & 0xF);
+        let shift = u32::from(page[128 + 4 * format + 2]);
+        let block_bytes = 1_u32.checked_shl(shift).filter(|&bytes| bytes >= 512);
+        let block_bytes =
+            block_bytes.ok_or(IoError::Protocol { reason: format!("blocks of 2^{shift} bytes") })?;
+        Ok(NamespaceFacts { id, block_bytes, size: word(&page, 0), writable: true, blocks: None })
+    }
+
+    /// Asks by Namespace Management, Namespace Attachment and Format NVM, which know sizes and formats only.
+    pub(super) fn change_namespace(&mut self, id: u8, wish: &NamespaceWish) -> Result<u8, IoError> {
+        match wish {
+            NamespaceWish::Create(text) if *text == plain(text) => {
+                let nsid = self.create(text.block_bytes, text.size)?;
+                self.attach(nsid)?;
+                u8::try_from(nsid).map_err(|_| IoError::Protocol { reason: format!("namespace {nsid}") })
+            }
+            NamespaceWish::Delete => {
+                let delete = admin(number::NAMESPACE_MANAGEMENT, u32::from(id), 1, 0);
+                self.call(delete, Transfer::None).map(|_| id)
+            }
+            NamespaceWish::Format(block_bytes) => {
+                let (_, format) = format_of(*block_bytes);
+                let command = admin(number::FORMAT, u32::from(id), u32::from(format), 0);
+                self.call(command, Transfer::None).map(|_| id)
+            }
+            _ => Err(IoError::Refused {
+                reason: "NVMe has no command for this change: ask on the device's own machine (headwater namespace)"
+                    .to_owned(),
+            }),
+        }
+    }
+
+    fn create(&mut self, block_bytes: u32, size: u64) -> Result<u32, IoError> {
+        let (set, format) = format_of(block_bytes);
+        let mut wanted = [0; IDENTIFY_BYTES];
+        wanted[..8].copy_from_slice(&size.to_le_bytes());
+        wanted[8..16].copy_from_slice(&size.to_le_bytes());
+        wanted[26] = format;
+        self.page.write(0, &wanted)?;
+        let command = admin(number::NAMESPACE_MANAGEMENT, 0, 0, u32::from(set) << 24);
+        self.call(command, Transfer::Out(self.page.clone()))
+    }
+
+    fn attach(&mut self, nsid: u32) -> Result<u32, IoError> {
+        let mut list = [0; IDENTIFY_BYTES];
+        list[0] = 1;
+        list[2..4].copy_from_slice(&self.controller.to_le_bytes());
+        self.page.write(0, &list)?;
+        self.call(admin(number::NAMESPACE_ATTACHMENT, nsid, 0, 0), Transfer::Out(self.page.clone()))
+    }
+
+    fn property(&mut self, register: Register) -> Result<u64, IoError> {
+        let entry = PropertyFields::get(register.offset(), register.bytes());
+        let done = self.link.call(entry, Transfer::None)?;
+        if !done.status().is_success() {
+            return Err(IoError::Status(done.status()));
+        }
+        Ok(u64::from(done.reserved.get()) << 32 | u64::from(done.result.get()))
+    }
+
+    fn identify(&mut self, namespace: u32, view: u8, set: u8) -> Result<Vec<u8>, IoError> {
+        let entry = admin(number::IDENTIFY, namespace, u32::from(view), u32::from(set) << 24);
+        self.read(entry, IDENTIFY_BYTES)
+    }
+
+    fn read(&mut self, entry: SubmissionEntry, bytes: usize) -> Result<Vec<u8>, IoError> {
+        let page = self.page.slice(0, bytes)?;
+        self.call(entry, Transfer::In(page.clone()))?;
+        let mut copy = Vec::new();
+        page.append_to(0..bytes, &mut copy);
+        Ok(copy)
+    }
+
+    /// Dword 0 of a command that succeeded.
+    fn call(&mut self, entry: SubmissionEntry, transfer: Transfer<Buffer>) -> Result<u32, IoError> {
+        let done = self.link.call(entry, transfer)?;
+        let status = done.status();
+        if status.is_success() { Ok(done.result.get()) } else { Err(IoError::Status(status)) }
+    }
+}
+
+/// See [`NvmeTcp::discover`](super::NvmeTcp::discover).
+pub(super) fn discover(target: &NvmeTcpTarget) -> Result<Vec<String>, IoError> {
+    const RECORD_BYTES: usize = 1_024;
+    let mut control = Control::connect(target)?;
+    let bytes = 4 * RECORD_BYTES;
+    let dwords = u32::try_from(bytes / 4 - 1).unwrap_or(0);
+    let page =
+        control.read(admin(number::GET_LOG_PAGE, 0, number::DISCOVERY_LOG | dwords << 16, 0), bytes)?;
+    let records = usize::try_from(word(&page, 8)).unwrap_or(usize::MAX);
+    let names = page.chunks_exact(RECORD_BYTES).skip(1).take(records).filter_map(|record| {
+        <&[u8; 256]>::try_from(&record[256..512]).ok().and_then(name_in).map(str::to_owned)
+    });
+    Ok(names.collect())
+}
+
+/// A Connect of this queue and the data that goes with it.
+pub(super) fn connect_command(
+    target: &NvmeTcpTarget,
+    queue: u16,
+    entries: u16,
+    controller: u16,
+) -> Result<(SubmissionEntry, Transfer<Buffer>), IoError> {
+    let fields = ConnectFields {
+        format: 0,
+        queue,
+        size: entries - 1,
+        attributes: ConnectFields::FLOW_CONTROL_DISABLED,
+        keep_alive_ms: 0,
+    };
+    let host = (target.host_name.as_str(), target.host_identifier);
+    let data = ConnectData::new(host, &target.subsystem_name, controller);
+    let bytes = data.as_bytes();
+    let buffer = Buffer::whole(Foreign::anonymous(bytes.len())?, Iova(0));
+    buffer.write(0, bytes)?;
+    Ok((fields.to_entry(), Transfer::Out(buffer)))
+}
+
+/// Why a Connect was refused.
+pub(super) fn refused(target: &NvmeTcpTarget, status: headwater_nvme::spec::status::Status) -> IoError {
+    let code = format!("status type {}, code {:02x}h", status.code_type, status.code);
+    IoError::Refused { reason: format!("{} at {}: Connect: {code}", target.subsystem_name, target.address) }
+}
+
+fn admin(opcode: u8, namespace: u32, cdw10: u32, cdw11: u32) -> SubmissionEntry {
+    SubmissionEntry {
+        opcode,
+        namespace: U32::new(namespace),
+        cdw10: U32::new(cdw10),
+        cdw11: U32::new(cdw11),
+        ..SubmissionEntry::default()
+    }
+}
+
+/// The wish without what NVMe cannot say.
+fn plain(text: &NamespaceText) -> NamespaceText {
+    NamespaceText { block_bytes: text.block_bytes, size: text.size, ..NamespaceText::keys() }
+}
+
+/// Command set and format index for blocks of so many bytes, 0 for keys.
+fn format_of(block_bytes: u32) -> (u8, u8) {
+    match block_bytes {
+        0 => (number::KEY_VALUE, 0),
+        4_096 => (0, 1),
+        _ => (0, 0),
+    }
+}
+
+fn word(page: &[u8], at: usize) -> u64 {
+    page.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+/// The command set in a list of namespace identification descriptors: type 4, length 1. NVM where none is named.
+fn command_set(descriptors: &[u8]) -> u8 {
+    let mut rest = descriptors;
+    while let [kind, bytes, _, _, after @ ..] = rest {
+        match (kind, after.first()) {
+            (0, _) => break,
+            (4, Some(&set)) => return set,
+            _ => rest = after.get(usize::from(*bytes)..).unwrap_or(&[]),
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_set_is_found_behind_other_descriptors_or_is_nvm() {
+        let mut list = vec![2, 16, 0, 0];
+        list.extend([9; 16]);
+        list.extend([4, 1, 0, 0, 1, 0, 0, 0]);
+        assert_eq!(command_set(&list), 1);
+        assert_eq!(command_set(&list[..20]), 0);
+        assert_eq!(command_set(&[]), 0);
+        assert_eq!(command_set(&[3, 255, 0, 0, 1]), 0, "a length beyond the end");
+    }
+}

@@ -1,0 +1,237 @@
+//! One connection with its socket.
+//!
+//! In: commands with their buffers. Out: their completions. The protocol is [`InitiatorConnection`]; this file moves its bytes.
+//! Invariant: nothing blocks but [`Link::sleep`] and what says so.
+
+use super::NvmeTcpTarget;
+use crate::buffer::Buffer;
+use crate::error::IoError;
+use headwater_host::clock::{Clock, Nanos};
+use headwater_host::foreign::{PIECES_MAX, Piece as Sent, send_pieces};
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::completion::CompletionEntry;
+use headwater_nvme::tcp::initiator::Untaken;
+use headwater_nvme::tcp::outgoing::Piece;
+use headwater_nvme::tcp::{HostStep, InitiatorConnection, InitiatorParameters, Transfer};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, recv};
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::os::fd::AsFd as _;
+
+/// How long a device may take to answer a connection, or a command that is waited for.
+pub(super) const ANSWER_WITHIN: Nanos = Nanos::from_millis(10_000);
+/// Bytes received at once with headers among them.
+const SCRATCH_BYTES: usize = 16 << 10;
+/// Data of which at least so much is still to come is received past the scratch.
+const DIRECT_BYTES_MIN: usize = 4 << 10;
+/// Calls to the kernel in one look.
+const RECEIVES_MAX: usize = 8;
+
+/// A command that came back, with its token. Its place may be another command's by now.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) token: u64,
+    pub(super) entry: CompletionEntry,
+}
+
+/// A connection that is open.
+#[derive(Debug)]
+pub(super) struct Link {
+    socket: TcpStream,
+    connection: InitiatorConnection<Buffer>,
+    scratch: Box<[u8]>,
+    done: VecDeque<Done>,
+    /// The caller's token of each outstanding command, by its place.
+    tokens: Vec<u64>,
+    opened: bool,
+    what: String,
+}
+
+impl Link {
+    /// Connects and shakes hands. Blocks.
+    pub(super) fn open(target: &NvmeTcpTarget, depth: u16, in_capsule_max: u32) -> Result<Self, IoError> {
+        let what = target.address.to_string();
+        let gone = |error: std::io::Error| IoError::Gone { what: what.clone(), reason: error.to_string() };
+        let socket =
+            TcpStream::connect_timeout(&target.address, ANSWER_WITHIN.to_duration()).map_err(gone)?;
+        socket.set_nodelay(true).map_err(gone)?;
+        socket.set_nonblocking(true).map_err(gone)?;
+        let parameters = InitiatorParameters {
+            digests: target.digests,
+            depth,
+            in_capsule_max,
+            ..InitiatorParameters::default()
+        };
+        let mut link = Self {
+            socket,
+            connection: InitiatorConnection::new(parameters),
+            scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
+            done: VecDeque::new(),
+            tokens: vec![0; usize::from(depth)],
+            opened: false,
+            what,
+        };
+        link.wait_until(|link| link.opened)?;
+        Ok(link)
+    }
+
+    /// Queues a command; [`flush`](Self::flush) sends it.
+    pub(super) fn submit(
+        &mut self,
+        entry: SubmissionEntry,
+        transfer: Transfer<Buffer>,
+        token: u64,
+    ) -> Result<(), Untaken<Buffer>> {
+        if self.outstanding() >= self.tokens.len() {
+            return Err(Untaken::Full(transfer));
+        }
+        let id = self.connection.submit(entry, transfer)?;
+        self.tokens[id.place()] = token;
+        Ok(())
+    }
+
+    /// Sends what there is to send, as far as the socket takes it.
+    pub(super) fn flush(&mut self) -> Result<(), IoError> {
+        while self.connection.outgoing().pending() > 0 {
+            let mut pieces = [Sent::Ours(&[]); PIECES_MAX];
+            let mut count = 0;
+            for (place, piece) in pieces.iter_mut().zip(self.connection.outgoing().pieces()) {
+                *place = match piece {
+                    Piece::Text(text) => Sent::Ours(text),
+                    Piece::Lent(buffer, range) => {
+                        let (memory, start) = buffer.memory();
+                        Sent::Region { memory, offset: start + range.start, bytes: range.len() }
+                    }
+                };
+                count += 1;
+            }
+            match send_pieces(self.socket.as_fd(), &pieces[..count]) {
+                Ok(sent) => self.connection.outgoing_mut().sent(sent, drop),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.gone(&error.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next completion, if one is here.
+    #[inline]
+    pub(super) fn reap(&mut self) -> Result<Option<Done>, IoError> {
+        if let Some(done) = self.done.pop_front() {
+            return Ok(Some(done));
+        }
+        self.receive()?;
+        Ok(self.done.pop_front())
+    }
+
+    /// Commands that have not come back.
+    pub(super) fn outstanding(&self) -> usize {
+        self.connection.outstanding() + self.done.len()
+    }
+
+    /// Sleeps until the socket has something or takes something.
+    pub(super) fn sleep(&self, longest: Option<Nanos>) -> Result<(), IoError> {
+        let mut events = PollFlags::IN;
+        if self.connection.outgoing().pending() > 0 {
+            events |= PollFlags::OUT;
+        }
+        let span = longest.map(|longest| Timespec {
+            tv_sec: i64::try_from(longest.0 / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(longest.0 % 1_000_000_000).unwrap_or(0),
+        });
+        match poll(&mut [PollFd::new(&self.socket, events)], span.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(self.gone(&errno.to_string())),
+        }
+    }
+
+    /// Sends a command and waits for its answer. Blocks; for a connection with nothing else in flight.
+    pub(super) fn call(
+        &mut self,
+        entry: SubmissionEntry,
+        transfer: Transfer<Buffer>,
+    ) -> Result<CompletionEntry, IoError> {
+        if self.submit(entry, transfer, 0).is_err() {
+            return Err(self.gone("the connection takes no command"));
+        }
+        self.wait_until(|link| !link.done.is_empty())?;
+        self.done.pop_front().map(|done| done.entry).ok_or_else(|| self.gone("no answer"))
+    }
+
+    fn wait_until(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), IoError> {
+        let clock = Clock::start();
+        loop {
+            self.flush()?;
+            self.receive()?;
+            if done(self) {
+                return Ok(());
+            }
+            let waited = clock.now();
+            if waited >= ANSWER_WITHIN {
+                return Err(self.gone("it does not answer in time"));
+            }
+            self.sleep(Some(ANSWER_WITHIN.since(waited)))?;
+        }
+    }
+
+    /// Takes what the socket has, without waiting.
+    fn receive(&mut self) -> Result<(), IoError> {
+        for _ in 0..RECEIVES_MAX {
+            let (wanted, received) = match self.connection.destination() {
+                Some((buffer, range)) if range.len() >= DIRECT_BYTES_MIN => {
+                    let (memory, start) = buffer.memory();
+                    let got = memory.receive(start + range.start, range.len(), self.socket.as_fd());
+                    if let Ok(bytes) = got
+                        && bytes > 0
+                    {
+                        self.connection.placed(bytes);
+                        self.step(0)?;
+                    }
+                    (range.len(), got)
+                }
+                _ => {
+                    let got = recv(&self.socket, &mut self.scratch[..], RecvFlags::empty());
+                    let got = got.map(|(_, bytes)| bytes).map_err(std::io::Error::from);
+                    if let Ok(bytes) = got {
+                        self.step(bytes)?;
+                    }
+                    (self.scratch.len(), got)
+                }
+            };
+            match received {
+                Ok(0) => return Err(self.gone("it closed the connection")),
+                // A socket that gave less than was asked for is empty.
+                Ok(bytes) if bytes < wanted => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.gone(&error.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the first bytes of the scratch.
+    fn step(&mut self, bytes: usize) -> Result<(), IoError> {
+        let mut input = &self.scratch[..bytes];
+        loop {
+            match self.connection.advance(&mut input) {
+                HostStep::Starved => return Ok(()),
+                HostStep::Opened => self.opened = true,
+                HostStep::Completed(done) => {
+                    self.done.push_back(Done { token: self.tokens[done.id.place()], entry: done.entry });
+                }
+                HostStep::Closed(ended) => {
+                    return Err(self.gone(&format!("the protocol was broken: {ended:?}")));
+                }
+            }
+        }
+    }
+
+    fn gone(&self, reason: &str) -> IoError {
+        IoError::Gone { what: self.what.clone(), reason: reason.to_owned() }
+    }
+}
