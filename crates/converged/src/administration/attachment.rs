@@ -68,11 +68,20 @@ impl Attachments {
         }
     }
 
-    /// A controller is gone: its number says nothing of whoever has it next.
+    /// A controller is gone: its number says nothing of whoever has it next. What only it had is everybody's, as after a
+    /// restart: a host that connects again has another controller, and finds its namespace.
     pub(crate) fn forget(&mut self, controller: u16) {
         for attachment in &mut self.0 {
-            let (Attachment::AllBut(these) | Attachment::Only(these)) = attachment;
-            these.remove(&controller);
+            match attachment {
+                Attachment::AllBut(these) => {
+                    these.remove(&controller);
+                }
+                Attachment::Only(these) => {
+                    if these.remove(&controller) && these.is_empty() {
+                        *attachment = Attachment::AllBut(BTreeSet::new());
+                    }
+                }
+            }
         }
     }
 }
@@ -82,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn controllers_to_come_have_what_nobody_spoke_of() {
+    fn controllers_to_come_have_what_nobody_spoke_of_and_what_is_nobodys_any_more() {
         let mut attachments = Attachments::default();
         let (one, two) = (NamespaceId(1), NamespaceId(2));
         attachments.detach(one, &[7]);
@@ -91,7 +100,8 @@ mod tests {
         assert!(!attachments.has(one, 7) && attachments.has(one, 8));
         assert!(attachments.has(two, 7) && !attachments.has(two, 8));
         attachments.forget(7);
-        assert!(attachments.has(one, 7) && !attachments.has(two, 7));
+        assert!(attachments.has(one, 7));
+        assert!(attachments.has(two, 9), "what only it had is found by whoever comes");
         assert!(!attachments.has(NamespaceId(0), 1) && !attachments.has(NamespaceId(200), 1));
     }
 }

@@ -44,6 +44,7 @@ impl<M: Media> Device<M> {
     pub fn remove_controller(&mut self, id: u16) {
         if self.administration.controllers.remove(&id) {
             self.administration.attachments.forget(id);
+            self.administration.touch();
         }
     }
 
