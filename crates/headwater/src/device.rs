@@ -5,7 +5,8 @@
 use crate::in_process;
 use crate::url::{Place, Url};
 use headwater_io::attach::{AttachBackend, AttachOptions};
-use headwater_io::{Backend, IoError};
+use headwater_io::{Backend, IoError, NvmeTcp, NvmeTcpTarget};
+use std::net::ToSocketAddrs as _;
 use std::ops::{Deref, DerefMut};
 
 /// An open device, seen through one of its namespaces. A device in this process ends with the last of this and its queues.
@@ -25,10 +26,11 @@ impl Device {
             Place::Memory(bytes) => Box::new(in_process::in_memory(bytes)?),
             Place::Directory(path, capacity) => Box::new(in_process::in_directory(&path, capacity)?),
             Place::Attach(path) => Box::new(AttachBackend::connect(&path, AttachOptions::default())?),
-            Place::NvmeTcp { address, .. } => {
-                return Err(IoError::Device {
-                    reason: format!("{address}: NVMe over TCP is not built in; open another URL"),
-                });
+            Place::NvmeTcp { address, subsystem } => {
+                let resolved = address.to_socket_addrs().ok().and_then(|mut found| found.next());
+                let reason = format!("{address}: no such host, or no port; write nvme-tcp://HOST:PORT/NQN");
+                let address = resolved.ok_or(IoError::Device { reason })?;
+                Box::new(NvmeTcp::open(NvmeTcpTarget::new(address, &subsystem))?)
             }
         };
         headwater_io::Device::over(backend, namespace).map(Self::from)

@@ -48,6 +48,8 @@ pub struct Overrides {
     pub attach: Option<AttachPlace>,
     /// Path of the socket for a vfio-user client.
     pub vfio_user: Option<PathBuf>,
+    /// Address of the NVMe/TCP face.
+    pub nvme_tcp: Option<SocketAddr>,
     /// Bytes of flash.
     pub capacity: Option<Bytes>,
     /// Bytes of device DRAM for pages.
@@ -75,6 +77,8 @@ pub struct Config {
     pub grants: Vec<Grant>,
     /// Path of the socket for a vfio-user client.
     pub vfio_user: Option<PathBuf>,
+    /// Address of the NVMe/TCP face, of the loopback; port 0 picks one. `None` for no such face.
+    pub nvme_tcp: Option<SocketAddr>,
     /// Bytes of flash; `None` takes what the data directory has, or the default when it is new.
     pub capacity: Option<Bytes>,
     /// Bytes of device DRAM for pages.
@@ -168,6 +172,7 @@ impl Config {
             metrics: over.metrics.or(from_file.metrics).unwrap_or(loopback(METRICS_PORT_DEFAULT)),
             unix: over.unix.or(from_file.unix),
             vfio_user: over.vfio_user.or(from_file.vfio_user),
+            nvme_tcp: over.nvme_tcp.or(from_file.nvme_tcp),
             capacity: over.capacity.or(from_file.capacity),
             memory: over.memory.or(from_file.memory).unwrap_or(MEMORY_DEFAULT),
             durability,

@@ -10,6 +10,7 @@ use crate::core_device::CoreDevice;
 use crate::data_dir::DataDir;
 use crate::face::{Face, PollCost};
 use crate::metrics::{FaceNumbers, Trace, TraceStage};
+use crate::nvme_tcp::{NvmeTcpConfig, NvmeTcpFace};
 use crate::resp::{RespConfig, RespFace};
 use crate::serve::{Opened, Recovery};
 use crate::vfio_user::VfioUserFace;
@@ -32,6 +33,8 @@ const RESP_FACE: FaceId = FaceId(1);
 const ATTACH_FACES: AttachFaces = AttachFaces { rings: FaceId(2), control: FaceId(3) };
 /// How the vfio-user face is known to the device.
 const VFIO_USER_FACE: FaceId = FaceId(4);
+/// How the NVMe/TCP face is known to the device.
+const NVME_TCP_FACE: FaceId = FaceId(5);
 
 /// Opens the device of a data directory, making its flash when it has none.
 ///
@@ -94,10 +97,17 @@ pub fn open_node(
         let face = VfioUserFace::bind(path, VFIO_USER_FACE).map_err(|error| error.to_string())?;
         faces.push(Box::new(face));
     }
+    let mut nvme_tcp = None;
+    if let Some(listen) = config.nvme_tcp {
+        let config = NvmeTcpConfig { listen, face: NVME_TCP_FACE };
+        let face = NvmeTcpFace::bind(&config).map_err(|error| error.to_string())?;
+        nvme_tcp = Some(face.local_addr());
+        faces.push(Box::new(face));
+    }
     let device = open_device(directory, config, clock, progress)?;
     tracing::info!(ring = ?device.media().ring_kind(), mode = ?device.media().mode(), "flash is open");
     let capacity = flash_bytes(device.media().geometry().blocks);
-    Ok(Opened { device, faces, resp, capacity, spin: spin(clock) })
+    Ok(Opened { device, faces, resp, nvme_tcp, capacity, spin: spin(clock) })
 }
 
 /// How long the core polls in vain before it sleeps: as calibrated on this machine, or as `HEADWATER_SPIN_US` says.

@@ -19,6 +19,7 @@ pub mod face;
 pub mod kv_target;
 pub mod load;
 pub mod metrics;
+pub mod nvme_tcp;
 pub mod pipeline;
 pub mod ready_file;
 pub mod resp;

@@ -21,6 +21,9 @@ pub struct Ready {
     /// Path of the socket for a vfio-user client, if there is one.
     #[serde(rename = "vfio-user", skip_serializing_if = "Option::is_none")]
     pub vfio_user: Option<PathBuf>,
+    /// Address of the NVMe/TCP face, if there is one.
+    #[serde(rename = "nvme-tcp", skip_serializing_if = "Option::is_none")]
+    pub nvme_tcp: Option<String>,
     /// The process.
     pub pid: u32,
 }

@@ -39,6 +39,8 @@ pub struct Opened<D> {
     pub faces: Vec<Box<dyn Face<D>>>,
     /// Where the RESP face listens.
     pub resp: SocketAddr,
+    /// Where the NVMe/TCP face listens, if there is one.
+    pub nvme_tcp: Option<SocketAddr>,
     /// Bytes of flash.
     pub capacity: Bytes,
     /// How long to poll in vain before sleeping.
@@ -123,13 +125,14 @@ where
     let metrics = MetricsServer::start(config.metrics, Arc::clone(&board))?;
     let opened =
         open(&directory, clock, &mut |recovery| console.recovering(recovery)).map_err(ServeError::Open)?;
-    let Opened { mut device, faces, resp, capacity, spin } = opened;
+    let Opened { mut device, faces, resp, nvme_tcp, capacity, spin } = opened;
     let ready = Ready {
         resp: resp.to_string(),
         metrics: metrics.address().to_string(),
         unix: config.unix.clone(),
         attach: config.attach.clone(),
         vfio_user: config.vfio_user.clone(),
+        nvme_tcp: nvme_tcp.map(|address| address.to_string()),
         pid: std::process::id(),
     };
     board.set_health(Health::Serving);

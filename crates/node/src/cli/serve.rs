@@ -50,6 +50,9 @@ pub struct ServeArgs {
     /// Unix socket for a hypervisor that speaks vfio-user: the device as a PCIe SSD of one guest
     #[arg(long, value_name = "PATH")]
     vfio_user: Option<PathBuf>,
+    /// Address for NVMe/TCP hosts, of the loopback only; port 0 picks one [default: none]
+    #[arg(long, value_name = "ADDR")]
+    nvme_tcp: Option<SocketAddr>,
     /// When acknowledged writes are durable: always, interval=MS or on-flush [default: always]
     #[arg(long, value_name = "MODE")]
     durability: Option<DurabilityMode>,
@@ -79,6 +82,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         unix: args.unix,
         attach: args.attach,
         vfio_user: args.vfio_user,
+        nvme_tcp: args.nvme_tcp,
         capacity: args.capacity,
         memory: args.memory,
         durability: args.durability,

@@ -35,6 +35,8 @@ pub struct FileConfig {
     pub grant: Vec<GrantConfig>,
     /// Path of the socket for a vfio-user client.
     pub vfio_user: Option<PathBuf>,
+    /// Address of the NVMe/TCP face.
+    pub nvme_tcp: Option<SocketAddr>,
     /// Bytes of flash.
     pub capacity: Option<Bytes>,
     /// Bytes of device DRAM for pages.

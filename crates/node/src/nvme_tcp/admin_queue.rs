@@ -1,0 +1,118 @@
+//! Admin commands of hosts: what data they need, what their controller makes of them, what happens by itself.
+//!
+//! In: entries of admin queues, time. Out: their answers, at once or when what they ask for is done; connections to close.
+
+use super::NvmeTcpFace;
+use super::connection::Connection;
+use super::dispatch::Turn;
+use super::flights::Flight;
+use headwater_converged::administration::AdminTicket;
+use headwater_converged::device::Device;
+use headwater_converged::media::Media;
+use headwater_nvme::controller::{AdminAnswer, AdminData, AdminStep};
+use headwater_nvme::fabrics::ControllerId;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::status::Status;
+use headwater_nvme::tcp::Slot;
+use headwater_nvme::tcp::target::{Need, Response};
+
+impl<M: Media> Turn<'_, M> {
+    /// What data an admin command needs.
+    ///
+    /// # Errors
+    /// The status that refuses it: a controller that is not enabled takes Fabrics commands only.
+    pub(super) fn admin_need(&mut self, id: ControllerId, entry: &SubmissionEntry) -> Result<Need, Status> {
+        let association = self.shared.associations.get_mut(id).ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
+        if !association.controller.is_ready() {
+            return Err(Status::COMMAND_SEQUENCE_ERROR);
+        }
+        association.controller.admin_data(entry).map(|data| match data {
+            AdminData::None => Need::None,
+            AdminData::FromHost(bytes) => Need::FromHost(bytes),
+            AdminData::ToHost(bytes) => Need::ToHost(bytes),
+        })
+    }
+
+    /// Carries an admin command out. False when there is no room for it now.
+    pub(super) fn run_admin(
+        &mut self,
+        connection: &mut Connection,
+        id: ControllerId,
+        slot: Slot,
+        entry: &SubmissionEntry,
+    ) -> bool {
+        let owed = match self.admin_need(id, entry) {
+            Ok(Need::ToHost(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX),
+            Ok(_) => 0,
+            Err(status) => {
+                connection.respond(slot, Response::status(status));
+                return true;
+            }
+        };
+        if !self.has_room() || !connection.reserve(owed) {
+            return false;
+        }
+        connection.settle(owed);
+        let data = connection.target.take_data(slot);
+        let Some(association) = self.shared.associations.get_mut(id) else {
+            connection.respond(slot, Response::status(Status::COMMAND_SEQUENCE_ERROR));
+            return true;
+        };
+        let step = association.controller.admin(entry, &data, &*self.device, self.shared.now);
+        while let Some(answer) = association.controller.take_async_event() {
+            self.shared.events.push((connection.id, answer));
+        }
+        match step {
+            AdminStep::Done(AdminAnswer { result, status, data }) => {
+                self.shared.counters.answered += 1;
+                self.shared.counters.failed += u64::from(!status.is_success());
+                connection.respond(slot, Response { result: u64::from(result), status, data });
+            }
+            AdminStep::Held => connection.hold(entry.command_id.get(), slot),
+            // Bit 0: not aborted. Commands are short, or wait for a medium that cannot take them back.
+            AdminStep::Abort { .. } => {
+                connection.respond(slot, Response { result: 1, ..Response::status(Status::SUCCESS) });
+            }
+            AdminStep::Namespace(action) => {
+                let token = self.shared.flights.insert(Flight::Namespace { connection: connection.id, slot });
+                connection.in_flight += 1;
+                self.device.administer(AdminTicket { face: self.shared.face, token }, action);
+            }
+            // Queues of a fabric are made by Connect; its controller refuses these commands itself.
+            _ => connection.respond(slot, Response::status(Status::INVALID_OPCODE)),
+        }
+        true
+    }
+}
+
+impl NvmeTcpFace {
+    /// Hands out the answers of finished changes of namespaces. Whether there was one.
+    pub(super) fn take_administered<M: Media>(&mut self, device: &mut Device<M>) -> bool {
+        let mut any = false;
+        while let Some((token, answer)) = device.next_administered(self.shared.face) {
+            any = true;
+            if let Some(Flight::Namespace { connection, slot }) = self.shared.flights.remove(token) {
+                let AdminAnswer { result, status, data } = answer;
+                let response = Response { result: u64::from(result), status, data };
+                self.answer(device, (connection, slot), 0, response);
+            }
+        }
+        any
+    }
+
+    /// Keep Alive timers and events of every controller.
+    pub(super) fn look_after_controllers<M: Media>(&mut self, device: &Device<M>) -> bool {
+        let findings = self.shared.associations.poll(device, self.shared.now);
+        let mut events = std::mem::take(&mut self.shared.events);
+        events.extend(findings.events);
+        let moved = !events.is_empty() || !findings.expired.is_empty();
+        for (id, answer) in events {
+            self.tell(id, answer.command_id, answer.result, answer.status);
+        }
+        if !findings.expired.is_empty() {
+            tracing::info!(connections = findings.expired.len(), "an NVMe/TCP host fell silent");
+        }
+        self.shared.doomed.extend(findings.expired);
+        moved
+    }
+}

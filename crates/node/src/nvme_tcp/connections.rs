@@ -1,0 +1,82 @@
+//! The table of connections.
+//!
+//! In: sockets. Out: an identifier for each, whose low half is its place and whose high half is never used again.
+
+use super::connection::Connection;
+use super::limits::CONNECTIONS_MAX;
+use headwater_host::clock::Nanos;
+use headwater_nvme::fabrics::ConnectionId;
+use std::os::fd::OwnedFd;
+
+/// Bits of a place.
+const PLACE_BITS: u32 = 16;
+const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;
+const _: () = assert!(CONNECTIONS_MAX as u64 <= PLACE_MASK);
+
+/// All connections, by place. One is taken out of its place while it is worked on.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    places: Vec<Option<Box<Connection>>>,
+    free: Vec<u16>,
+    serial: u64,
+    open: usize,
+}
+
+impl Connections {
+    pub(super) fn len(&self) -> usize {
+        self.open
+    }
+
+    /// The identifier that the next [`insert`](Self::insert) takes, or `None` when there are as many as may be.
+    pub(super) fn vacancy(&mut self) -> Option<ConnectionId> {
+        let place = match self.free.last() {
+            Some(&place) => place,
+            None if self.places.len() < CONNECTIONS_MAX => {
+                let place = u16::try_from(self.places.len()).ok()?;
+                self.places.push(None);
+                self.free.push(place);
+                place
+            }
+            None => return None,
+        };
+        Some(ConnectionId((self.serial + 1) << PLACE_BITS | u64::from(place)))
+    }
+
+    pub(super) fn insert(&mut self, id: ConnectionId, socket: OwnedFd, now: Nanos) {
+        self.free.pop();
+        self.serial += 1;
+        self.open += 1;
+        self.put_back(Box::new(Connection::new(id, socket, now)));
+    }
+
+    #[inline]
+    pub(super) fn take(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
+        let place = self.places.get_mut(place_of(id))?;
+        if place.as_ref()?.id != id {
+            return None;
+        }
+        place.take()
+    }
+
+    #[inline]
+    pub(super) fn put_back(&mut self, connection: Box<Connection>) {
+        let place = place_of(connection.id);
+        self.places[place] = Some(connection);
+    }
+
+    /// Forgets a connection that was taken; its socket is closed.
+    pub(super) fn forget(&mut self, connection: Box<Connection>) {
+        self.open -= 1;
+        self.free.push(u16::try_from(connection.id.0 & PLACE_MASK).unwrap_or(0));
+        drop(connection);
+    }
+
+    /// Everyone who is not being worked on.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.places.iter().flatten().map(AsRef::as_ref)
+    }
+}
+
+fn place_of(id: ConnectionId) -> usize {
+    usize::try_from(id.0 & PLACE_MASK).unwrap_or(usize::MAX)
+}
