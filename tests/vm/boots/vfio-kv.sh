@@ -46,6 +46,15 @@ megabyte() {
 }
 promise "a value of a megabyte goes there and back" megabyte
 
+# Ticks of processor time that the node has used.
+ticks() { host 'cut -d" " -f14,15 /proc/$(sed "s/.*\"pid\":\([0-9]*\).*/\1/" kv.ready)/stat' | awk '{print $1 + $2}'; }
+idle() {
+  local before=$(ticks) used
+  sleep 3; used=$(($(ticks) - before))
+  echo "$used hundredths of a second in 3 s"; [ $used -lt 30 ]
+}
+promise "a guest that does nothing lets the node sleep" idle
+
 promise "nvme list" nvme list
 promise "nvme id-ctrl" nvme id-ctrl /dev/nvme0
 promise "nvme smart-log" nvme smart-log /dev/nvme0
