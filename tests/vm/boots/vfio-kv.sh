@@ -60,6 +60,10 @@ promise "nvme id-ctrl" nvme id-ctrl /dev/nvme0
 promise "nvme smart-log" nvme smart-log /dev/nvme0
 promise "nvme error-log" nvme error-log /dev/nvme0
 promise "nvme get-feature, number of queues" nvme get-feature /dev/nvme0 -f 7
+feature() { nvme set-feature /dev/nvme0 -f 4 --value=0x150 && nvme get-feature /dev/nvme0 -f 4 | grep -i 0x0*150; }
+promise "nvme set-feature, and the value comes back" feature
+coalesced() { nvme set-feature /dev/nvme0 -f 8 --value=0x0203 && kv 0x14 6 0 $(key answer); }
+promise "interrupts that are coalesced still come" coalesced
 promise "nvme reset" nvme reset /dev/nvme0
 promise "the device serves after the reset" until_true 10 kv 0x14 6 0 $(key answer)
 unbound() {
