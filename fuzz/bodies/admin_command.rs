@@ -107,7 +107,7 @@ impl Host {
 
     fn change(&mut self, acts: &mut Acts<'_>) {
         let nsid = low_half(acts.number(1)) % 18;
-        match acts.byte().unwrap_or(0) % 7 {
+        match acts.byte().unwrap_or(0) % 8 {
             0 => {
                 self.subsystem.namespaces.remove(&nsid);
             }
@@ -118,6 +118,7 @@ impl Host {
             3 => self.subsystem.write_cache = !self.subsystem.write_cache,
             4 => self.subsystem.sanitize.state = SanitizeState::Running(7),
             5 => self.subsystem.sanitize.state = SanitizeState::Failed,
+            6 => self.subsystem.health.spare_is_low = !self.subsystem.health.spare_is_low,
             _ => self.controller.notify(AsyncEvent::InvalidDoorbell),
         }
         self.subsystem.generation += 1;

@@ -57,6 +57,19 @@ pub enum Vitality {
     KeepAliveExpired,
 }
 
+/// Critical warnings that a host can be told of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Warnings {
+    spare_is_low: bool,
+    is_read_only: bool,
+}
+
+impl Warnings {
+    fn of(health: &Health) -> Self {
+        Self { spare_is_low: health.spare_is_low, is_read_only: health.is_read_only }
+    }
+}
+
 /// The controller.
 #[derive(Clone, Debug)]
 pub struct Controller {
@@ -69,6 +82,8 @@ pub struct Controller {
     watch: NamespaceWatch,
     /// A sanitize operation that this controller began and whose end it has not told.
     sanitizing: bool,
+    /// Which warnings of SMART were there at the last look.
+    warned: Warnings,
     /// Since CC.EN: after the first I/O queue the number of queues is fixed.
     queues_created: bool,
 }
@@ -86,6 +101,7 @@ impl Controller {
             keep_alive: KeepAlive::default(),
             watch: NamespaceWatch::default(),
             sanitizing: false,
+            warned: Warnings::default(),
             queues_created: false,
         }
     }
@@ -148,6 +164,7 @@ impl Controller {
         self.events = Events::default();
         self.keep_alive = KeepAlive::default();
         self.watch = NamespaceWatch::default();
+        self.warned = Warnings::default();
         self.queues_created = false;
     }
 
@@ -247,6 +264,14 @@ impl Controller {
         if self.sanitizing && !matches!(subsystem.sanitize().state, SanitizeState::Running(_)) {
             self.sanitizing = false;
             self.notify(AsyncEvent::SanitizeCompleted);
+        }
+        let warnings = Warnings::of(&subsystem.health());
+        let before = std::mem::replace(&mut self.warned, warnings);
+        if warnings.spare_is_low && !before.spare_is_low {
+            self.notify(AsyncEvent::SpareLow);
+        }
+        if warnings.is_read_only && !before.is_read_only {
+            self.notify(AsyncEvent::ReliabilityDegraded);
         }
     }
 

@@ -115,6 +115,24 @@ fn an_aborted_request_is_answered_and_other_aborts_are_handed_on() {
 }
 
 #[test]
+fn a_warning_of_the_medium_is_told_when_it_comes_and_not_again() {
+    let mut host = AdminHost::new();
+    assert_eq!(host.set(0x0B, 0, 0x09), Ok(0));
+    for command_id in 0..3 {
+        assert_eq!(request(&mut host, command_id), AdminStep::Held);
+    }
+    host.subsystem.health.is_read_only = true;
+    let _ = host.controller.poll(&host.subsystem, host.now);
+    assert_eq!(host.controller.take_async_event().unwrap().result, 0x0002_0001);
+    assert_eq!(host.log(0x02, 512).unwrap()[0], 1 << 3, "critical warning: read only");
+    let _ = host.controller.poll(&host.subsystem, host.now);
+    assert_eq!(host.controller.take_async_event(), None);
+    host.subsystem.health.spare_is_low = true;
+    let _ = host.controller.poll(&host.subsystem, host.now);
+    assert_eq!(host.controller.take_async_event().unwrap().result, 0x0002_0201);
+}
+
+#[test]
 fn a_reset_forgets_requests_and_events() {
     let mut host = AdminHost::new();
     assert_eq!(request(&mut host, 1), AdminStep::Held);

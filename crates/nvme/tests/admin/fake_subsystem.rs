@@ -17,6 +17,7 @@ pub(crate) struct FakeSubsystem {
     pub(crate) generation: u64,
     pub(crate) write_cache: bool,
     pub(crate) sanitize: SanitizeFacts,
+    pub(crate) health: Health,
 }
 
 impl FakeSubsystem {
@@ -48,6 +49,12 @@ impl FakeSubsystem {
             generation: 1,
             write_cache: false,
             sanitize: SanitizeFacts::default(),
+            health: Health {
+                available_spare: 100,
+                host_bytes_written: 512_001,
+                host_writes: 3,
+                ..Health::default()
+            },
         }
     }
 }
@@ -91,7 +98,7 @@ impl Subsystem for FakeSubsystem {
     }
 
     fn health(&self) -> Health {
-        Health { available_spare: 100, host_bytes_written: 512_001, host_writes: 3, ..Health::default() }
+        self.health
     }
 
     fn has_write_cache(&self) -> bool {

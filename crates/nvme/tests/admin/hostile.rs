@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any, proptest};
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
     fn no_host_makes_the_controller_panic_or_answer_an_admin_command_twice(acts in vec(any::<u8>(), 0..600)) {

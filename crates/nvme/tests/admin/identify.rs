@@ -159,6 +159,7 @@ fn a_discovery_controller_describes_itself_and_nothing_else() {
     assert_eq!(host.identify(0x02, 0, 0), Err(Status::INVALID_FIELD));
     let format = command(AdminOpcode::FormatNvm, 1, [0, 0]);
     assert_eq!(host.status(&format, &[]), Status::INVALID_OPCODE);
+    assert_eq!(host.set(0x07, 0, 0), Err(Status::INVALID_FIELD), "it has no I/O queues");
     assert!(host.log(0x70, 4).is_ok());
     assert_eq!(host.log(0x02, 512), Err(Status::INVALID_LOG_PAGE));
 }

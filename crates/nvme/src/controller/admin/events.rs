@@ -53,7 +53,7 @@ impl AsyncEvent {
     /// The bit of the Asynchronous Event Configuration that lets it out; 0 when none is needed.
     const fn enabled_by(self) -> u32 {
         match self {
-            Self::ReliabilityDegraded => 1 << 2,
+            Self::ReliabilityDegraded => 1 << 2 | 1 << 3,
             Self::SpareLow => 1 << 0,
             Self::NamespaceAttribute => async_event_bit::NAMESPACE_ATTRIBUTE,
             Self::AnaChange => async_event_bit::ANA,

@@ -7,7 +7,7 @@ mod values;
 
 pub(super) use values::{Features, WARNING_TEMPERATURE};
 
-use super::{AdminAnswer, AdminStep, Controller, NamespaceAction, Subsystem, Transport};
+use super::{AdminAnswer, AdminStep, Controller, ControllerKind, NamespaceAction, Subsystem, Transport};
 use crate::spec::admin::FeatureDwords;
 use crate::spec::command::SubmissionEntry;
 use crate::spec::feature::{Feature, FeatureScope, FeatureSelect, supported_dword};
@@ -25,6 +25,9 @@ impl Controller {
     /// Whether a feature exists on this kind of controller.
     pub(super) fn has_feature(&self, feature: Feature) -> bool {
         let on_pcie = self.config.transport == Transport::Pcie;
+        if self.config.kind == ControllerKind::Discovery {
+            return matches!(feature, Feature::AsyncEvents | Feature::KeepAliveTimer);
+        }
         match feature {
             Feature::InterruptCoalescing | Feature::InterruptVector => on_pcie,
             _ => true,
