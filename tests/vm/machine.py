@@ -37,7 +37,7 @@ class Boot:
         self.name = os.path.basename(path).removesuffix(".sh")
         self.script = open(path, encoding="ascii").read()
         said = re.findall(r"^#: *(\S+) *(.*)$", self.script, re.M)
-        unknown = {key for key, _ in said} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel", "reboots"}
+        unknown = {key for key, _ in said} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel", "reboots", "iommu"}
         if unknown:
             raise SystemExit(f"{path}: unknown keys {', '.join(sorted(unknown))}; tests/vm/README.md lists what there is")
         self.every = lambda key: [value for name, value in said if name == key]
@@ -147,6 +147,7 @@ def command(boot, folder, system, qemu, dialogue):
             "console=ttyS0 mitigations=off no_timer_check tsc=reliable audit=0 random.trust_cpu=1 "
             + " ".join(boot.every("kernel")) + ("" if boot.every("reboots") else " panic=-1")]
     line += [] if boot.every("reboots") else ["-no-reboot"]
+    line += ["-device", "intel-iommu,intremap=on,caching-mode=on"] if boot.every("iommu") else []
     for path in boot.every("vfio-user"):
         device = {"driver": "vfio-user-pci", "bus": "pcie.0", "socket": {"type": "unix", "path": f"{folder}/{path}"}}
         line += ["-device", json.dumps(device)]

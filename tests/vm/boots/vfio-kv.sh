@@ -1,7 +1,10 @@
 # A key space as a PCIe SSD: Linux's driver, nvme-cli's passthrough, and the same bytes for Redis clients on the host.
+# The virtual IOMMU makes the firmware's queues lose their memory before the kernel's driver comes.
 #: host serve kv --vfio-user kv.sock --capacity 256MiB
 #: vfio-user kv.sock
 #: modules nvme
+#: iommu
+#: kernel intel_iommu=on iommu=pt
 #: tools nvme
 
 # key NAME: the arguments that carry a key of at most 16 bytes (KV 1.0d figure 8).
