@@ -85,6 +85,16 @@ fn durability_of(text: DurabilityText) -> Durability {
     }
 }
 
+/// A durability mode in the words of the wish.
+#[must_use]
+pub fn durability_text(durability: Durability) -> DurabilityText {
+    match durability {
+        Durability::Always => DurabilityText::Always,
+        Durability::Interval(span) => DurabilityText::IntervalMs(span.0 / 1_000_000),
+        Durability::OnFlush => DurabilityText::OnFlush,
+    }
+}
+
 fn text_of(namespace: &Namespace) -> NamespaceText {
     NamespaceText {
         block_bytes: match namespace.kind {
@@ -92,11 +102,7 @@ fn text_of(namespace: &Namespace) -> NamespaceText {
             NamespaceKind::Block(format) => u32::try_from(format.bytes()).unwrap_or(0),
         },
         size: namespace.size,
-        durability: namespace.durability.map(|durability| match durability {
-            Durability::Always => DurabilityText::Always,
-            Durability::Interval(span) => DurabilityText::IntervalMs(span.0 / 1_000_000),
-            Durability::OnFlush => DurabilityText::OnFlush,
-        }),
+        durability: namespace.durability.map(durability_text),
         iops: namespace.limits.iops,
         bytes_per_second: namespace.limits.bytes_per_second,
         burst: namespace.limits.burst,

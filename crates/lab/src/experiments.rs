@@ -1,5 +1,6 @@
 //! The table of experiments. A new one is a file below and a line here.
 
+mod attach;
 mod copy;
 mod device;
 mod idle;
@@ -15,6 +16,7 @@ pub(crate) const TABLE: &[Experiment] = &[
     copy::EXPERIMENT,
     device::EXPERIMENT,
     resp::EXPERIMENT,
+    attach::EXPERIMENT,
     idle::EXPERIMENT,
     waf::EXPERIMENT,
     index::EXPERIMENT,

@@ -53,6 +53,7 @@ impl Mode {
 pub(crate) struct Server {
     child: Child,
     address: SocketAddr,
+    folder: PathBuf,
 }
 
 impl Server {
@@ -72,7 +73,7 @@ impl Server {
             .arg(&ready);
         let mut starting = Starting::spawn("headwater serve", command, &folder)?;
         let address = starting.until(|| resp_address(&ready))?;
-        starting.into_server(address)
+        starting.into_server(address, folder)
     }
 
     /// Starts a redis-server on an empty folder, with its append-only file on and no snapshots or rewrites.
@@ -88,12 +89,22 @@ impl Server {
             .arg(&folder);
         let mut starting = Starting::spawn("redis-server", command, &folder)?;
         starting.until(|| ping(address).then_some(()))?;
-        starting.into_server(address)
+        starting.into_server(address, folder)
     }
 
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where a node of ours lets other processes attach.
+    pub(crate) fn attach_socket(&self) -> PathBuf {
+        self.folder.join("data").join("attach.sock")
+    }
+
+    /// The process, whose first thread is a node's core.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Whose CPU time it uses.
@@ -172,9 +183,9 @@ impl Starting {
         }
     }
 
-    fn into_server(mut self, address: SocketAddr) -> Result<Server, LabError> {
+    fn into_server(mut self, address: SocketAddr, folder: PathBuf) -> Result<Server, LabError> {
         let child = self.child.take().ok_or_else(|| self.failed("it is gone"))?;
-        Ok(Server { child, address })
+        Ok(Server { child, address, folder })
     }
 }
 

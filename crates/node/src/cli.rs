@@ -3,6 +3,7 @@
 //! In: arguments. Out: an exit code: 0 done, 1 failed, 2 asked for wrongly. Each command lives in a file of its own; this
 //! one only tells them apart.
 
+pub mod attach;
 pub mod bench;
 pub mod device;
 pub mod doctor;
@@ -11,6 +12,7 @@ pub mod failure;
 pub mod kv;
 pub mod kv_transfer;
 pub mod lab;
+pub mod namespace;
 pub mod progress;
 pub mod serve;
 pub mod sim;
@@ -46,6 +48,10 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Read and write keys, load and dump folders
     Kv(kv::KvArgs),
+    /// Say who may attach to a live node, and who does
+    Attach(attach::AttachArgs),
+    /// Make, change and remove namespaces
+    Namespace(namespace::NamespaceArgs),
     /// Look at the data directory of a stopped node
     Device(device::DeviceArgs),
     /// Say what this machine offers, what is used, why not, and what would change it
@@ -81,6 +87,8 @@ fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Serve(args) => serve::run(args),
         Command::Kv(args) => kv::run(args),
+        Command::Attach(args) => attach::run(args),
+        Command::Namespace(args) => namespace::run(args),
         Command::Device(args) => device::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Lab(args) => lab::run(args),

@@ -1,0 +1,239 @@
+//! A client in another process than its device, on two cores of their own, beside every other way to cross.
+//!
+//! In: a node, pinned to one core; a client on another. Out: the time from a command to its answer at depth 1, commands a
+//! second at depth 32, and how far one client moves another one's tail. Reads are Retrieve commands of NVMe KV, values of
+//! 4,096 and of 512 bytes. Beside them, in the same run and on the same cores: a ping-pong of 4 KiB over bare shared memory,
+//! and over Unix sockets, spinning and blocking.
+//!
+//! # Two clients on one core
+//! For the isolation figure both clients are driven by one thread, because two on one core would measure the scheduler:
+//! between two commands of the first the queue of the second is filled up again, so the device always has work of both.
+
+mod peers;
+mod reader;
+
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Experiment, Findings, LabError};
+use crate::measure::{Contestant, Spread, in_turns};
+use crate::report::Row;
+use crate::server::{Mode, Server};
+use headwater_io::IoError;
+use peers::{Blocking, Memory, Socket};
+use reader::Reader;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fmt::Display;
+
+/// The table's line.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "attach",
+    summary: "reads of a client in another process, through rings in shared memory",
+    baseline: "a bare ping-pong of 4 KiB, and Unix sockets that spin and that block",
+    claims: &["p2.attach.*"],
+    run,
+};
+
+/// Name, goal, unit of each claim.
+const CLAIMS: [(&str, Goal, &str); 4] = [
+    ("p2.attach.read.4k", Goal::AtMost(1.5), "us from command to answer, p50"),
+    ("p2.attach.read.4k.vs_unix_socket", Goal::AtLeast(10.0), "times below a blocking Unix socket, p50"),
+    ("p2.attach.iops.512", Goal::AtLeast(1_000_000.0), "reads of 512 bytes a second, one client, depth 32"),
+    (
+        "p2.attach.isolation",
+        Goal::AtMost(1.2),
+        "p99 beside a client at full speed under limits, over p99 alone",
+    ),
+];
+
+/// Commands a second that the second client's namespace is limited to.
+const LIMIT_IOPS: u32 = 20_000;
+
+struct Extent {
+    rounds: usize,
+    /// Commands of a round at depth 1.
+    trips: usize,
+    /// Commands of a round at depth 32.
+    reads: u64,
+}
+
+const QUICK: Extent = Extent { rounds: 5, trips: 20_000, reads: 500_000 };
+const FULL: Extent = Extent { rounds: 11, trips: 100_000, reads: 3_000_000 };
+
+/// The thread on its core, as long as this lives.
+struct OnCore {
+    before: CpuSet,
+}
+
+impl OnCore {
+    fn pin(core: usize) -> Result<Self, LabError> {
+        let before = sched_getaffinity(None).map_err(|errno| system("read where threads may run", errno))?;
+        set_core(None, core)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for OnCore {
+    fn drop(&mut self) {
+        // A thread that stays pinned is slow, not wrong.
+        let _ = sched_setaffinity(None, &self.before);
+    }
+}
+
+fn set_core(pid: Option<Pid>, core: usize) -> Result<(), LabError> {
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    sched_setaffinity(pid, &cores).map_err(|errno| system("pin a thread to a core", errno))
+}
+
+fn system(what: &'static str, errno: rustix::io::Errno) -> LabError {
+    LabError::Io { what, source: errno.into() }
+}
+
+fn failed(reason: impl Display) -> LabError {
+    LabError::Measure { program: "headwater serve".to_owned(), reason: reason.to_string() }
+}
+
+impl From<IoError> for LabError {
+    fn from(error: IoError) -> Self {
+        failed(error)
+    }
+}
+
+fn not_run(why: &str) -> Findings {
+    let claims = CLAIMS.map(|(name, goal, unit)| Claim::not_run(name, goal, unit, why));
+    Findings { rows: Vec::new(), claims: claims.into() }
+}
+
+fn run(context: &Context) -> Result<Findings, LabError> {
+    let allowed = sched_getaffinity(None).map_err(|errno| system("read where threads may run", errno))?;
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).take(2).collect();
+    let [device_core, client_core] = cores[..] else {
+        return Ok(not_run("the run needs two cores"));
+    };
+    let server = match Server::ours(context, Mode::OnFlush) {
+        Ok(server) => server,
+        Err(error) => return Ok(not_run(&error.to_string())),
+    };
+    let pid = i32::try_from(server.pid()).ok().and_then(Pid::from_raw);
+    set_core(pid, device_core)?;
+    let _here = OnCore::pin(client_core)?;
+    let extent = if context.is_quick() { QUICK } else { FULL };
+    let mut findings = Findings::default();
+    round_trips(&server, device_core, &extent, &mut findings)?;
+    rate(&server, &extent, &mut findings)?;
+    isolation(&server, &extent, &mut findings)?;
+    Ok(findings)
+}
+
+/// What a round at depth 1 found, in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trips {
+    p50_us: f64,
+    p99_us: f64,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds of one trip are far below 2^52")]
+fn trips_of(mut nanos: Vec<u64>) -> Trips {
+    nanos.sort_unstable();
+    let at = |part: usize| nanos.get(nanos.len() * part / 100).map_or(f64::NAN, |&ns| ns as f64 / 1_000.0);
+    Trips { p50_us: at(50), p99_us: at(99) }
+}
+
+fn round_trips(
+    server: &Server,
+    device_core: usize,
+    extent: &Extent,
+    findings: &mut Findings,
+) -> Result<(), LabError> {
+    let trips = extent.trips;
+    let mut reader = Reader::attach(&server.attach_socket(), 1, 4_096, 1)?;
+    let mut memory = Memory::start(device_core)?;
+    let mut spinning = Socket::start(device_core, Blocking::No)?;
+    let mut blocking = Socket::start(device_core, Blocking::Yes)?;
+    // A peer that spins has the device's core to itself only while the device sleeps, so each round warms up first.
+    let mut attached = || reader.trips(trips).map(trips_of);
+    let mut ping_pong = || memory.trips(trips).map(trips_of);
+    let mut spin = || spinning.trips(trips).map(trips_of);
+    let mut block = || blocking.trips(trips / 4).map(trips_of);
+    let mut contestants: [Contestant<'_, Trips, LabError>; 4] =
+        [&mut attached, &mut ping_pong, &mut spin, &mut block];
+    let samples = in_turns(extent.rounds, &mut contestants)?;
+    let p50 = |index: usize| -> Vec<f64> { samples[index].iter().map(|trips| trips.p50_us).collect() };
+    let p99 = |index: usize| -> Vec<f64> { samples[index].iter().map(|trips| trips.p99_us).collect() };
+    let names =
+        ["attach, KV retrieve", "bare shared memory", "Unix socket, spinning", "Unix socket, blocking"];
+    for (index, name) in names.into_iter().enumerate() {
+        findings.rows.push(
+            Row::new()
+                .with("4 KiB over", name)
+                .with("p50_us", Spread::of(&p50(index)))
+                .with("p99_us", Spread::of(&p99(index))),
+        );
+    }
+    let median = |samples: &[f64]| Spread::of(samples).map_or(f64::NAN, |spread| spread.median);
+    let [(first, first_goal, first_unit), (second, second_goal, second_unit), ..] = CLAIMS;
+    findings.claims.push(Claim::found(
+        first,
+        first_goal,
+        (median(&p50(0)), first_unit),
+        Label::Measured,
+        format!(
+            "bare shared memory {:.2} us, spinning Unix socket {:.1} us",
+            median(&p50(1)),
+            median(&p50(2))
+        ),
+    ));
+    let ratio = Spread::of_ratios(&p50(3), &p50(0)).map_or(f64::NAN, |spread| spread.median);
+    let baseline = format!("blocking Unix socket {:.1} us", median(&p50(3)));
+    findings.claims.push(Claim::found(second, second_goal, (ratio, second_unit), Label::Measured, baseline));
+    Ok(())
+}
+
+fn rate(server: &Server, extent: &Extent, findings: &mut Findings) -> Result<(), LabError> {
+    let mut reader = Reader::attach(&server.attach_socket(), 1, 512, 32)?;
+    let mut read = || reader.rate(extent.reads);
+    let mut contestants: [Contestant<'_, f64, LabError>; 1] = [&mut read];
+    let samples = in_turns(extent.rounds, &mut contestants)?;
+    let spread = Spread::of(&samples[0]);
+    findings.rows.push(Row::new().with("512 bytes at depth", 32).with("reads_per_s", spread));
+    let (name, goal, unit) = CLAIMS[2];
+    let value = spread.map_or(f64::NAN, |spread| spread.median);
+    let baseline = "KV retrieve of values of 512 bytes; one device core, one client core";
+    findings.claims.push(Claim::found(name, goal, (value, unit), Label::Measured, baseline));
+    Ok(())
+}
+
+fn isolation(server: &Server, extent: &Extent, findings: &mut Findings) -> Result<(), LabError> {
+    let (name, goal, unit) = CLAIMS[3];
+    let socket = server.attach_socket();
+    let mut first = Reader::attach(&socket, 1, 4_096, 1)?;
+    let mut second = match Reader::limited(&socket, 4_096, 32, LIMIT_IOPS) {
+        Ok(reader) => reader,
+        Err(error) => {
+            findings.claims.push(Claim::not_run(name, goal, unit, error.to_string()));
+            return Ok(());
+        }
+    };
+    let (trips, mut alone, mut beside) = (extent.trips, Vec::new(), Vec::new());
+    // The first pair of rounds warms up.
+    for round in 0..=extent.rounds {
+        let without = trips_of(first.trips_beside(trips, None)?);
+        let with = trips_of(first.trips_beside(trips, Some(&mut second))?);
+        if round > 0 {
+            alone.push(without.p99_us);
+            beside.push(with.p99_us);
+        }
+    }
+    let ratio = Spread::of_ratios(&beside, &alone);
+    findings.rows.push(
+        Row::new()
+            .with("p99 at depth 1", "alone, and beside a client that is limited")
+            .with("alone_us", Spread::of(&alone))
+            .with("beside_us", Spread::of(&beside))
+            .with("ratio", ratio),
+    );
+    let value = ratio.map_or(f64::NAN, |spread| spread.median);
+    let baseline = format!("the same client alone; the other is limited to {LIMIT_IOPS} commands a second");
+    findings.claims.push(Claim::found(name, goal, (value, unit), Label::Measured, baseline));
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! A client that reads random keys of a node, attached.
+//!
+//! In: how many values of which size. Out: times. Every answer's status and length is checked; of the value the front is
+//! looked at, where it was delivered.
+
+use super::failed;
+use crate::experiment::LabError;
+use headwater_host::clock::{Clock, Nanos};
+use headwater_io::attach::admin::{NamespaceText, NamespaceWish};
+use headwater_io::attach::{AttachBackend, AttachOptions};
+use headwater_io::{Buffer, Command, Device, Queue};
+use std::path::Path;
+
+/// Keys of each client: what they hold stays in device DRAM.
+const KEYS: u64 = 2_048;
+/// Looks without an answer after which the node is taken for stuck.
+const LOOKS_MAX: u64 = 2_000_000_000;
+
+pub(super) struct Reader {
+    /// Kept, because its end is the end of its queues.
+    _device: Device,
+    queue: Queue,
+    commands: Vec<Command>,
+    buffer: Buffer,
+    value_bytes: u32,
+    random: fastrand::Rng,
+    clock: Clock,
+    sent: u64,
+}
+
+impl Reader {
+    /// Attaches and stores the keys.
+    pub(super) fn attach(
+        socket: &Path,
+        namespace: u32,
+        value_bytes: u32,
+        depth: u32,
+    ) -> Result<Self, LabError> {
+        let backend = AttachBackend::connect(socket, AttachOptions { retry_for: Nanos::ZERO })?;
+        Self::over(Device::over(Box::new(backend), namespace)?, value_bytes, depth)
+    }
+
+    /// The same in a namespace of its own, filled first and then limited.
+    pub(super) fn limited(socket: &Path, value_bytes: u32, depth: u32, iops: u32) -> Result<Self, LabError> {
+        let backend = AttachBackend::connect(socket, AttachOptions { retry_for: Nanos::ZERO })?;
+        let mut device = Device::over(Box::new(backend), 1)?;
+        let namespace = device.create_namespace(NamespaceText::keys())?;
+        device.choose(namespace)?;
+        let mut reader = Self::over(device, value_bytes, depth)?;
+        let limits = NamespaceWish::Limits { iops, bytes_per_second: 0, burst: depth };
+        reader._device.change_namespace(namespace, limits)?;
+        Ok(reader)
+    }
+
+    fn over(mut device: Device, value_bytes: u32, depth: u32) -> Result<Self, LabError> {
+        let value_len = value_bytes as usize;
+        let buffer = device.buffer(value_len * depth as usize)?;
+        for key in 0..KEYS {
+            let mut value = vec![0xA5; value_len];
+            value[..8].copy_from_slice(&key.to_le_bytes());
+            device.put(&key_bytes(key, value_bytes), &value)?;
+        }
+        let namespace = device.namespace().id;
+        let mut commands = Vec::new();
+        for key in 0..KEYS {
+            let place = usize::try_from(key % u64::from(depth)).unwrap_or(0) * value_len;
+            let into = buffer.slice(place, value_len).map_err(failed)?;
+            commands.push(Command::get(namespace, &key_bytes(key, value_bytes), into)?);
+        }
+        let queue = device.queue(depth)?;
+        Ok(Self {
+            _device: device,
+            queue,
+            commands,
+            buffer,
+            value_bytes,
+            random: fastrand::Rng::with_seed(1),
+            clock: Clock::start(),
+            sent: 0,
+        })
+    }
+
+    /// One command after the other; nanoseconds of each.
+    pub(super) fn trips(&mut self, trips: usize) -> Result<Vec<u64>, LabError> {
+        self.trips_beside(trips, None)
+    }
+
+    /// The same, and between two commands the queue of another client is filled up and its answers are taken.
+    pub(super) fn trips_beside(
+        &mut self,
+        trips: usize,
+        mut other: Option<&mut Self>,
+    ) -> Result<Vec<u64>, LabError> {
+        let mut nanos = Vec::with_capacity(trips);
+        for _ in 0..trips {
+            if let Some(other) = other.as_deref_mut() {
+                other.fill()?;
+                other.take()?;
+            }
+            let key = self.random.u64(..KEYS);
+            let command = &self.commands[usize::try_from(key).unwrap_or(0)];
+            let begun = self.clock.now();
+            self.queue.submit(command, key).map_err(failed)?;
+            let answer = self.look()?;
+            nanos.push(self.clock.now().since(begun).0);
+            if answer != self.value_bytes {
+                return Err(failed("a value has another length than was stored"));
+            }
+            let mut front = [0; 8];
+            self.buffer.read(0, &mut front).map_err(failed)?;
+            if u64::from_le_bytes(front) != key {
+                return Err(failed("a value is not the one that was asked for"));
+            }
+        }
+        while let Some(other) = other.as_deref_mut() {
+            if other.queue.in_flight() == 0 {
+                break;
+            }
+            other.take()?;
+        }
+        Ok(nanos)
+    }
+
+    /// Commands a second with the queue full.
+    #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^52")]
+    pub(super) fn rate(&mut self, reads: u64) -> Result<f64, LabError> {
+        let begun = self.clock.now();
+        let mut taken = 0;
+        while taken < reads {
+            self.fill()?;
+            taken += self.take()?;
+        }
+        let span = self.clock.now().since(begun).to_duration().as_secs_f64();
+        while self.queue.in_flight() > 0 {
+            self.take()?;
+        }
+        Ok(taken as f64 / span)
+    }
+
+    fn fill(&mut self) -> Result<(), LabError> {
+        while self.queue.in_flight() < self.queue.depth() {
+            // Keys in a stride that is odd visit each once, and slots of the buffer in turn.
+            let key = self.sent.wrapping_mul(1_021) % KEYS;
+            let command = &self.commands[usize::try_from(key).unwrap_or(0)];
+            self.queue.submit(command, key).map_err(failed)?;
+            self.sent += 1;
+        }
+        self.queue.ring()?;
+        Ok(())
+    }
+
+    fn take(&mut self) -> Result<u64, LabError> {
+        let mut taken = 0;
+        while let Some(completion) = self.queue.poll()? {
+            if completion.ok()? != self.value_bytes {
+                return Err(failed("a value has another length than was stored"));
+            }
+            taken += 1;
+        }
+        Ok(taken)
+    }
+
+    fn look(&mut self) -> Result<u32, LabError> {
+        for _ in 0..LOOKS_MAX {
+            if let Some(completion) = self.queue.poll()? {
+                return Ok(completion.ok()?);
+            }
+            std::hint::spin_loop();
+        }
+        Err(failed("the node answers no more"))
+    }
+}
+
+fn key_bytes(key: u64, value_bytes: u32) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let (low, high) = bytes.split_at_mut(8);
+    low.copy_from_slice(&key.to_le_bytes());
+    high.copy_from_slice(&u64::from(value_bytes).to_le_bytes());
+    bytes
+}
