@@ -69,19 +69,19 @@ impl Memory {
                 if question == END {
                     return;
                 }
-                if question == seen {
+                if question == REST {
                     // Between rounds the core belongs to the others.
-                    if question == 0 {
-                        std::thread::yield_now()
-                    } else {
-                        std::hint::spin_loop()
+                    if begins.recv().is_err() {
+                        return;
                     }
                     continue;
                 }
-                seen = question;
-                if question != 0 {
-                    let _ = their_region.copy_out(HEAD_BYTES, pick(&pool, &mut random));
+                if question == seen {
+                    std::hint::spin_loop();
+                    continue;
                 }
+                seen = question;
+                let _ = their_region.copy_out(HEAD_BYTES, pick(&pool, &mut random));
                 their_words.store_release(ANSWER, question);
             }
         });
