@@ -65,14 +65,22 @@ pub(crate) fn rings() -> Result<RingFace<ForeignWords>, IoError> {
     Ok(RingFace::new(RINGS)?)
 }
 
+/// A change of namespaces that the device has not answered yet.
+struct Change {
+    token: u64,
+    /// Number of the namespace, 0 for a new one.
+    id: u8,
+    answer: Sender<Result<u8, IoError>>,
+}
+
 struct CoreThread<M: Media> {
     device: Device<M>,
     rings: RingFace<ForeignWords>,
     client: ClientId,
     clock: Clock,
     releases: Vec<(Revocation, Sender<Result<(), IoError>>)>,
-    /// Changes of namespaces under way: token, number (0 for a new one), answer.
-    changes: Vec<(u64, u8, Sender<Result<u8, IoError>>)>,
+    /// Changes of namespaces under way.
+    changes: Vec<Change>,
     next_token: u64,
     stopping: Option<Nanos>,
 }
@@ -189,7 +197,7 @@ impl<M: Media> CoreThread<M> {
             return;
         }
         let id = if matches!(wish, NamespaceWish::Create(_)) { 0 } else { id };
-        self.changes.push((self.next_token, id, answer));
+        self.changes.push(Change { token: self.next_token, id, answer });
         self.next_token += 1;
     }
 
@@ -210,10 +218,10 @@ impl<M: Media> CoreThread<M> {
         let mut moved = false;
         while let Some(completion) = self.device.next_completion(CONTROL) {
             moved = true;
-            let Some(at) = self.changes.iter().position(|(token, ..)| *token == completion.token) else {
+            let Some(at) = self.changes.iter().position(|change| change.token == completion.token) else {
                 continue;
             };
-            let (_, id, answer) = self.changes.swap_remove(at);
+            let Change { id, answer, .. } = self.changes.swap_remove(at);
             let made = u8::try_from(completion.position).unwrap_or(0);
             let status = completion.status;
             let number = if id == 0 { made } else { id };

@@ -36,6 +36,21 @@
 //! }
 //! # Ok::<(), headwater::IoError>(())
 //! ```
+//!
+//! Blocks live in a namespace of their own:
+//!
+//! ```
+//! use headwater::{Device, Durable, NamespaceText};
+//!
+//! let mut device = Device::open("mem:64MiB")?;
+//! let blocks = device.create_namespace(NamespaceText { block_bytes: 4_096, size: 1_000, ..NamespaceText::keys() })?;
+//! device.choose(blocks)?;
+//! device.write(7, &[1; 8_192], Durable::Now)?;
+//! let mut back = [0; 4_096];
+//! device.read(8, &mut back)?;
+//! assert_eq!(back, [1; 4_096]);
+//! # Ok::<(), headwater::IoError>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod namespace_wish;

@@ -11,6 +11,11 @@ fn keys_in_memory() {
 }
 
 #[test]
+fn blocks_in_memory() {
+    suite::blocks(&mut Device::open("mem:128MiB").unwrap());
+}
+
+#[test]
 fn queues_in_memory() {
     suite::queues(&mut Device::open("mem:64MiB").unwrap());
 }
@@ -22,6 +27,8 @@ fn a_directory_behaves_the_same_and_keeps_what_it_was_given() {
     let mut device = Device::open(&url).unwrap();
     suite::keys(&mut device);
     suite::queues(&mut device);
+    suite::blocks(&mut device);
+    device.choose(1).unwrap();
     device.put(b"kept", b"over the end of its process").unwrap();
     let busy = Device::open(&url).unwrap_err().to_string();
     assert!(busy.contains("in use"), "{busy}");

@@ -1,6 +1,7 @@
 //! What every device does, whichever way leads to it.
 
-use headwater_io::{Command, Condition, Device, IoError, SubmitError};
+use headwater_io::attach::admin::{NamespaceText, NamespaceWish};
+use headwater_io::{Command, Condition, Device, Durable, IoError, SubmitError};
 use headwater_nvme::spec::status::Status;
 use std::collections::BTreeSet;
 
@@ -52,6 +53,40 @@ fn listing(device: &mut Device) {
     assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), wanted);
     for key in &wanted {
         device.delete(key).unwrap();
+    }
+}
+
+/// A namespace of blocks, made and removed again.
+pub(crate) fn blocks(device: &mut Device) {
+    for block_bytes in [512_u32, 4_096] {
+        let size = 2_000;
+        let text = NamespaceText { block_bytes, size, ..NamespaceText::keys() };
+        let namespace = device.create_namespace(text).unwrap();
+        device.choose(namespace).unwrap();
+        assert_eq!((device.namespace().block_bytes, device.namespace().size), (block_bytes, size));
+        let bytes = block_bytes as usize;
+        let mut back = vec![0xFF; 3 * bytes];
+        device.read(0, &mut back).unwrap();
+        assert!(back.iter().all(|&byte| byte == 0), "blocks that were never written are zeroes");
+        let written = pattern(5 * bytes);
+        device.write(10, &written, Durable::AsPromised).unwrap();
+        device.write(size - 1, &written[..bytes], Durable::Now).unwrap();
+        device.read(11, &mut back).unwrap();
+        assert_eq!(back, written[bytes..4 * bytes]);
+        device.flush().unwrap();
+        let long = pattern(600 * bytes);
+        device.write(100, &long, Durable::AsPromised).unwrap();
+        let mut all = vec![0; long.len()];
+        device.read(100, &mut all).unwrap();
+        assert_eq!(all, long);
+        let beyond = device.write(size - 1, &written[..2 * bytes], Durable::AsPromised).unwrap_err();
+        assert_eq!(beyond.status(), Some(Status::LBA_OUT_OF_RANGE));
+        assert!(matches!(device.write(0, &[1], Durable::Now), Err(IoError::Blocks { .. })));
+        device.change_namespace(namespace, NamespaceWish::Resize(size * 2)).unwrap();
+        assert_eq!(device.namespace().size, size * 2);
+        device.write(size * 2 - 1, &written[..bytes], Durable::AsPromised).unwrap();
+        device.change_namespace(namespace, NamespaceWish::Delete).unwrap();
+        assert!(device.read(0, &mut back).is_err(), "what is gone is not read");
     }
 }
 
