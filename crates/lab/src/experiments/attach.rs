@@ -17,6 +17,7 @@ use crate::experiment::{Context, Experiment, Findings, LabError};
 use crate::measure::{Contestant, Spread, in_turns};
 use crate::report::Row;
 use crate::server::{Mode, Server};
+use headwater_host::clock::Nanos;
 use headwater_io::IoError;
 use peers::{Blocking, Memory, Socket};
 use reader::Reader;
@@ -47,6 +48,9 @@ const CLAIMS: [(&str, Goal, &str); 4] = [
 
 /// Commands a second that the second client's namespace is limited to.
 const LIMIT_IOPS: u32 = 20_000;
+
+/// Longest round at depth 1, for a machine whose cores have other work: peers that spin then wait for whole slices.
+pub(super) const ROUND_MAX: Nanos = Nanos::from_millis(400);
 
 struct Extent {
     rounds: usize,

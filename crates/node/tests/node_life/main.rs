@@ -1,5 +1,6 @@
 //! The life of a node: started, asked, stopped, killed, started again.
 
+mod attached;
 mod running;
 
 use running::{Node, headwater};

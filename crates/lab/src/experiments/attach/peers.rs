@@ -3,7 +3,7 @@
 //! In: which core the other side runs on. Out: times of round trips. The other side is a thread: the caches and the kernel
 //! treat it as they would a process. It copies a random 4 KiB of its own for every question, as a device would.
 
-use super::{Blocking::Yes, OnCore, failed};
+use super::{Blocking::Yes, OnCore, ROUND_MAX, failed};
 use crate::experiment::LabError;
 use headwater_host::clock::Clock;
 use headwater_host::foreign::Foreign;
@@ -91,6 +91,7 @@ impl Memory {
     pub(super) fn trips(&mut self, trips: usize) -> Result<Vec<u64>, LabError> {
         let mut nanos = Vec::with_capacity(trips);
         let mut front = [0; 8];
+        let started = self.clock.now();
         for trip in 0..trips {
             self.asked += 1;
             let begun = self.clock.now();
@@ -102,7 +103,11 @@ impl Memory {
             while self.words.load_acquire(ANSWER) != self.asked {
                 std::hint::spin_loop();
             }
-            nanos.push(self.clock.now().since(begun).0);
+            let ended = self.clock.now();
+            nanos.push(ended.since(begun).0);
+            if ended.since(started) > ROUND_MAX {
+                break;
+            }
             self.region.copy_in(HEAD_BYTES, &mut front).map_err(failed)?;
         }
         self.words.store_release(QUESTION, REST);
@@ -163,10 +168,12 @@ impl Socket {
     pub(super) fn trips(&mut self, trips: usize) -> Result<Vec<u64>, LabError> {
         let mut nanos = Vec::with_capacity(trips);
         let (mut question, mut answer) = ([0; QUESTION_BYTES], [0; ANSWER_BYTES]);
+        let started = self.clock.now();
         for trip in 0..trips {
-            // The last question says that it is the last, so that the other side rests until the next round.
-            question[0] = u8::from(trip + 1 == trips);
             let begun = self.clock.now();
+            // The last question says that it is the last, so that the other side rests until the next round.
+            let last = trip + 1 == trips || begun.since(started) > ROUND_MAX;
+            question[0] = u8::from(last);
             self.stream.write_all(&question).map_err(failed)?;
             match self.blocking {
                 Yes => self.stream.read_exact(&mut answer),
@@ -174,6 +181,9 @@ impl Socket {
             }
             .map_err(failed)?;
             nanos.push(self.clock.now().since(begun).0);
+            if last {
+                break;
+            }
         }
         Ok(nanos)
     }

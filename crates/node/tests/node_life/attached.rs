@@ -1,0 +1,101 @@
+//! A real node with attached clients: one set of bytes on every face, administration, a kill and a restart.
+#![expect(clippy::unwrap_used, reason = "a broken promise ends the test")]
+
+use crate::running::{Node, headwater};
+use headwater::Device;
+
+fn open(node: &Node) -> Device {
+    Device::open(&format!("attach:{}/attach.sock", node.data())).unwrap()
+}
+
+fn output(args: &[&str]) -> (Option<i32>, String) {
+    let output = headwater(args);
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn what_an_attached_client_stores_a_redis_client_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path(), &[]);
+    let mut device = open(&node);
+    device.put(b"greeting", b"by rings").unwrap();
+    assert_eq!(node.kv(&["get", "greeting"]).stdout, b"by rings");
+    assert_eq!(node.kv(&["put", "answer", "by RESP"]).status.code(), Some(0));
+    assert_eq!(device.get(b"answer").unwrap().unwrap(), b"by RESP");
+    node.stop();
+}
+
+#[test]
+fn an_attached_client_survives_a_killed_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path(), &[]);
+    let mut device = open(&node);
+    for key in 0..200_u32 {
+        device.put(&key.to_le_bytes(), b"before").unwrap();
+    }
+    node.kill();
+    let again = std::thread::spawn({
+        let folder = dir.path().to_owned();
+        move || Node::start(&folder, &[])
+    });
+    for key in 0..200_u32 {
+        assert_eq!(device.get(&key.to_le_bytes()).unwrap().unwrap(), b"before", "key {key}");
+    }
+    device.put(b"after", b"the kill").unwrap();
+    let node = again.join().unwrap();
+    assert_eq!(node.kv(&["get", "after"]).stdout, b"the kill");
+    node.stop();
+}
+
+#[test]
+fn grants_are_listed_given_limited_and_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path(), &[]);
+    let socket = format!("{}/attach.sock", node.data());
+    let attach = |args: &[&str]| output(&[&["attach", "--socket", &socket], args].concat());
+    let (code, text) = attach(&["grant", "--uid", "4000001", "--namespace", "2", "--read-only"]);
+    assert_eq!((code, text.trim_end()), (Some(0), "done; 0 connected clients changed"));
+    assert_eq!(attach(&["quota", "--uid", "4000001", "--memory", "64MiB"]).0, Some(0));
+    let (_, text) = attach(&["list"]);
+    assert!(text.contains("uid 4000001: read, namespaces 2, 16 queues, 64 MiB"), "{text}");
+    let (_, json) = attach(&["list", "--json"]);
+    assert!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["clients"].is_array());
+    assert_eq!(attach(&["revoke", "--uid", "4000001"]).0, Some(0));
+    let (code, text) = attach(&["revoke", "--uid", "4000001"]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("nothing is granted to uid 4000001"), "{text}");
+    node.stop();
+    let (code, text) = attach(&["list"]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("no daemon answers"), "{text}");
+}
+
+#[test]
+fn namespaces_are_made_changed_and_removed_live_and_offline() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path(), &[]);
+    let data = node.data();
+    let socket = format!("{data}/attach.sock");
+    let live = |args: &[&str]| output(&[&["namespace", "--socket", &socket], args].concat());
+    let (code, text) = live(&["create", "--blocks", "4096", "--size", "8MiB"]);
+    assert_eq!((code, text.trim_end()), (Some(0), "namespace 2: done"));
+    assert_eq!(live(&["resize", "2", "16MiB"]).0, Some(0));
+    assert_eq!(live(&["limits", "2", "--iops", "1000", "--burst", "8"]).0, Some(0));
+    assert_eq!(live(&["durability", "2", "interval=50"]).0, Some(0));
+    let (_, text) = live(&["list"]);
+    let wanted =
+        "2: 4096 blocks of 4096 bytes, 16 MiB, durable interval=50, at most 1000 commands a second, burst 8";
+    assert!(text.lines().any(|line| line == wanted), "{text}");
+    assert_eq!(live(&["resize", "2", "5000"]).0, Some(2), "no whole number of blocks");
+    let mut device = open(&node);
+    device.choose(2).unwrap();
+    device.write(4_000, &[7; 4_096], headwater::Durable::Now).unwrap();
+    drop(device);
+    node.stop();
+    let offline = |args: &[&str]| output(&[&["namespace", "--data", &data], args].concat());
+    assert!(offline(&["list"]).1.lines().any(|line| line == wanted));
+    assert_eq!(offline(&["delete", "2"]).0, Some(0));
+    let (_, text) = offline(&["list"]);
+    assert!(!text.contains("blocks of"), "{text}");
+}
