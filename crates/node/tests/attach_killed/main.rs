@@ -70,9 +70,8 @@ fn shared_maps() -> usize {
 fn a_client_killed_a_thousand_times_leaks_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let host = Host::start(folder.path(), Policy::new([]), media());
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut random = fastrand::Rng::with_seed(seed);
+    // Where a kill hits is the scheduler's choice, so no seed would bring a run back.
+    let mut random = fastrand::Rng::new();
     let mut good = host.client();
     good.put(b"good", b"client").unwrap();
     let held = Holdings { clients: 1, queues: 1, regions: 1, in_flight: 0 };
