@@ -5,13 +5,14 @@
 #![expect(clippy::print_stdout, reason = "how much was tried is worth a line in the log")]
 
 use headwater_converged::device::Device;
+use headwater_converged::namespace::BlockFormat;
 use headwater_host::clock::Clock;
 use headwater_sim::faults::Cut;
 use headwater_sim::flash::Addressing;
 use headwater_sim::media::SimMedia;
 use headwater_sim::presets::{FEMU, FILE};
 use headwater_sim::replay::replay;
-use headwater_sim::world::{BLOCK_SEEDS, World, WorldConfig};
+use headwater_sim::world::{BLOCK_SEEDS, DiskConfig, World, WorldConfig};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,7 +74,7 @@ fn acked_writes_survive_power_cuts_in_every_world() {
 #[test]
 fn acked_blocks_and_namespaces_survive_power_cuts_in_every_world() {
     let first = number("HEADWATER_SIM_FIRST", 0) + BLOCK_SEEDS;
-    let seeds = number("HEADWATER_SIM_SEEDS", 1_500);
+    let seeds = number("HEADWATER_SIM_SEEDS", 1_000);
     let clock = Clock::start();
     let [commands, cuts] = [const { AtomicU64::new(0) }; 2];
     on_all_cores(first..first + seeds, |seed| {
@@ -149,6 +150,19 @@ fn no_cut_point_of_a_run_on_a_file_breaks_a_promise() {
     config.media.preset = FILE;
     config.media.guard_pages = 1;
     cut_everywhere(&config, 11);
+}
+
+#[test]
+fn no_cut_point_of_a_run_with_changing_namespaces_breaks_a_promise() {
+    for seed in [1, 2].map(|seed| BLOCK_SEEDS + seed) {
+        let mut config = small_world(seed);
+        config.media.preset = FILE;
+        config.workload.value_bytes_max = 200;
+        config.workload.chained_every = 0;
+        config.commands_max = 90;
+        config.disk = Some(DiskConfig { format: BlockFormat::B512, blocks: 200, changes_every: 6 });
+        cut_everywhere(&config, seed);
+    }
 }
 
 #[test]

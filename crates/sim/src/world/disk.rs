@@ -105,14 +105,19 @@ impl Disk {
             }
             // A burst alone limits nothing; it only shows that the change was made.
             4 => NamespaceChange::Limits(NamespaceLimits { burst: self.changes, ..made.limits }),
-            _ => NamespaceChange::Resize(8 * rng.u64(1..=u64::from(self.config.blocks))),
+            5 => NamespaceChange::Resize(8 * rng.u64(1..=u64::from(self.config.blocks))),
+            _ => NamespaceChange::Resize(8 * rng.u64(1..=u64::from(self.config.blocks.div_ceil(8)))),
         }
     }
 
     /// The next command on blocks.
     fn command(&self, rng: &mut fastrand::Rng) -> Option<Command> {
         let size = self.now?.size.min(u64::from(self.config.blocks));
-        let blocks = if rng.bool() { 1 } else { rng.u64(1..=size.min(8)) };
+        let blocks = match rng.u8(0..16) {
+            0..=7 => 1,
+            8..=14 => rng.u64(1..=size.min(8)),
+            _ => rng.u64(1..=size.min(60)),
+        };
         let start = rng.u64(0..=size - blocks);
         let range = LbaRange { start: Lba(start), blocks: u32::try_from(blocks).unwrap_or(1) };
         let fua = if rng.u8(0..6) == 0 { Fua::Yes } else { Fua::No };
