@@ -223,12 +223,6 @@ mod tests {
         fn next_deadline(&self, _now: Nanos, _wall: UnixMillis) -> Option<Nanos> {
             self.deadline.get()
         }
-        fn trace(&self) -> Option<crate::metrics::Trace> {
-            None
-        }
-        fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
-            None
-        }
         fn stats(&self) -> DeviceStats {
             DeviceStats::default()
         }

@@ -6,17 +6,16 @@
 use crate::attach::policy::Policy;
 use crate::attach::{AttachFace, AttachFaces};
 use crate::config::{Bytes, Config, FRAME_BYTES, capacity_for};
-use crate::core_device::CoreDevice;
 use crate::data_dir::DataDir;
 use crate::face::{Face, PollCost};
-use crate::metrics::{FaceNumbers, Trace, TraceStage};
+use crate::metrics::FaceNumbers;
 use crate::nvme_tcp::{NvmeTcpConfig, NvmeTcpFace};
 use crate::resp::{RespConfig, RespFace};
 use crate::serve::{Opened, Recovery};
 use crate::vfio_user::VfioUserFace;
 use headwater_converged::administration::identity;
-use headwater_converged::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
-use headwater_converged::device::{Device, DeviceConfig, DeviceStats, Start};
+use headwater_converged::command::FaceId;
+use headwater_converged::device::{Device, DeviceConfig, Start};
 use headwater_converged::media::file::{FileMedia, FileOptions};
 use headwater_converged::media::{Geometry, Media as _, PAGES_PER_BLOCK};
 use headwater_host::calibration::{Calibration, SPIN_VARIABLE, SpinOverride};
@@ -159,58 +158,6 @@ fn flash_bytes(blocks: u32) -> Bytes {
 fn block_bytes() -> u64 {
     FRAME_BYTES * u64::try_from(PAGES_PER_BLOCK).unwrap_or(64)
 }
-
-impl CoreDevice for FileDevice {
-    fn submit(
-        &mut self,
-        face: FaceId,
-        namespace: NamespaceId,
-        token: u64,
-        command: Command,
-    ) -> Result<(), SubmitError> {
-        Self::submit(self, face, namespace, token, command)
-    }
-
-    fn next_completion(&mut self, face: FaceId) -> Option<Completion> {
-        Self::next_completion(self, face)
-    }
-
-    fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool {
-        Self::poll(self, now, wall)
-    }
-
-    fn next_deadline(&self, now: Nanos, wall: UnixMillis) -> Option<Nanos> {
-        let expiry = self
-            .next_expiry()
-            .map(|at| now.after(Nanos::from_millis(at.0.saturating_sub(wall.0).min(EXPIRY_MS_MAX))));
-        Self::next_deadline(self).into_iter().chain(expiry).min()
-    }
-
-    fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.media().wake_descriptor()
-    }
-
-    fn stats(&self) -> DeviceStats {
-        Self::stats(self)
-    }
-
-    fn trace(&self) -> Option<Trace> {
-        let trace = Self::trace(self)?;
-        let stages = [("queued", trace.queued), ("executed", trace.executed), ("durable", trace.durable)];
-        Some(Trace {
-            command: trace.command,
-            total_ns: stages.iter().map(|(_, time)| time.0).sum(),
-            stages: stages.into_iter().map(|(stage, time)| TraceStage { stage, ns: time.0 }).collect(),
-        })
-    }
-
-    fn shutdown(&mut self, clock: &Clock) -> Result<(), String> {
-        Self::shutdown(self, clock.now(), clock.wall()).map(|_time| ()).map_err(|error| error.to_string())
-    }
-}
-
-/// Longest sleep for an expiry, a day: the wall clock may be set meanwhile.
-const EXPIRY_MS_MAX: u64 = 86_400_000;
 
 impl Face<FileDevice> for RespFace {
     fn poll(&mut self, device: &mut FileDevice, now: Nanos, wall: UnixMillis) -> bool {

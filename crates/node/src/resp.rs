@@ -44,13 +44,13 @@ mod session;
 mod settings;
 mod shared;
 mod slowlog;
-pub mod store;
 mod strings;
 mod sweep;
 mod turn;
 mod wait;
 mod writes;
 
+use crate::core_device::CoreDevice;
 use clients::Clients;
 use headwater_converged::command::FaceId;
 use headwater_converged::device::Durability;
@@ -63,7 +63,6 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use store::Store;
 
 /// How a face is set up.
 #[derive(Clone, Debug)]
@@ -265,7 +264,7 @@ impl RespFace {
     /// One turn: what sockets brought goes to the device, what the device released goes to the sockets. Runs the device's stages
     /// in between, so that what it can answer from memory is answered in the same turn. Returns whether anything moved; if not,
     /// the core may sleep on [`descriptor`](Self::descriptor), the device's own descriptor and the nearest deadline.
-    pub fn poll<S: Store>(&mut self, store: &mut S, now: Nanos, wall: UnixMillis) -> bool {
+    pub fn poll<S: CoreDevice>(&mut self, store: &mut S, now: Nanos, wall: UnixMillis) -> bool {
         self.shared.now = now;
         self.shared.wall = wall;
         if !self.begun {

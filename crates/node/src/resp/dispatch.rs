@@ -20,8 +20,8 @@ use super::reply::Reply;
 use super::request::Request;
 use super::session;
 use super::shared::Shared;
-use super::store::Store;
 use super::wait::Wait;
+use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_converged::command::{Command, SubmitError};
 
@@ -41,7 +41,7 @@ pub(crate) struct Turn<'a, S> {
     pub(crate) clients: &'a mut super::clients::Clients,
 }
 
-impl<S: Store> Turn<'_, S> {
+impl<S: CoreDevice> Turn<'_, S> {
     /// Carries out what a connection has in its input as far as it goes now.
     pub(crate) fn run(&mut self, connection: &mut Connection) {
         let mut pending = std::mem::take(&mut connection.pending);

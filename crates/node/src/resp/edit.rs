@@ -16,7 +16,7 @@ use super::errors::{self, Failure};
 use super::limits::RETRIES_MAX;
 use super::operation::{Drive, Lane};
 use super::reply::Reply;
-use super::store::Store;
+use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_converged::command::{
     Command, Completion, Condition, Expiry, NamespaceId, Release, Sequence, SubmitError,
@@ -63,7 +63,7 @@ impl Edit {
     }
 
     /// Submits what is due.
-    pub(crate) fn drive<S: Store>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
         let Some((command, next)) = self.due(lane) else {
             return self.waiting_or_done(lane);
         };
@@ -128,7 +128,7 @@ impl Edit {
     }
 
     /// The command to submit now and the stage that follows when it was accepted.
-    fn due<S: Store>(&self, lane: &mut Lane<'_, S>) -> Option<Due> {
+    fn due<S: CoreDevice>(&self, lane: &mut Lane<'_, S>) -> Option<Due> {
         let key = self.key.clone();
         match &self.stage {
             Stage::Read => Some((
@@ -166,7 +166,7 @@ impl Edit {
         }
     }
 
-    fn waiting_or_done<S: Store>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    fn waiting_or_done<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
         match std::mem::replace(&mut self.stage, Stage::Reading) {
             Stage::Done(reply) => {
                 self.unlock(lane);
@@ -179,7 +179,7 @@ impl Edit {
         }
     }
 
-    fn unlock<S: Store>(&mut self, lane: &mut Lane<'_, S>) {
+    fn unlock<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) {
         if std::mem::take(&mut self.locked) {
             lane.unlock(self.namespace, &self.key);
         }

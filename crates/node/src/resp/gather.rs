@@ -8,7 +8,7 @@ use super::limits::WINDOW_MAX;
 use super::operation::{Drive, Lane};
 use super::reply::{Encoder, Reply};
 use super::shared::Shared;
-use super::store::Store;
+use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_converged::command::{Command, Completion, Condition, NamespaceId, Release, SubmitError};
 use headwater_nvme::spec::status::Status;
@@ -51,7 +51,7 @@ impl Gather {
     }
 
     /// Submits what is due.
-    pub(crate) fn drive<S: Store>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
         while self.is_submitting() && self.outstanding < WINDOW_MAX {
             let command = self.command(lane.shared);
             let part = u32::try_from(self.submitted).unwrap_or(u32::MAX);
@@ -108,7 +108,7 @@ impl Gather {
         }
     }
 
-    fn array<S: Store>(&mut self, lane: &mut Lane<'_, S>) -> Reply {
+    fn array<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Reply {
         let total: usize = self.values.iter().flatten().map(Vec::len).sum();
         let mut out = Vec::with_capacity(total + self.values.len() * 16);
         let mut encoder = Encoder::new(&mut out, lane.protocol);

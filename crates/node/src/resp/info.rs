@@ -9,7 +9,7 @@ use super::reply::{Encoder, Protocol, Reply};
 use super::request::Request;
 use super::session::REDIS_VERSION;
 use super::shared::Shared;
-use super::store::Store;
+use crate::core_device::CoreDevice;
 use headwater_converged::device::{DeviceStats, Durability};
 use headwater_host::clock::Clock;
 use std::fmt::Write as _;
@@ -28,7 +28,11 @@ const SECTIONS: &[(&str, bool)] = &[
 ];
 
 /// Answers INFO.
-pub(crate) fn answer<S: Store>(request: &Request<'_>, protocol: Protocol, turn: &mut Turn<'_, S>) -> Reply {
+pub(crate) fn answer<S: CoreDevice>(
+    request: &Request<'_>,
+    protocol: Protocol,
+    turn: &mut Turn<'_, S>,
+) -> Reply {
     let asked: Vec<Vec<u8>> = (1..request.len()).map(|at| request.lower(at)).collect();
     let every = asked.iter().any(|word| matches!(&word[..], b"all" | b"everything"));
     let usual = asked.is_empty() || asked.iter().any(|word| &word[..] == b"default");

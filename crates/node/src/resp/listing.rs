@@ -10,7 +10,7 @@ use super::parser::integer;
 use super::reply::{Encoder, Reply};
 use super::request::Request;
 use super::shared::Shared;
-use super::store::Store;
+use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_converged::command::{Command, Completion, ListPosition, NamespaceId, SubmitError};
 use headwater_converged::limits::LIST_KEYS_MAX;
@@ -103,7 +103,7 @@ impl Listing {
     }
 
     /// Submits what is due.
-    pub(crate) fn drive<S: Store>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
         if let Some(failure) = self.failed.take() {
             return Drive::Done(failure.into());
         }
@@ -156,7 +156,7 @@ impl Listing {
         };
     }
 
-    fn reply<S: Store>(&mut self, lane: &mut Lane<'_, S>) -> Reply {
+    fn reply<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Reply {
         let found = std::mem::take(&mut self.found);
         if self.purpose == Purpose::Random {
             if found.is_empty() {

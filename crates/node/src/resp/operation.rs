@@ -18,9 +18,9 @@ use super::pair::Pair;
 use super::relocate::Relocate;
 use super::reply::{Protocol, Reply};
 use super::shared::{Again, Shared};
-use super::store::Store;
 use super::sweep::Sweep;
 use super::writes::Writes;
+use crate::core_device::CoreDevice;
 use headwater_converged::command::{Command, Completion, NamespaceId, SubmitError};
 use headwater_host::clock::Nanos;
 
@@ -47,7 +47,7 @@ pub(crate) struct Lane<'a, S> {
     pub(crate) protocol: Protocol,
 }
 
-impl<S: Store> Lane<'_, S> {
+impl<S: CoreDevice> Lane<'_, S> {
     /// Submits one part of the operation; its completion comes back with the part's number.
     pub(crate) fn submit(
         &mut self,
@@ -95,7 +95,7 @@ pub(crate) enum Operation {
 
 impl Operation {
     /// Submits what is due.
-    pub(crate) fn drive<S: Store>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
         match self {
             Self::Edit(operation) => operation.drive(lane),
             Self::Gather(operation) => operation.drive(lane),

@@ -9,7 +9,7 @@ use super::operation::{Drive, Lane};
 use super::parser::integer;
 use super::reply::{Encoder, Protocol, Reply};
 use super::request::Request;
-use super::store::Store;
+use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_converged::command::{Command, Completion, NamespaceId, Release, SubmitError};
 use headwater_nvme::spec::status::Status;
@@ -72,7 +72,7 @@ impl Pair {
     }
 
     /// Submits what is due.
-    pub(crate) fn drive<S: Store>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
         while self.submitted < 2 && self.failed.is_none() {
             let command = Command::Retrieve {
                 key: self.keys[self.submitted].clone(),

@@ -7,7 +7,7 @@ use super::errors;
 use super::limits::RETRIES_MAX;
 use super::operation::{Drive, Lane};
 use super::reply::Reply;
-use super::store::Store;
+use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_converged::command::{
     BatchWrite, Command, Completion, Condition, Expiry, NamespaceId, Release, Sequence, SubmitError,
@@ -70,7 +70,7 @@ impl Relocate {
     }
 
     /// Submits what is due.
-    pub(crate) fn drive<S: Store>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
         let (namespace, command, next) = match &self.stage {
             Stage::Read => {
                 let command = Command::Retrieve {

@@ -9,14 +9,14 @@ use super::errors::{self, Failure};
 use super::reply::{Encoder, Protocol, Reply};
 use super::request::Request;
 use super::shared::Shared;
-use super::store::Store;
 use super::{client, info, server};
+use crate::core_device::CoreDevice;
 
 /// The Redis version whose behaviour and texts are kept to.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
 
 /// Answers a command of the session or the node.
-pub(crate) fn answer<S: Store>(
+pub(crate) fn answer<S: CoreDevice>(
     verb: Verb,
     request: &Request<'_>,
     connection: &mut Connection,

@@ -7,7 +7,7 @@ use super::limits::DATABASES;
 use super::operation::{Drive, Lane};
 use super::reply::Reply;
 use super::shared::Shared;
-use super::store::Store;
+use crate::core_device::CoreDevice;
 use headwater_converged::command::{Command, Completion, NamespaceId, SubmitError};
 use headwater_nvme::spec::status::Status;
 
@@ -58,7 +58,7 @@ impl Sweep {
     }
 
     /// Submits what is due.
-    pub(crate) fn drive<S: Store>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
         while self.next <= self.last && self.failed.is_none() {
             let command = match self.work {
                 Work::Clear => Command::Clear,

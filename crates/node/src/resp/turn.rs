@@ -10,8 +10,8 @@ use super::listener::Accepted;
 use super::locks::ClientIndex;
 use super::output::Flushed;
 use super::shared::Again;
-use super::store::Store;
 use super::{RespFace, Stage};
+use crate::core_device::CoreDevice;
 use headwater_converged::command::Completion;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
@@ -38,7 +38,7 @@ struct Seen {
 
 impl RespFace {
     /// Works on one connection, if it is there, and puts it back or forgets it.
-    fn with<S: Store>(
+    fn with<S: CoreDevice>(
         &mut self,
         store: &mut S,
         index: ClientIndex,
@@ -96,7 +96,7 @@ impl RespFace {
     }
 
     /// Accepts clients and notes which sockets have something.
-    pub(crate) fn take_events<S: Store>(&mut self, store: &mut S) -> bool {
+    pub(crate) fn take_events<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         self.take_kernel_events();
         let events = std::mem::take(&mut self.events);
         for &(data, flags) in &events {
@@ -118,7 +118,7 @@ impl RespFace {
         moved
     }
 
-    fn look_at<S: Store>(&mut self, store: &mut S, index: ClientIndex, seen: Seen) {
+    fn look_at<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex, seen: Seen) {
         let Some(connection) = self.clients.get_mut(index) else {
             return;
         };
@@ -134,7 +134,7 @@ impl RespFace {
     }
 
     /// Reads and runs until the socket is empty, the connection has to wait, or it has had its share.
-    fn feed<S: Store>(&mut self, store: &mut S, index: ClientIndex) {
+    fn feed<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex) {
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut hungry = false;
         let draining = self.stage == Stage::Draining;
@@ -210,7 +210,7 @@ impl RespFace {
     }
 
     /// Reads on where the last turn stopped for fairness.
-    pub(crate) fn feed_hungry<S: Store>(&mut self, store: &mut S) -> bool {
+    pub(crate) fn feed_hungry<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         let hungry = std::mem::take(&mut self.hungry);
         for &index in &hungry {
             self.feed(store, index);
@@ -219,7 +219,7 @@ impl RespFace {
     }
 
     /// Tries again what the device had no room for, oldest first.
-    pub(crate) fn retry_busy<S: Store>(&mut self, store: &mut S) -> bool {
+    pub(crate) fn retry_busy<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         let operations = std::mem::take(&mut self.shared.busy_operations);
         for again in operations {
             self.drive_again(store, again);
@@ -232,7 +232,7 @@ impl RespFace {
         self.go_on(store) && self.shared.in_flight != before
     }
 
-    fn drive_again<S: Store>(&mut self, store: &mut S, again: Again) {
+    fn drive_again<S: CoreDevice>(&mut self, store: &mut S, again: Again) {
         self.with(store, again.client, |connection, turn| {
             if connection.identity.id == again.id && connection.life != Life::Dead {
                 turn.drive(connection, again.slot);
@@ -242,7 +242,7 @@ impl RespFace {
     }
 
     /// Ends what waited for a time that has come.
-    pub(crate) fn wake_sleepers<S: Store>(&mut self, store: &mut S) -> bool {
+    pub(crate) fn wake_sleepers<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         if self.shared.sleepers.is_empty() {
             return false;
         }
@@ -256,7 +256,7 @@ impl RespFace {
     }
 
     /// Hands out every completion that may leave.
-    pub(crate) fn take_completions<S: Store>(&mut self, store: &mut S) -> bool {
+    pub(crate) fn take_completions<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         let mut any = false;
         while let Some(completion) = store.next_completion(self.shared.face) {
             any = true;
@@ -267,7 +267,7 @@ impl RespFace {
         any
     }
 
-    fn complete<S: Store>(&mut self, store: &mut S, index: ClientIndex, completion: Completion) {
+    fn complete<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex, completion: Completion) {
         let Some(mut connection) = self.clients.take(index) else {
             return;
         };
@@ -302,7 +302,7 @@ impl RespFace {
     }
 
     /// Lets every connection go on whose commands may.
-    pub(crate) fn go_on<S: Store>(&mut self, store: &mut S) -> bool {
+    pub(crate) fn go_on<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         // Who is put on the list meanwhile comes after those who are on it, and may come again in the next turn.
         let mut left = self.shared.dirty.len().saturating_mul(2);
         let any = left > 0;
@@ -319,13 +319,13 @@ impl RespFace {
     }
 
     /// Runs the device while it answers at once.
-    pub(crate) fn settle<S: Store>(&mut self, store: &mut S, now: Nanos, wall: UnixMillis) -> bool {
+    pub(crate) fn settle<S: CoreDevice>(&mut self, store: &mut S, now: Nanos, wall: UnixMillis) -> bool {
         let mut moved = false;
         for _ in 0..SETTLE_ROUNDS_MAX {
             if self.shared.in_flight == 0 {
                 break;
             }
-            moved |= store.advance(now, wall);
+            moved |= store.poll(now, wall);
             if !self.take_completions(store) {
                 break;
             }
@@ -336,7 +336,7 @@ impl RespFace {
     }
 
     /// Closes clients that have said nothing for too long.
-    pub(crate) fn sweep_idle<S: Store>(&mut self, store: &mut S) {
+    pub(crate) fn sweep_idle<S: CoreDevice>(&mut self, store: &mut S) {
         let now = self.shared.now;
         let seconds = self.shared.settings.timeout_seconds;
         if seconds == 0 || now.since(self.swept) < SWEEP_EVERY {

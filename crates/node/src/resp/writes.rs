@@ -6,7 +6,7 @@ use super::errors::{self, Failure};
 use super::operation::{Drive, Lane};
 use super::reply::Reply;
 use super::request::Request;
-use super::store::Store;
+use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_converged::command::{
     BatchWrite, Command, Completion, Condition, Expiry, NamespaceId, SubmitError,
@@ -57,7 +57,7 @@ impl Writes {
     }
 
     /// Submits what is due.
-    pub(crate) fn drive<S: Store>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
         if let Some(reply) = self.done.take() {
             return Drive::Done(reply);
         }

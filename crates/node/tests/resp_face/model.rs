@@ -8,8 +8,8 @@ use headwater_converged::command::{
     Payload, Release, Sequence, Sink, SubmitError,
 };
 use headwater_converged::device::DeviceStats;
-use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_node::resp::store::Store;
+use headwater_host::clock::{Clock, Nanos, UnixMillis};
+use headwater_node::core_device::CoreDevice;
 use headwater_nvme::spec::status::Status;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -350,7 +350,7 @@ fn keys_of(command: &Command) -> Option<Vec<&[u8]>> {
     }
 }
 
-impl Store for Model {
+impl CoreDevice for Model {
     fn submit(
         &mut self,
         _face: FaceId,
@@ -377,7 +377,7 @@ impl Store for Model {
         self.ready.remove(at)
     }
 
-    fn advance(&mut self, _now: Nanos, wall: UnixMillis) -> bool {
+    fn poll(&mut self, _now: Nanos, wall: UnixMillis) -> bool {
         let moved = !self.queue.is_empty();
         for _ in 0..self.random.usize(1..=16) {
             let free: Vec<usize> = (0..self.queue.len()).filter(|&at| self.is_free(at)).collect();
@@ -408,5 +408,10 @@ impl Store for Model {
             stats.keys[usize::from(place.0) - 1] += 1;
         }
         stats
+    }
+
+    fn shutdown(&mut self, _clock: &Clock) -> Result<(), String> {
+        self.flush_once();
+        Ok(())
     }
 }
