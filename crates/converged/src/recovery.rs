@@ -10,20 +10,21 @@
 //!
 //! Invariant: the result depends on the medium's bytes alone, and running it twice gives the same.
 
+mod block_pages;
 mod load;
 mod replay;
+mod rot;
 mod scan;
 mod survey;
 mod table;
 
-use crate::command::Sequence;
 use crate::device::{DeviceConfig, Progress};
 use crate::media::geometry::{BlockId, PageAddress};
 use crate::media::{Media, MediaDone, MediaError, MediaOp, MediaToken, PageState, Refused};
-use crate::utl::Utl;
+use crate::utl::{Debris, Utl};
 use headwater_dma::frame::Frame;
 use headwater_host::clock::Nanos;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// What recovery found, beside the translation layer itself.
 #[derive(Debug, Default)]
@@ -34,10 +35,7 @@ pub(crate) struct Recovered {
     /// The highest block order accepted.
     pub(crate) accepted_order: u64,
     /// Blocks with damage, or with records of incomplete batches: collected before anything is served.
-    pub(crate) debris: BTreeSet<BlockId>,
-    pub(crate) discarded: BTreeSet<Sequence>,
-    /// Sequences of batches that are whole, which no page says yet: each of their records must stay until one does.
-    pub(crate) believed: BTreeSet<Sequence>,
+    pub(crate) debris: Debris,
 }
 
 /// Rebuilds a translation layer. `now` moves on with the media.
@@ -62,7 +60,8 @@ pub(crate) fn recover<M: Media>(
     let scanned = scan::scan(utl, &survey, recovered.start_order, now, progress)?;
     recovered.accepted_order =
         load::adopt(utl, &survey, &scanned, decoded.as_ref(), &recovered.checkpoint_blocks);
-    recovered.debris.extend(&scanned.suspect);
+    recovered.debris.blocks.extend(&scanned.suspect);
+    recovered.debris.rescue.extend(&scanned.rescue);
     replay::replay(utl, scanned, decoded.as_ref(), &mut recovered, now, progress)?;
     table::table(utl, now)?;
     Ok(recovered)

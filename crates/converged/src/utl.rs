@@ -6,11 +6,13 @@
 //! and the key counts agree with it.
 
 mod collect;
+mod debris;
 mod find;
 mod purge;
 mod write;
 
 pub(crate) use collect::Collector;
+pub(crate) use debris::Debris;
 pub(crate) use find::{Found, Gather, Reach, Window};
 pub(crate) use write::NewRecord;
 

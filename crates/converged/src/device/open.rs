@@ -126,8 +126,8 @@ impl<M: Media> Device<M> {
             recovered.start_order.max(1),
         );
         let mut debris = recovered.debris;
-        debris.retain(|block| device.utl.blocks.get(*block).order != 0);
-        device.utl.collector.clean_up(debris, recovered.discarded, recovered.believed);
+        debris.blocks.retain(|block| device.utl.blocks.get(*block).order != 0);
+        device.utl.collector.clean_up(debris);
         match device.settle(now, start.wall, progress) {
             Ok(()) => Ok(device),
             Err(error) => Err(OpenError { media: device.utl.media, reason: error.into() }),

@@ -93,7 +93,6 @@ pub(super) fn adopt<M: Media>(
         let same =
             first.is_some_and(|spare| spare.kind != PageKind::Checkpoint && spare.order == block.order);
         let in_medium = number.0 < utl.geometry.blocks;
-        // A first page that became unreadable says nothing; the scan then says what the rest holds.
         if same && in_medium {
             found.insert(block.order, (*number, *block));
         }
@@ -106,7 +105,7 @@ pub(super) fn adopt<M: Media>(
     }
     let order: Vec<(u64, BlockId)> = found.iter().map(|(order, (number, _))| (*order, *number)).collect();
     for pair in order.windows(2) {
-        let goes_on = survey.spare(pair[1].1).is_some_and(|spare| spare.continues != 0);
+        let goes_on = survey.goes_on(pair[1].1);
         if let Some((_, block)) = found.get_mut(&pair[0].0).filter(|_| goes_on) {
             block.next = Some(pair[1].1);
         }

@@ -4,14 +4,14 @@
 //! sequence wins; of copies with one sequence the one in the youngest block; a batch counts only as a whole.
 
 use super::scan::{Line, Scanned};
-use super::{Recovered, load, read_pages};
+use super::{Recovered, load, read_pages, rot};
 use crate::checkpoint::stream::Decoded;
 use crate::command::Sequence;
 use crate::commit::Commit;
 use crate::device::Progress;
 use crate::index::{Entry, Index, KeyHash, Lifetime};
 use crate::limits::SPACES;
-use crate::media::{Media, MediaError, PageAddress};
+use crate::media::{BlockId, Media, MediaError, PageAddress};
 use crate::record::{
     FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH, RecordAddress, UNIT_BYTES,
 };
@@ -31,9 +31,12 @@ pub(super) fn replay<M: Media>(
     let durable = scanned.durable.max(decoded.map_or(Sequence(0), |decoded| decoded.durable));
     let last = scanned.lines.iter().map(|line| line.sequence).max().unwrap_or_default();
     let last = last.max(decoded.map_or(Sequence(0), |decoded| decoded.sequence)).max(durable);
-    let mut lines = scanned.lines;
+    let Scanned { mut lines, mut rotten, blocks, .. } = scanned;
     lines.retain(|line| utl.blocks.get(line.address.block()).order == line.order);
-    discard_incomplete(&mut lines, durable, recovered);
+    rotten.retain(|line| utl.blocks.get(line.address.block()).order == line.order);
+    let torn = discard_incomplete(&mut lines, durable, recovered);
+    rotten.retain(|line| !torn.contains(&line.address.block()));
+    rot::add_rotten(&mut lines, rotten, &blocks, durable, recovered);
     let cleared = clears(utl, &lines, decoded);
     if let Some(decoded) = decoded {
         load::index(utl, decoded, &cleared);
@@ -58,13 +61,18 @@ pub(super) fn replay<M: Media>(
     utl.log.resume(next, recovered.accepted_order);
     utl.last_removal = last;
     utl.commit = Commit::new(last, durable, recovered.accepted_order);
-    let stamp = if recovered.debris.is_empty() { last } else { durable };
+    let stamp = if recovered.debris.blocks.is_empty() { last } else { durable };
     utl.log.stamp_durable(stamp, recovered.accepted_order);
     Ok(())
 }
 
-/// Takes out the records of batches that are not whole. Only what lies above the durable sequence can be incomplete.
-fn discard_incomplete(lines: &mut Vec<Line>, durable: Sequence, recovered: &mut Recovered) {
+/// Takes out the records of batches that are not whole, and returns the blocks where they lie. Only what lies above the
+/// durable sequence can be incomplete.
+fn discard_incomplete(
+    lines: &mut Vec<Line>,
+    durable: Sequence,
+    recovered: &mut Recovered,
+) -> BTreeSet<BlockId> {
     let mut batch: BTreeMap<Sequence, u8> = BTreeMap::new();
     for line in lines.iter().filter(|line| line.sequence > durable) {
         // A moved copy stands alone, and then so does what it is a copy of.
@@ -84,16 +92,19 @@ fn discard_incomplete(lines: &mut Vec<Line>, durable: Sequence, recovered: &mut 
     batch.iter().rev().for_each(|entry| lacks(entry, FLAG_BATCH_MORE, entry.0.0 + 1));
     // The end may have been found missing after the front was looked at: once more from the front.
     batch.iter().for_each(|entry| lacks(entry, FLAG_BATCH_REST, entry.0.0 - 1));
+    let mut torn = BTreeSet::new();
     lines.retain(|line| {
         let keep = !discarded.contains(&line.sequence);
         if !keep {
-            recovered.debris.insert(line.address.block());
+            torn.insert(line.address.block());
         }
         keep
     });
     let whole = batch.into_iter().filter(|(sequence, flags)| *flags != 0 && !discarded.contains(sequence));
-    recovered.believed = whole.map(|(sequence, _)| sequence).collect();
-    recovered.discarded = discarded;
+    recovered.debris.believed = whole.map(|(sequence, _)| sequence).collect();
+    recovered.debris.discarded = discarded;
+    recovered.debris.blocks.extend(&torn);
+    torn
 }
 
 /// Raises each namespace's clear sequence; says which were cleared after the checkpoint began.
@@ -143,7 +154,8 @@ fn apply<M: Media>(utl: &mut Utl<M>, line: &Line, has_base: bool, now: &mut Nano
     }
     let base = if has_base { base_of(utl, line, now)? } else { None };
     if let Some((found, sequence)) = base {
-        if sequence > line.sequence {
+        // What rotted gives way to a copy of itself.
+        if sequence > line.sequence || line.rotten && sequence == line.sequence {
             return Ok(());
         }
         utl.index.remove(line.hash, found.entry.address);

@@ -4,9 +4,10 @@
 //! what each block is. Invariant: a record is reported only if its CRC matches over all of its bytes, on however many
 //! pages and blocks they lie.
 
+use super::block_pages::BlockPages;
 use super::read_pages;
 use super::survey::Survey;
-use crate::blocks::{Block, BlockState};
+use crate::blocks::{Block, BlockState, EPOCH_SHIFT};
 use crate::command::{NamespaceId, Sequence};
 use crate::device::Progress;
 use crate::index::{FlatIndex, KeyHash};
@@ -18,6 +19,7 @@ use crate::utl::Utl;
 use headwater_host::clock::Nanos;
 use headwater_host::copy::crc32c;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// One record found.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +35,8 @@ pub(super) struct Line {
     pub(super) namespace: NamespaceId,
     pub(super) flags: u8,
     pub(super) expiry_ms: u64,
+    /// It does not carry its checksum, and is believed to be what it says all the same.
+    pub(super) rotten: bool,
 }
 
 /// Everything found.
@@ -50,54 +54,19 @@ pub(super) struct Scanned {
     pub(super) suspect: BTreeSet<BlockId>,
     /// The highest block order that any page says.
     pub(super) highest_order: u64,
+    /// Records that do not carry their checksum, though their headers make sense and lead to the next record.
+    pub(super) rotten: Vec<Line>,
+    /// Records found without the help of their page, and the block whose collection must not forget them.
+    pub(super) rescue: Vec<(BlockId, RecordAddress)>,
 }
 
-/// A block's pages, gathered until all have come.
-struct BlockPages {
-    block: BlockId,
-    data: Vec<u8>,
-    spares: Vec<Option<PageSpare>>,
-    programmed: u8,
-}
-
-impl BlockPages {
-    fn new(block: BlockId) -> Self {
-        Self {
-            block,
-            data: Vec::with_capacity(PAGES_PER_BLOCK * PAGE_DATA_BYTES),
-            spares: Vec::new(),
-            programmed: 0,
-        }
-    }
-
-    fn push(&mut self, page: PageAddress, bytes: Option<&[u8]>) {
-        match bytes {
-            Some(bytes) => {
-                self.data.extend_from_slice(&bytes[..PAGE_DATA_BYTES]);
-                self.spares.push(PageSpare::decode(bytes, page.page));
-                self.programmed = page.page + 1;
-            }
-            None => {
-                self.data.resize(self.data.len() + PAGE_DATA_BYTES, 0);
-                self.spares.push(None);
-            }
-        }
-    }
-
-    fn is_whole(&self) -> bool {
-        self.spares.len() == PAGES_PER_BLOCK
-    }
-
-    /// Whether some page before the last programmed one is not a page of this life.
-    fn is_holed(&self, life: &PageSpare) -> bool {
-        let mine = |spare: &Option<PageSpare>| spare.is_some_and(|spare| spare.order == life.order);
-        !self.spares.iter().take(usize::from(self.programmed)).all(mine)
-    }
-
-    /// The life of the block that its pages belong to: a page of an older life is not part of it.
-    fn life(&self) -> Option<PageSpare> {
-        self.spares.iter().flatten().copied().max_by_key(|spare| spare.order)
-    }
+/// What says where the records of a page start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guide {
+    /// The page itself.
+    Spare,
+    /// Nothing but the record before: the page, or an earlier record on it, is damaged.
+    Nothing,
 }
 
 /// A chained record whose rest lies in the next block.
@@ -163,16 +132,22 @@ impl Scanner<'_> {
         }
         let mut max_sequence = Sequence(0);
         let before = self.found.lines.len();
-        self.go_on(pages, &life);
-        for number in 0..pages.spares.len() {
-            let Some(spare) = pages.spares[number].filter(|spare| spare.order == life.order) else {
+        let mut next = self.go_on(pages, &life);
+        for number in 0..usize::from(pages.programmed) {
+            let Some(spare) = pages.spare(number, &life) else {
+                next = next.and_then(|at| self.page_that_says_nothing(pages, number, at, &life));
                 continue;
             };
             self.found.durable = self.found.durable.max(spare.durable_sequence);
             self.found.durable_order = self.found.durable_order.max(spare.durable_order);
             if spare.kind == PageKind::Log && spare.first != NO_RECORD {
-                self.page(pages, number, &spare);
+                let start = number * PAGE_DATA_BYTES;
+                let span = start + usize::from(spare.first)..start + usize::from(spare.used);
+                next = self.page(pages, span, &life, Guide::Spare);
             }
+            // Behind a page that was sealed before it was full, the next record starts on a page of its own.
+            next = next
+                .map(|at| if at / PAGE_DATA_BYTES == number { (number + 1) * PAGE_DATA_BYTES } else { at });
         }
         for line in &self.found.lines[before..] {
             max_sequence = max_sequence.max(line.sequence);
@@ -205,51 +180,90 @@ impl Scanner<'_> {
         }
     }
 
-    /// The rest of a chained record at the start of a block.
-    fn go_on(&mut self, pages: &BlockPages, life: &PageSpare) {
+    /// The rest of a chained record at the start of a block. Returns where the first record of the block starts, for the
+    /// case that its page cannot say so.
+    fn go_on(&mut self, pages: &BlockPages, life: &PageSpare) -> Option<usize> {
+        let last = self.found.blocks.last().map(|(_, block)| block);
+        let follows = last.is_some_and(|last| last.order + 1 == life.order && !last.suspect);
+        let first = pages.spare(0, life);
         let Some(mut chain) = self.chain.take() else {
-            return;
+            let begins_epoch = life.order & ((1 << EPOCH_SHIFT) - 1) == 0;
+            return (follows || begins_epoch).then_some(0);
         };
-        let continues =
-            pages.spares[0].filter(|spare| spare.order == life.order).map_or(0, |spare| spare.continues);
-        if continues != chain.address.0 + 1 {
+        if !first.map_or(follows, |spare| spare.continues == chain.address.0 + 1) {
             self.damage(chain.address.block());
-            return;
+            return None;
         }
         let here = (chain.wanted - chain.bytes.len()).min(pages.data.len());
         chain.bytes.extend_from_slice(&pages.data[..here]);
         if chain.bytes.len() < chain.wanted {
             self.chain = Some(chain);
-            return;
+            return None;
         }
         // A chained record lies in the block of its header.
-        let order = chain.order;
-        self.record(&chain.bytes, chain.address, order);
+        if !self.record(&chain.bytes, chain.address, chain.order) {
+            self.rotten(&chain.bytes, chain.address, chain.order);
+        } else if first.is_none() {
+            self.found.rescue.push((pages.block, chain.address));
+        }
+        Some(here)
     }
 
-    /// The records that start in one page.
-    fn page(&mut self, pages: &BlockPages, number: usize, spare: &PageSpare) {
-        let page_start = number * PAGE_DATA_BYTES;
-        let mut at = page_start + usize::from(spare.first);
-        let end = page_start + usize::from(spare.used);
-        while at + HEADER_BYTES <= pages.data.len() && at < end {
+    /// A page whose spare cannot be read: its records are those that follow on what came before it.
+    fn page_that_says_nothing(
+        &mut self,
+        pages: &BlockPages,
+        number: usize,
+        at: usize,
+        life: &PageSpare,
+    ) -> Option<usize> {
+        let end = (number + 1) * PAGE_DATA_BYTES;
+        if at >= end { Some(at) } else { self.page(pages, at..end, life, Guide::Nothing) }
+    }
+
+    /// The records that start in one page. Returns where the first one behind them starts.
+    fn page(
+        &mut self,
+        pages: &BlockPages,
+        span: Range<usize>,
+        life: &PageSpare,
+        mut guide: Guide,
+    ) -> Option<usize> {
+        let mut at = span.start;
+        while at + HEADER_BYTES <= pages.data.len() && at < span.end {
             let Some(header) = header_of(&pages.data[at..]) else {
                 self.damage(pages.block);
-                return;
+                return None;
             };
             let address = RecordAddress::in_block(pages.block, at);
             let bytes = header.units() as usize * UNIT_BYTES;
             if at + bytes > pages.data.len() {
                 let mut chained = Vec::with_capacity(bytes);
                 chained.extend_from_slice(&pages.data[at..]);
-                self.chain = Some(Chain { address, order: spare.order, bytes: chained, wanted: bytes });
-                return;
+                self.chain = Some(Chain { address, order: life.order, bytes: chained, wanted: bytes });
+                return None;
             }
-            if !self.record(&pages.data[at..at + bytes], address, spare.order) {
+            let next = at + bytes;
+            if self.record(&pages.data[at..next], address, life.order) {
+                if guide == Guide::Nothing {
+                    self.found.rescue.push((pages.block, address));
+                }
+            } else if is_next(pages, &span, next, life) {
+                self.rotten(&pages.data[at..next], address, life.order);
+                guide = Guide::Nothing;
+            } else {
                 // Lengths of a damaged header lead nowhere; the next page says where its first record starts.
-                return;
+                return None;
             }
-            at += bytes;
+            at = next;
+        }
+        Some(at)
+    }
+
+    /// A record that does not carry its checksum, whose header leads to where the next one starts.
+    fn rotten(&mut self, bytes: &[u8], address: RecordAddress, order: u64) {
+        if let Some(line) = header_of(bytes).and_then(|header| self.line(&header, bytes, address, order)) {
+            self.found.rotten.push(line);
         }
     }
 
@@ -261,14 +275,19 @@ impl Scanner<'_> {
             self.damage(address.block());
             return false;
         };
-        let key = &bytes[HEADER_BYTES..HEADER_BYTES + usize::from(header.key_bytes)];
-        let hash = self.hasher.hash_of(&header, key);
-        if hash.is_place() && !FlatIndex::holds(hash) {
+        let Some(line) = self.line(&header, bytes, address, order) else {
             self.damage(address.block());
             return false;
-        }
-        self.found.lines.push(Line {
-            digest: self.hasher.digest_of(&header, key),
+        };
+        self.found.lines.push(line);
+        true
+    }
+
+    fn line(&self, header: &RecordHeader, bytes: &[u8], address: RecordAddress, order: u64) -> Option<Line> {
+        let key = bytes.get(HEADER_BYTES..HEADER_BYTES + usize::from(header.key_bytes))?;
+        let hash = self.hasher.hash_of(header, key);
+        let line = Line {
+            digest: self.hasher.digest_of(header, key),
             hash,
             sequence: header.sequence,
             order,
@@ -277,9 +296,22 @@ impl Scanner<'_> {
             namespace: header.namespace,
             flags: header.flags,
             expiry_ms: header.expiry_ms,
-        });
-        true
+            rotten: false,
+        };
+        (!hash.is_place() || FlatIndex::holds(hash)).then_some(line)
     }
+}
+
+/// Whether a record starts at `next`, or the records of the page end there.
+fn is_next(pages: &BlockPages, span: &Range<usize>, next: usize, life: &PageSpare) -> bool {
+    if next >= span.end {
+        return next == span.end || pages.ends_at(next, life);
+    }
+    let header = header_of(&pages.data[next..]);
+    header.is_some_and(|header| {
+        let payload = pages.data.get(next + 4..next + header.payload_end());
+        payload.is_some_and(|payload| crc32c(0, payload) == header.crc)
+    })
 }
 
 fn header_of(bytes: &[u8]) -> Option<RecordHeader> {

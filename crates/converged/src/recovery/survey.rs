@@ -1,9 +1,12 @@
-//! The survey: what each block is, by its first page.
+//! The survey: what each block is, by its first page, or by the others where the first one has rotted.
+//!
+//! In: the first page of every block. Out: which checkpoint and which part of the log each block belongs to. Invariant: a
+//! block is known as long as one of its pages can be read.
 
 use super::read_pages;
 use crate::blocks::EPOCH_SHIFT;
 use crate::device::Progress;
-use crate::media::geometry::{BlockId, PageAddress};
+use crate::media::geometry::{BlockId, PAGES_PER_BLOCK, PageAddress};
 use crate::media::{Media, MediaError};
 use crate::page::{PageKind, PageSpare};
 use crate::utl::Utl;
@@ -17,8 +20,19 @@ pub(super) enum FirstPage {
     Blank,
     /// A page of ours.
     Spare(PageSpare),
-    /// Something that cannot be read; the other pages will tell.
+    /// Something that cannot be read, and what another page says of the youngest life of the block.
+    Rotten(PageSpare),
+    /// Something that cannot be read, like every other page.
     Unknown,
+}
+
+impl FirstPage {
+    fn spare(&self) -> Option<&PageSpare> {
+        match self {
+            Self::Spare(spare) | Self::Rotten(spare) => Some(spare),
+            Self::Blank | Self::Unknown => None,
+        }
+    }
 }
 
 /// What every block is.
@@ -43,32 +57,31 @@ impl Survey {
         later.map(|(_, accepted)| *accepted).all(|accepted| order <= accepted)
     }
 
-    /// The blocks of the log from `start_order` on, in order, and those whose first page says nothing.
+    /// The blocks of the log from `start_order` on, in order.
     pub(super) fn log_blocks(&self, start_order: u64) -> Vec<BlockId> {
         let mut blocks: Vec<(u64, BlockId)> = (0..)
             .map(BlockId)
             .zip(&self.first_pages)
-            .filter_map(|(block, first)| match first {
-                FirstPage::Spare(spare)
-                    if spare.kind != PageKind::Checkpoint
-                        && spare.order >= start_order
-                        && self.is_accepted(spare.order) =>
-                {
-                    Some((spare.order, block))
-                }
-                FirstPage::Unknown => Some((u64::MAX, block)),
-                _ => None,
-            })
+            .filter_map(|(block, first)| first.spare().map(|spare| (spare, block)))
+            .filter(|(spare, _)| spare.kind != PageKind::Checkpoint && spare.order >= start_order)
+            .filter(|(spare, _)| self.is_accepted(spare.order))
+            .map(|(spare, block)| (spare.order, block))
             .collect();
         blocks.sort_unstable();
         blocks.into_iter().map(|(_, block)| block).collect()
     }
 
-    /// The first page of a block.
+    /// What a block's first page says of it, or another page where that one has rotted.
     pub(super) fn spare(&self, block: BlockId) -> Option<&PageSpare> {
+        self.first_pages.get(block.index())?.spare()
+    }
+
+    /// Whether a block begins with the rest of a chained record, or may do so.
+    pub(super) fn goes_on(&self, block: BlockId) -> bool {
         match self.first_pages.get(block.index()) {
-            Some(FirstPage::Spare(spare)) => Some(spare),
-            _ => None,
+            Some(FirstPage::Spare(spare)) => spare.continues != 0,
+            Some(FirstPage::Rotten(_)) => true,
+            _ => false,
         }
     }
 }
@@ -81,29 +94,54 @@ pub(super) fn survey<M: Media>(
 ) -> Result<Survey, MediaError> {
     let total = u64::from(utl.geometry.blocks);
     let mut first_pages = Vec::with_capacity(utl.geometry.blocks as usize);
-    let mut checkpoint_next = 1;
-    let (mut highest_order, mut durable_order) = (0, 0);
-    let mut accepted = BTreeMap::new();
     let pages = (0..utl.geometry.blocks).map(|block| PageAddress::new(BlockId(block), 0));
     read_pages(&mut utl.media, now, pages, |page, bytes| {
-        let first = match bytes {
+        first_pages.push(match bytes {
             None => FirstPage::Blank,
             Some(bytes) => PageSpare::decode(bytes, page.page).map_or(FirstPage::Unknown, FirstPage::Spare),
-        };
-        if let FirstPage::Spare(spare) = first
-            && spare.kind == PageKind::Checkpoint
-        {
-            checkpoint_next = checkpoint_next.max(crate::checkpoint::stream::split_part(spare.context).0 + 1);
-        }
-        if let FirstPage::Spare(spare) = first {
-            highest_order = highest_order.max(spare.order);
-            durable_order = durable_order.max(spare.durable_order);
-            if spare.kind != PageKind::Checkpoint {
-                accepted.insert(spare.order >> EPOCH_SHIFT, spare.context);
-            }
-        }
-        first_pages.push(first);
+        });
         progress(Progress { stage: "survey", done: first_pages.len() as u64, total });
     })?;
-    Ok(Survey { first_pages, checkpoint_next, highest_order, durable_order, accepted })
+    ask_the_others(utl, &mut first_pages, now)?;
+    let mut survey = Survey {
+        checkpoint_next: 1,
+        highest_order: 0,
+        durable_order: 0,
+        accepted: BTreeMap::new(),
+        first_pages: Vec::new(),
+    };
+    for spare in first_pages.iter().filter_map(FirstPage::spare) {
+        survey.highest_order = survey.highest_order.max(spare.order);
+        survey.durable_order = survey.durable_order.max(spare.durable_order);
+        if spare.kind == PageKind::Checkpoint {
+            let next = crate::checkpoint::stream::split_part(spare.context).0 + 1;
+            survey.checkpoint_next = survey.checkpoint_next.max(next);
+        } else {
+            survey.accepted.insert(spare.order >> EPOCH_SHIFT, spare.context);
+        }
+    }
+    survey.first_pages = first_pages;
+    Ok(survey)
+}
+
+/// Reads the rest of the blocks whose first page cannot be read.
+#[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
+fn ask_the_others<M: Media>(
+    utl: &mut Utl<M>,
+    first_pages: &mut [FirstPage],
+    now: &mut Nanos,
+) -> Result<(), MediaError> {
+    let unknown =
+        (0..).map(BlockId).zip(first_pages.iter()).filter(|(_, first)| **first == FirstPage::Unknown);
+    let blocks: Vec<BlockId> = unknown.map(|(block, _)| block).collect();
+    let pages =
+        blocks.iter().flat_map(|block| (1..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
+    read_pages(&mut utl.media, now, pages, |page, bytes| {
+        let spare = bytes.and_then(|bytes| PageSpare::decode(bytes, page.page));
+        let first = &mut first_pages[page.block.index()];
+        if let Some(spare) = spare.filter(|spare| first.spare().is_none_or(|known| known.order < spare.order))
+        {
+            *first = FirstPage::Rotten(spare);
+        }
+    })
 }

@@ -5,9 +5,9 @@
 //! Invariant: a record is moved only if the index names exactly its address at that moment (compare and swap); a
 //! tombstone is dropped only when no block is left that was opened before it was written.
 
+use super::debris::Debris;
 use super::{Found, Gather, Stall, Utl};
 use crate::blocks::BlockState;
-use crate::command::Sequence;
 use crate::device::VictimPolicy;
 use crate::index::{Entry, Index, Lifetime};
 use crate::log::{Checksum, Source};
@@ -15,7 +15,7 @@ use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAdd
 use crate::media::{Media, MediaError};
 use crate::page::{NO_RECORD, PageKind, PageSpare};
 use crate::record::{FLAG_TOMBSTONE, FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// So many more blocks stand free before collection rests.
 const HIGH_ABOVE_LOW: usize = 1;
@@ -38,12 +38,8 @@ pub(crate) struct Collector {
     victim: Option<Victim>,
     /// Evacuated blocks and the barrier that must be durable before each is erased.
     evacuated: VecDeque<(BlockId, u64)>,
-    /// Blocks that recovery wants collected before anything else: they hold records of incomplete batches.
-    debris: VecDeque<BlockId>,
-    /// Sequences of records that recovery did not accept.
-    discarded: BTreeSet<Sequence>,
-    /// Sequences of whole batches that no durable page vouches for before the debris is gone.
-    believed: BTreeSet<Sequence>,
+    /// What recovery wants collected before anything else.
+    debris: Debris,
     cleaning: bool,
     /// Nothing may be erased until the first page of this epoch is durable.
     held: bool,
@@ -58,9 +54,7 @@ impl Collector {
             policy,
             victim: None,
             evacuated: VecDeque::new(),
-            debris: VecDeque::new(),
-            discarded: BTreeSet::new(),
-            believed: BTreeSet::new(),
+            debris: Debris::default(),
             cleaning: false,
             held: false,
             demand: 0,
@@ -79,9 +73,8 @@ impl Collector {
 
     /// Every erase so far is durable: if recovery's debris was among them, it is gone for good.
     pub(super) fn settle(&mut self) {
-        if self.debris.is_empty() && self.victim.is_none() && self.evacuated.is_empty() {
-            self.discarded.clear();
-            self.believed.clear();
+        if self.debris.blocks.is_empty() && self.victim.is_none() && self.evacuated.is_empty() {
+            self.debris = Debris::default();
             self.cleaning = false;
         }
     }
@@ -91,17 +84,10 @@ impl Collector {
         self.cleaning
     }
 
-    /// Recovery found records of incomplete batches in these blocks, or damage; and it believed these batches.
-    pub(crate) fn clean_up(
-        &mut self,
-        debris: impl IntoIterator<Item = BlockId>,
-        discarded: BTreeSet<Sequence>,
-        believed: BTreeSet<Sequence>,
-    ) {
-        self.debris = debris.into_iter().collect();
-        self.discarded = discarded;
-        self.believed = believed;
-        self.cleaning = !self.debris.is_empty();
+    /// Recovery found this: it goes before anything is served.
+    pub(crate) fn clean_up(&mut self, debris: Debris) {
+        self.cleaning = !debris.blocks.is_empty();
+        self.debris = debris;
         self.held = true;
     }
 
@@ -169,7 +155,7 @@ impl<M: Media> Utl<M> {
     }
 
     fn choose_victim(&mut self) -> bool {
-        let victim = match self.collector.debris.pop_front() {
+        let victim = match self.collector.debris.blocks.pop_first() {
             Some(block) => Some(block),
             None => self.next_victim(),
         };
@@ -242,6 +228,11 @@ impl<M: Media> Utl<M> {
         let Some(mut victim) = self.collector.victim else {
             return Ok(false);
         };
+        if let Some(hidden) = self.collector.debris.hidden_in(victim.block) {
+            self.move_at(hidden)?;
+            self.collector.debris.rescue.remove(&(victim.block, hidden));
+            return Ok(true);
+        }
         self.want_block(victim.block, victim.page)?;
         if victim.page >= usize::from(self.blocks.get(victim.block).pages) {
             self.finish_victim(victim.block);
@@ -326,7 +317,7 @@ impl<M: Media> Utl<M> {
 
     fn move_tombstone(&mut self, entry: Entry, header: &RecordHeader) -> Result<Moved, Stall> {
         let needed = header.sequence >= self.blocks.watermark()
-            && !self.collector.discarded.contains(&header.sequence);
+            && !self.collector.debris.discarded.contains(&header.sequence);
         if !needed {
             return Ok(Moved::Done);
         }
@@ -363,7 +354,8 @@ impl<M: Media> Utl<M> {
     /// Nobody needs the record itself any more. But recovery counts the records of a batch that no page calls durable,
     /// and would take the rest for a torn one: a tombstone in its place is as good, for something newer has its key.
     fn stand_in(&mut self, entry: Entry, header: &RecordHeader) -> Result<Moved, Stall> {
-        let counted = header.flags & FLAGS_BATCH != 0 && self.collector.believed.contains(&header.sequence);
+        let counted =
+            header.flags & FLAGS_BATCH != 0 && self.collector.debris.believed.contains(&header.sequence);
         if !counted || !self.is_intact(entry, header)? {
             return Ok(Moved::Done);
         }
@@ -408,12 +400,14 @@ impl<M: Media> Utl<M> {
             // Something live is left that could not be read: the block stays, so that the damage shows.
             self.blocks.quarantine(block);
             self.stats.quarantined += 1;
-            if self.collector.cleaning {
+            if self.collector.cleaning && !self.collector.debris.rotten.contains(&block) {
                 // Recovery read this record a moment ago, so the medium is failing. What recovery set aside can neither
                 // be erased nor left behind; the next opening sees for itself what can still be read.
                 let page = page_of(block, 0);
                 self.failed.get_or_insert(MediaError::Unreadable { page });
             }
+            // No erase follows that would find the debris gone.
+            self.settle();
             return;
         }
         debug_assert_eq!(self.blocks.get(block).state, BlockState::Closed);
