@@ -39,6 +39,10 @@ use std::path::{Path, PathBuf};
 pub const CLIENTS_MAX: usize = 512;
 /// Of these, connections of one user.
 pub const CLIENTS_PER_USER_MAX: usize = 256;
+/// Regions of one client.
+pub const REGIONS_MAX: usize = 1_024;
+/// Regions of all clients: each is a mapping, of which the kernel gives a process 65,530.
+pub const REGIONS_OF_ALL_MAX: usize = 16_384;
 /// Least time between two looks at the control plane while rings are busy.
 const CONTROL_EVERY: Nanos = Nanos::from_micros(50);
 /// Time between two looks for clients that are in trouble.
@@ -88,6 +92,8 @@ pub struct AttachFace {
     policy: Policy,
     clients: BTreeMap<ClientKey, AttachedClient>,
     next_client: u64,
+    /// Most descriptors that clients and their queues may take together: half of what the process may have.
+    descriptors_max: usize,
     connected: u64,
     refused: u64,
     next_token: u64,
@@ -117,6 +123,7 @@ impl AttachFace {
             policy,
             clients: BTreeMap::new(),
             next_client: 0,
+            descriptors_max: descriptors_max(),
             connected: 0,
             refused: 0,
             next_token: 0,
@@ -176,7 +183,8 @@ impl AttachFace {
                 return;
             };
             let alike = self.clients.values().filter(|client| client.peer.uid == peer.uid).count();
-            if self.clients.len() >= CLIENTS_MAX || alike >= CLIENTS_PER_USER_MAX {
+            let full = self.clients.len() >= CLIENTS_MAX || !self.has_descriptors();
+            if full || alike >= CLIENTS_PER_USER_MAX {
                 self.refused += 1;
                 client::say(socket.as_fd(), &Reply::Gone { reason: "too many clients".to_owned() });
                 continue;
@@ -191,6 +199,12 @@ impl AttachFace {
             self.connected += 1;
             self.clients.insert(key, AttachedClient::new(socket, peer, now));
         }
+    }
+
+    /// Whether a client or a queue more leaves enough descriptors for everybody else.
+    fn has_descriptors(&self) -> bool {
+        let queues: usize = self.clients.values().map(|client| client.queues.len()).sum();
+        self.clients.len() + queues < self.descriptors_max
     }
 
     /// A client rang, or dropped a queue.
@@ -271,6 +285,12 @@ impl AttachFace {
     fn is_anyone_in_trouble(&self) -> bool {
         self.clients.values().any(|client| client.is_suspect(&self.rings))
     }
+}
+
+/// Half of the descriptors that this process may open.
+fn descriptors_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit / 2).unwrap_or(usize::MAX))
 }
 
 /// What a face holds for its clients.

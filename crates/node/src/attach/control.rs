@@ -3,9 +3,9 @@
 //! In: datagrams with descriptors, from whoever connected. Out: regions, queues and replies. Invariant: a request changes
 //! nothing that its client's grant does not cover; a descriptor that is not wanted is closed.
 
-use super::AttachFace;
 use super::client::{ClientKey, HeldQueue, Place, Waiting, say};
 use super::policy::rights_of;
+use super::{AttachFace, REGIONS_MAX, REGIONS_OF_ALL_MAX};
 use headwater::namespace_wish::facts_of;
 use headwater_converged::command::NamespaceId;
 use headwater_converged::device::Device;
@@ -31,8 +31,6 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 /// Requests of one client in one look.
 const REQUESTS_MAX: usize = 8;
-/// Regions of one client.
-const REGIONS_MAX: usize = 4_096;
 /// Bytes of a page.
 const PAGE_BYTES: usize = 4_096;
 
@@ -173,6 +171,9 @@ impl AttachFace {
     }
 
     fn add_region(&mut self, key: ClientKey, start: u64, bytes: u64, descriptor: &OwnedFd) -> Answer {
+        if self.clients.values().map(|client| client.regions.len()).sum::<usize>() >= REGIONS_OF_ALL_MAX {
+            return Err(format!("all clients together have at most {REGIONS_OF_ALL_MAX} regions"));
+        }
         let Some(client) = self.clients.get_mut(&key) else {
             return Err(GONE.to_owned());
         };
@@ -193,6 +194,9 @@ impl AttachFace {
     }
 
     fn add_queue(&mut self, key: ClientKey, depth: u32) -> Result<(), String> {
+        if !self.has_descriptors() {
+            return Err("clients have as many queues as the node has descriptors for".to_owned());
+        }
         let client = self.clients.get_mut(&key).ok_or(GONE)?;
         let grant = client.grant.as_ref().ok_or(GONE)?;
         if client.queues.len() >= usize::try_from(grant.queues).unwrap_or(usize::MAX) {
