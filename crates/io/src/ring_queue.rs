@@ -74,8 +74,11 @@ pub struct RingQueue {
     /// By slot.
     unanswered: Vec<Option<Unanswered>>,
     submitted: u64,
-    /// Submitted or reaped since the device was last shown.
-    news: bool,
+    /// Submitted since the device was last shown.
+    submitted_news: bool,
+    /// Reaped since the device was last shown. It goes with the next submission, or when nothing more is to be reaped: a
+    /// fence for every completion would cost more than the completion.
+    reaped_news: bool,
     hung_up: bool,
 }
 
@@ -85,7 +88,15 @@ impl RingQueue {
     pub fn new(pair: QueuePair<ForeignWords>, bells: Bells) -> Self {
         let slots = usize::try_from(pair.depth()).unwrap_or(0);
         let unanswered = (0..slots).map(|_| None).collect();
-        Self { pair, bells, unanswered, submitted: 0, news: false, hung_up: false }
+        Self {
+            pair,
+            bells,
+            unanswered,
+            submitted: 0,
+            submitted_news: false,
+            reaped_news: false,
+            hung_up: false,
+        }
     }
 
     /// Submits an entry whose data pointer is set.
@@ -97,7 +108,7 @@ impl RingQueue {
         let id = self.pair.submit(entry).map_err(|_full| SubmitError::Full)?;
         self.submitted += 1;
         self.unanswered[self.pair.slot(id)] = Some(Unanswered { token, entry, order: self.submitted });
-        self.news = true;
+        self.submitted_news = true;
         Ok(())
     }
 
@@ -108,14 +119,27 @@ impl RingQueue {
     #[inline]
     pub fn reap_with(&mut self) -> Result<Option<(Completion, Unanswered)>, IoError> {
         let Some(answer) = self.pair.reap()? else {
+            if self.reaped_news {
+                self.show();
+            }
             return Ok(None);
         };
-        self.news = true;
+        self.reaped_news = true;
         let Some(command) = self.unanswered.get_mut(answer.slot).and_then(Option::take) else {
             return Ok(None);
         };
         let completion = Completion { token: command.token, result: answer.result, status: answer.status };
         Ok(Some((completion, command)))
+    }
+
+    /// Shows the device what was submitted, and gives reaped slots back.
+    #[inline]
+    fn show(&mut self) {
+        self.submitted_news = false;
+        self.reaped_news = false;
+        if self.pair.ring() == Wake::Needed && self.bells.wake_device().is_err() {
+            self.hung_up = true;
+        }
     }
 
     /// Everything that was submitted and not answered, in the order of submission.
@@ -159,11 +183,8 @@ impl Transport for RingQueue {
 
     #[inline]
     fn ring(&mut self) -> Result<(), IoError> {
-        if !std::mem::take(&mut self.news) {
-            return Ok(());
-        }
-        if self.pair.ring() == Wake::Needed && self.bells.wake_device().is_err() {
-            self.hung_up = true;
+        if self.submitted_news {
+            self.show();
         }
         Ok(())
     }
@@ -175,7 +196,8 @@ impl Transport for RingQueue {
 
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
         let (wake, sleep) = self.pair.prepare_sleep();
-        self.news = false;
+        self.submitted_news = false;
+        self.reaped_news = false;
         if wake == Wake::Needed && self.bells.wake_device().is_err() {
             self.hung_up = true;
         }
