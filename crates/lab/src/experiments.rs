@@ -7,6 +7,7 @@ mod idle;
 mod index;
 mod recovery;
 mod resp;
+mod tcp;
 mod waf;
 
 use crate::experiment::Experiment;
@@ -17,6 +18,7 @@ pub(crate) const TABLE: &[Experiment] = &[
     device::EXPERIMENT,
     resp::EXPERIMENT,
     attach::EXPERIMENT,
+    tcp::EXPERIMENT,
     idle::EXPERIMENT,
     waf::EXPERIMENT,
     index::EXPERIMENT,

@@ -1,0 +1,207 @@
+//! NVMe over TCP on loopback beside bare sockets that move the same bytes.
+//!
+//! In: a node with 4 KiB values, and a thread of this process that answers 72 bytes with as many as a read's answer has.
+//! Out: round trips at depth 1 with both sides polling, CPU of the server for a read at depth 32 with both sleeping, and the
+//! claims `p2.tcp.*` as ratios of runs that stood side by side.
+
+mod floor;
+mod node;
+
+use crate::claim::{Claim, Goal, Label};
+use crate::cpu_account::CpuAccount;
+use crate::experiment::{Context, Experiment, Findings, LabError};
+use crate::measure::{Spread, in_turns};
+use crate::report::Row;
+use floor::{Floor, Waiting};
+use headwater_host::clock::{Clock, Nanos};
+use headwater_io::{Buffer, Command, Device, IoError, Queue};
+use node::Node;
+
+/// The table's line.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "tcp",
+    summary: "round trip and server CPU of 4 KiB reads over NVMe/TCP on loopback",
+    baseline: "bare TCP sockets that move the same bytes, waiting the same way",
+    claims: &[DEPTH_1, CPU],
+    run,
+};
+
+const DEPTH_1: &str = "p2.tcp.depth1.read.4k";
+const DEPTH_1_GOAL: Goal = Goal::AtMost(1.25);
+const DEPTH_1_UNIT: &str = "ratio of median round trips";
+const CPU: &str = "p2.tcp.cpu.read.4k";
+const CPU_GOAL: Goal = Goal::AtMost(1.5);
+const CPU_UNIT: &str = "ratio of server CPU a read";
+
+/// Bytes of a value.
+const VALUE_BYTES: usize = 4_096;
+/// Keys that are read in turn.
+const KEYS: u64 = 1_000;
+/// Commands in flight when CPU is counted.
+const DEPTH: u32 = 32;
+/// Longer than any wait: whoever polls never sleeps.
+const NEVER_SLEEP: Nanos = Nanos::from_millis(3_600_000);
+
+fn run(context: &Context) -> Result<Findings, LabError> {
+    let mut findings = Findings::default();
+    let (rounds, round_trips, reads) =
+        if context.is_quick() { (5, 5_000, 40_000) } else { (15, 20_000, 200_000) };
+    for waiting in [Waiting::Polls, Waiting::Sleeps] {
+        let node = Node::start(context, waiting)?;
+        let mut host = Host::open(&node, waiting)?;
+        let floor = Floor::start(waiting)?;
+        match waiting {
+            Waiting::Polls => depth_1(&mut findings, &mut host, &floor, (rounds, round_trips))?,
+            Waiting::Sleeps => cpu(&mut findings, (&node, &mut host), &floor, (rounds, reads))?,
+        }
+    }
+    Ok(findings)
+}
+
+fn depth_1(
+    findings: &mut Findings,
+    host: &mut Host,
+    floor: &Floor,
+    (rounds, count): (usize, u64),
+) -> Result<(), LabError> {
+    let mut line = floor.connect(1)?;
+    let samples = in_turns(
+        rounds,
+        &mut [&mut || median_of(count, |_| host.read_one()), &mut || median_of(count, |_| line.ping())],
+    )?;
+    let (ours, bare) = (Spread::of(&samples[0]), Spread::of(&samples[1]));
+    let row = |what: &str, spread: Option<Spread>| {
+        Row::new().with("depth 1, polling", what).with("median_us", spread)
+    };
+    findings.rows.push(row("NVMe/TCP, 4 KiB read", ours));
+    findings.rows.push(row("bare TCP, 72 bytes for 4,144", bare));
+    let ratio = Spread::of_ratios(&samples[0], &samples[1]).map_or(f64::NAN, |spread| spread.median);
+    let baseline = bare.map_or_else(String::new, |bare| format!("bare TCP: {:.1} us", bare.median));
+    findings.claims.push(Claim::found(
+        DEPTH_1,
+        DEPTH_1_GOAL,
+        (ratio, DEPTH_1_UNIT),
+        Label::Measured,
+        baseline,
+    ));
+    Ok(())
+}
+
+fn cpu(
+    findings: &mut Findings,
+    (node, host): (&Node, &mut Host),
+    floor: &Floor,
+    (rounds, count): (usize, u64),
+) -> Result<(), LabError> {
+    let mut line = floor.connect(DEPTH)?;
+    let clock = Clock::start();
+    let measured = |account: CpuAccount, work: &mut dyn FnMut() -> Result<(), LabError>| {
+        let (before, began) = (account.used(), clock.now());
+        work()?;
+        let took = clock.now().since(began);
+        let used =
+            account.used().zip(before).map_or(f64::NAN, |(after, before)| each(after.since(before), count));
+        Ok((used, each(took, count)))
+    };
+    let samples = in_turns(
+        rounds,
+        &mut [&mut || measured(node.account(), &mut || host.read_many(count)), &mut || {
+            measured(floor.account(), &mut || line.stream(count))
+        }],
+    )?;
+    let of =
+        |index: usize, pick: fn(&(f64, f64)) -> f64| samples[index].iter().map(pick).collect::<Vec<f64>>();
+    let (ours, bare) = (of(0, |sample| sample.0), of(1, |sample| sample.0));
+    let row = |what: &str, index: usize| {
+        Row::new()
+            .with("depth 32, sleeping", what)
+            .with("server_cpu_us", Spread::of(&of(index, |sample| sample.0)))
+            .with("elapsed_us", Spread::of(&of(index, |sample| sample.1)))
+    };
+    findings.rows.push(row("NVMe/TCP, 4 KiB read", 0));
+    findings.rows.push(row("bare TCP, 72 bytes for 4,144", 1));
+    let ratio = Spread::of_ratios(&ours, &bare).map_or(f64::NAN, |spread| spread.median);
+    let baseline =
+        Spread::of(&bare).map_or_else(String::new, |bare| format!("bare TCP: {:.2} us", bare.median));
+    findings.claims.push(Claim::found(CPU, CPU_GOAL, (ratio, CPU_UNIT), Label::Measured, baseline));
+    Ok(())
+}
+
+/// Microseconds for each of so many.
+#[expect(clippy::cast_precision_loss, reason = "52 bits of nanoseconds are 52 days")]
+fn each(span: Nanos, count: u64) -> f64 {
+    span.0 as f64 / 1_000.0 / count.max(1) as f64
+}
+
+/// The median of so many calls, in microseconds.
+fn median_of(count: u64, mut call: impl FnMut(u64) -> Result<(), LabError>) -> Result<f64, LabError> {
+    let clock = Clock::start();
+    let mut times = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
+    for number in 0..count {
+        let began = clock.now();
+        call(number)?;
+        times.push(clock.now().since(began).0);
+    }
+    times.sort_unstable();
+    Ok(each(Nanos(times[times.len() / 2]), 1))
+}
+
+/// The node's client: the project's own, over one queue.
+struct Host {
+    // Dropped before the device, whose controller it belongs to.
+    queue: Queue,
+    buffer: Buffer,
+    next: u64,
+    _device: Device,
+}
+
+impl Host {
+    fn open(node: &Node, waiting: Waiting) -> Result<Self, LabError> {
+        let mut device = node.device()?;
+        let failed = |error: IoError| node::failed(&error);
+        for key in 0..KEYS {
+            device.put(&key.to_le_bytes(), &[7; VALUE_BYTES]).map_err(failed)?;
+        }
+        let buffer = device.buffer(VALUE_BYTES * DEPTH as usize).map_err(failed)?;
+        let mut queue = device.queue(DEPTH).map_err(failed)?;
+        queue.set_spin(if waiting == Waiting::Polls { NEVER_SLEEP } else { Nanos::ZERO });
+        Ok(Self { queue, buffer, next: 0, _device: device })
+    }
+
+    fn submit(&mut self, place: u64) -> Result<(), LabError> {
+        let at = usize::try_from(place).unwrap_or(0) * VALUE_BYTES;
+        let into = self.buffer.slice(at, VALUE_BYTES).map_err(|error| node::failed(&error.into()))?;
+        let key = (self.next % KEYS).to_le_bytes();
+        self.next += 1;
+        let command = Command::get(1, &key, into).map_err(|error| node::failed(&error))?;
+        self.queue.submit(&command, place).map_err(|error| node::failed(&error.into()))
+    }
+
+    /// The place that is free again.
+    fn reap(&mut self) -> Result<u64, LabError> {
+        let done = self.queue.wait(Some(Nanos::from_millis(10_000))).map_err(|error| node::failed(&error))?;
+        let done = done.ok_or_else(|| node::failed(&IoError::Device { reason: "no answer".to_owned() }))?;
+        done.ok().map_err(|error| node::failed(&error))?;
+        Ok(done.token)
+    }
+
+    fn read_one(&mut self) -> Result<(), LabError> {
+        self.submit(0)?;
+        self.reap().map(|_place| ())
+    }
+
+    fn read_many(&mut self, count: u64) -> Result<(), LabError> {
+        let mut sent = u64::from(DEPTH).min(count);
+        for place in 0..sent {
+            self.submit(place)?;
+        }
+        for _ in 0..count {
+            let place = self.reap()?;
+            if sent < count {
+                sent += 1;
+                self.submit(place)?;
+            }
+        }
+        Ok(())
+    }
+}
