@@ -101,6 +101,8 @@ pub struct NvmeTcpFace {
     parked: Vec<ConnectionId>,
     /// The device has said who it is.
     introduced: bool,
+    /// Who spoke last, and when.
+    latest: Option<(ConnectionId, Nanos)>,
     /// When the kernel was last asked for events.
     watched: Nanos,
     /// When connections that take too long were last looked for.
@@ -162,6 +164,7 @@ impl NvmeTcpFace {
             flush: Vec::new(),
             parked: Vec::new(),
             introduced: false,
+            latest: None,
             watched: Nanos::ZERO,
             swept: Nanos::ZERO,
         })

@@ -191,15 +191,21 @@ impl Host {
     }
 
     fn read_many(&mut self, count: u64) -> Result<(), LabError> {
-        let mut sent = u64::from(DEPTH).min(count);
-        for place in 0..sent {
-            self.submit(place)?;
-        }
-        for _ in 0..count {
-            let place = self.reap()?;
-            if sent < count {
-                sent += 1;
+        let mut free: Vec<u64> = (0..u64::from(DEPTH)).collect();
+        let (mut sent, mut answered) = (0, 0);
+        while answered < count {
+            // As the bare line does: everything that has come is answered by one send.
+            while sent < count
+                && let Some(place) = free.pop()
+            {
                 self.submit(place)?;
+                sent += 1;
+            }
+            free.push(self.reap()?);
+            answered += 1;
+            while let Some(done) = self.queue.poll().map_err(|error| node::failed(&error))? {
+                free.push(done.token);
+                answered += 1;
             }
         }
         Ok(())

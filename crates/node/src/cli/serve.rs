@@ -30,6 +30,7 @@ Ctrl-C or SIGTERM answers what is in flight, writes a checkpoint and ends; a sec
 Examples:
   headwater serve
   headwater serve --data /srv/kv --capacity 64GiB --resp 127.0.0.1:6379
+  headwater serve --nvme-tcp 127.0.0.1:4420
   headwater serve --resp 127.0.0.1:0 --metrics 127.0.0.1:0 --ready-file ready.json")]
 pub struct ServeArgs {
     /// Data directory [default: ./data]
@@ -117,11 +118,13 @@ impl Console for Terminal {
             node.ready.unix.as_ref().map(|path| format!(" and {}", path.display())).unwrap_or_default();
         let attach = node.ready.attach.as_ref();
         let attach = attach.map(|path| format!("  attach:        {}\n", path.display())).unwrap_or_default();
+        let hosts = node.ready.nvme_tcp.as_ref();
+        let hosts = hosts.map(|address| format!("  NVMe/TCP:      {address}\n")).unwrap_or_default();
         let resp = &node.ready.resp;
         let (host, port) = resp.rsplit_once(':').unwrap_or((resp, ""));
         let _nobody_may_be_listening = answer_line(&format!(
             "headwater serves {} keys from {} ({} of flash, durability {}), ready in {:.1} s\n\
-             \x20 Redis clients: {resp}{unix}\n{attach}\
+             \x20 Redis clients: {resp}{unix}\n{attach}{hosts}\
              \x20 metrics:       http://{}/metrics  (/healthz, /trace)\n\
              \x20 try:           redis-cli -h {host} -p {port} set greeting hello\n\
              \x20                headwater kv --resp {resp} get greeting\n\
