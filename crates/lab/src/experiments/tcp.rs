@@ -101,7 +101,7 @@ fn cpu(
         let took = clock.now().since(began);
         let used =
             account.used().zip(before).map_or(f64::NAN, |(after, before)| each(after.since(before), count));
-        Ok((used, each(took, count)))
+        Ok::<_, LabError>((used, each(took, count)))
     };
     let samples = in_turns(
         rounds,
