@@ -123,7 +123,8 @@ impl NvmeTcpFace {
         self.events.clear();
         // A core that turns while it waits for the device, or asks the likeliest connection itself, need not ask the kernel
         // each time round.
-        let busy = self.shared.flights.len() > 0 || self.latest.is_some_and(|(_, spoke)| self.is_recent(spoke));
+        let busy =
+            self.shared.flights.len() > 0 || self.latest.is_some_and(|(_, spoke)| self.is_recent(spoke));
         if quiet && busy && self.shared.now.since(self.watched) < WATCH_EVERY {
             return;
         }
