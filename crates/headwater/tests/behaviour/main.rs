@@ -3,7 +3,7 @@
 
 mod suite;
 
-use headwater::Device;
+use headwater::{Device, Durable, NamespaceText, NamespaceWish};
 
 #[test]
 fn keys_in_memory() {
@@ -13,6 +13,17 @@ fn keys_in_memory() {
 #[test]
 fn blocks_in_memory() {
     suite::blocks(&mut Device::open("mem:128MiB").unwrap());
+}
+
+#[test]
+fn a_namespace_is_resized_where_it_is() {
+    let mut device = Device::open("mem:128MiB").unwrap();
+    let text = NamespaceText { block_bytes: 512, size: 100, ..NamespaceText::keys() };
+    let namespace = device.create_namespace(text).unwrap();
+    device.choose(namespace).unwrap();
+    device.change_namespace(namespace, NamespaceWish::Resize(200)).unwrap();
+    assert_eq!(device.namespace().size, 200);
+    device.write(199, &[1; 512], Durable::AsPromised).unwrap();
 }
 
 #[test]

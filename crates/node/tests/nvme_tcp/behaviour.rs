@@ -20,6 +20,12 @@ fn keys_and_queues_behave_as_everywhere() {
 }
 
 #[test]
+fn blocks_behave_as_everywhere() {
+    let node = Node::start();
+    suite::blocks(&mut node.client(Digests::default()));
+}
+
+#[test]
 fn keys_and_queues_behave_as_everywhere_with_digests() {
     let node = Node::start();
     let mut client = node.client(DIGESTS);
