@@ -1,6 +1,6 @@
 //! What hosts that administer the device see of it, and the changes they ask for.
 //!
-//! In: [`NamespaceAction`]s of controllers, under tickets of their faces. Out: commands to the device, one after another,
+//! In: `NamespaceAction`s of controllers, under tickets of their faces. Out: commands to the device, one after another,
 //! and for each action one [`AdminAnswer`]. Also kept here: who the subsystem is, which controllers it has, and which
 //! namespaces are attached to them. Invariant: an action is answered exactly once, whatever becomes of its controller.
 //!

@@ -20,7 +20,7 @@
 //! looks once more. One of the two always sees the other, so no wake-up is lost, and none is sent that nobody waits for.
 //!
 //! A host behind PCIe makes the two queues apart, in memory that holds entries and nothing else; its doorbells then arrive
-//! in registers, or in cells of its memory beside EventIdx, by the same handshake ([`host_doorbell`]).
+//! in registers, or in cells of its memory beside EventIdx, by the same handshake.
 //!
 //! Invariant: a position from the other side is checked before it is used; an entry is loaded once and then judged.
 

@@ -160,7 +160,7 @@ impl<M: RingMemory> Arbiter<M> {
         let mut answered = 0;
         let mut search = self.schedule.search();
         while let Some(id) = self.schedule.candidate(&mut search) {
-            let Ok((queue, to)) = both_mut(&mut self.submissions, &mut self.completions, id) else {
+            let Some((queue, to)) = both_mut(&mut self.submissions, &mut self.completions, id) else {
                 self.schedule.passed(&mut search);
                 continue;
             };
@@ -196,10 +196,10 @@ impl<M: RingMemory> Arbiter<M> {
         }
         let id = token.queue();
         match both_mut(&mut self.submissions, &mut self.completions, id) {
-            Ok((queue, to)) => queue.complete(to, token, result, status),
-            Err(error) => {
+            Some((queue, to)) => queue.complete(to, token, result, status),
+            None => {
                 token.abandon();
-                panic!("a live command outlived its queue: {error}");
+                panic!("a live command outlived its queue: {}", missing(id));
             }
         }
     }
@@ -234,7 +234,8 @@ impl<M: RingMemory> Arbiter<M> {
     /// # Errors
     /// [`ArbiterError::Missing`] for a queue that is not there.
     pub fn abandon(&mut self, id: QueueId) -> Result<(), ArbiterError> {
-        let (queue, to) = both_mut(&mut self.submissions, &mut self.completions, id)?;
+        let both = both_mut(&mut self.submissions, &mut self.completions, id);
+        let (queue, to) = both.ok_or(missing(id))?;
         queue.abandon();
         to.abandon();
         Ok(())
@@ -256,7 +257,8 @@ impl<M: RingMemory> Arbiter<M> {
 
     /// Moves a deletion on. True when the submission queue can leave.
     fn drain(&mut self, id: QueueId) -> Result<bool, ArbiterError> {
-        let (queue, to) = both_mut(&mut self.submissions, &mut self.completions, id)?;
+        let both = both_mut(&mut self.submissions, &mut self.completions, id);
+        let (queue, to) = both.ok_or(missing(id))?;
         Ok(queue.state(to) != QueueState::Serving && queue.drain(to) == Drain::Done)
     }
 
@@ -328,10 +330,10 @@ fn both_mut<'a, M: RingMemory>(
     submissions: &'a mut [Option<SubmissionQueue<M>>],
     completions: &'a mut [Option<CompletionQueue<M>>],
     id: QueueId,
-) -> Result<(&'a mut SubmissionQueue<M>, &'a mut CompletionQueue<M>), ArbiterError> {
-    let queue = find_mut(submissions, id).ok_or(missing(id))?;
-    let to = find_mut(completions, queue.completion()).ok_or(missing(id))?;
-    Ok((queue, to))
+) -> Option<(&'a mut SubmissionQueue<M>, &'a mut CompletionQueue<M>)> {
+    let queue = find_mut(submissions, id)?;
+    let to = find_mut(completions, queue.completion())?;
+    Some((queue, to))
 }
 
 fn put<Q>(queues: &mut Vec<Option<Q>>, id: QueueId, queue: Q) {

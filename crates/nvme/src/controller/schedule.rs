@@ -3,7 +3,7 @@
 //! In: queue numbers with their priorities, and which have something. Out: whose entry is next. Invariant: by
 //! round robin a queue that has commands is reached after at most a burst of each other queue; by weight, after at most
 //! one round of credits for each turn of the queues before it in its class, as long as nothing urgent waits. Nothing here
-//! allocates but [`Schedule::add`].
+//! allocates but adding a queue.
 //!
 //! ```text
 //!   round robin:   one circle, the admin queue in it
