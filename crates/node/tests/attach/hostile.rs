@@ -179,7 +179,8 @@ fn impossible_wishes_are_refused_and_the_client_stays() {
         ] {
             assert!(matches!(client.call(&wish, &[]), Err(IoError::Refused { .. })), "{wish:?}");
         }
-        let (reply, _) = client.call(&Request::Queue { depth: 1 }, &[]).unwrap();
+        // A queue whose line the client closes is reclaimed, so the line is held until the queue is deleted.
+        let (reply, _line) = client.call(&Request::Queue { depth: 1 }, &[]).unwrap();
         let Reply::Queue { id, .. } = reply else { panic!("{reply:?}") };
         assert_eq!(client.call(&Request::DeleteQueue { id }, &[]).unwrap().0, Reply::Done);
     });
