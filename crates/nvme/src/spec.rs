@@ -8,6 +8,7 @@ pub mod feature;
 pub mod identify;
 pub mod kv;
 pub mod log_page;
+mod numbered;
 pub mod nvm;
 pub mod opcode;
 pub mod register;

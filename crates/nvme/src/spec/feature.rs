@@ -2,35 +2,18 @@
 //!
 //! In: a feature identifier. Out: its name, whose it is, and what data comes with it.
 
+use super::numbered::numbered;
+
 macro_rules! features {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $scope:ident, $change:ident, $bytes:literal;)*) => {
-        /// A feature of this controller (FID).
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Feature {
-            $($(#[$doc])* $name,)*
+        numbered! {
+            /// A feature of this controller (FID).
+            Feature {
+                $($(#[$doc])* $name = $number,)*
+            }
         }
 
         impl Feature {
-            /// Every feature of the table.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-
-            /// The feature of a number, if it is supported.
-            #[must_use]
-            pub const fn from_number(number: u8) -> Option<Self> {
-                match number {
-                    $($number => Some(Self::$name),)*
-                    _ => None,
-                }
-            }
-
-            /// FID.
-            #[must_use]
-            pub const fn number(self) -> u8 {
-                match self {
-                    $(Self::$name => $number,)*
-                }
-            }
-
             /// Whose it is.
             #[must_use]
             pub const fn scope(self) -> FeatureScope {

@@ -10,6 +10,8 @@ pub use controller::{IdentifyController, NvmController, PowerState};
 pub use descriptor::{DescriptorType, DescriptorWriter, NSID_LIST_MAX, controller_list, namespace_list};
 pub use namespace::{IdentifyIndependent, IdentifyKv, IdentifyNvm, KvFormat, LBA_FORMAT_SHIFTS, lba_format};
 
+use super::numbered::numbered;
+
 /// Bytes of every Identify answer.
 pub const IDENTIFY_BYTES: u32 = 4_096;
 
@@ -52,67 +54,38 @@ impl CommandSet {
     }
 }
 
-macro_rules! views {
-    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// What an Identify asks for (CNS, figure 273).
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum View {
-            $($(#[$doc])* $name,)*
-        }
-
-        impl View {
-            /// Every view of the table.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-
-            /// The view of a CNS, if it is supported.
-            #[must_use]
-            pub const fn from_number(number: u8) -> Option<Self> {
-                match number {
-                    $($number => Some(Self::$name),)*
-                    _ => None,
-                }
-            }
-
-            /// CNS.
-            #[must_use]
-            pub const fn number(self) -> u8 {
-                match self {
-                    $(Self::$name => $number,)*
-                }
-            }
-        }
-    };
-}
-
-views! {
-    /// An active namespace, NVM command set.
-    Namespace = 0x00,
-    /// The controller.
-    Controller = 0x01,
-    /// Active namespace identifiers.
-    ActiveNamespaces = 0x02,
-    /// Identification descriptors of a namespace.
-    Descriptors = 0x03,
-    /// An active namespace, as its command set describes it.
-    CommandSetNamespace = 0x05,
-    /// The controller, as a command set describes it.
-    CommandSetController = 0x06,
-    /// Active namespace identifiers of a command set.
-    CommandSetActiveNamespaces = 0x07,
-    /// An active namespace, independent of its command set.
-    IndependentNamespace = 0x08,
-    /// Allocated namespace identifiers.
-    AllocatedNamespaces = 0x10,
-    /// An allocated namespace, NVM command set.
-    AllocatedNamespace = 0x11,
-    /// Controllers that a namespace is attached to.
-    AttachedControllers = 0x12,
-    /// Controllers of the subsystem.
-    Controllers = 0x13,
-    /// Allocated namespace identifiers of a command set.
-    CommandSetAllocatedNamespaces = 0x1A,
-    /// An allocated namespace, as its command set describes it.
-    CommandSetAllocatedNamespace = 0x1B,
-    /// Combinations of command sets.
-    CommandSetCombinations = 0x1C,
+numbered! {
+    /// What an Identify asks for (CNS, figure 273).
+    View {
+        /// An active namespace, NVM command set.
+        Namespace = 0x00,
+        /// The controller.
+        Controller = 0x01,
+        /// Active namespace identifiers.
+        ActiveNamespaces = 0x02,
+        /// Identification descriptors of a namespace.
+        Descriptors = 0x03,
+        /// An active namespace, as its command set describes it.
+        CommandSetNamespace = 0x05,
+        /// The controller, as a command set describes it.
+        CommandSetController = 0x06,
+        /// Active namespace identifiers of a command set.
+        CommandSetActiveNamespaces = 0x07,
+        /// An active namespace, independent of its command set.
+        IndependentNamespace = 0x08,
+        /// Allocated namespace identifiers.
+        AllocatedNamespaces = 0x10,
+        /// An allocated namespace, NVM command set.
+        AllocatedNamespace = 0x11,
+        /// Controllers that a namespace is attached to.
+        AttachedControllers = 0x12,
+        /// Controllers of the subsystem.
+        Controllers = 0x13,
+        /// Allocated namespace identifiers of a command set.
+        CommandSetAllocatedNamespaces = 0x1A,
+        /// An allocated namespace, as its command set describes it.
+        CommandSetAllocatedNamespace = 0x1B,
+        /// Combinations of command sets.
+        CommandSetCombinations = 0x1C,
+    }
 }

@@ -12,63 +12,36 @@ pub use health::{ErrorEntry, SmartLog};
 pub use media::MediaLog;
 pub use state::{AnaGroup, AnaHeader, AnaState, FirmwareLog, SanitizeLog};
 
-macro_rules! pages {
-    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// A log page of this controller (LID, figure 202).
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum LogPage {
-            $($(#[$doc])* $name,)*
-        }
+use super::numbered::numbered;
 
-        impl LogPage {
-            /// Every page of the table.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-
-            /// The page of a number, if it is supported.
-            #[must_use]
-            pub const fn from_number(number: u8) -> Option<Self> {
-                match number {
-                    $($number => Some(Self::$name),)*
-                    _ => None,
-                }
-            }
-
-            /// LID.
-            #[must_use]
-            pub const fn number(self) -> u8 {
-                match self {
-                    $(Self::$name => $number,)*
-                }
-            }
-        }
-    };
-}
-
-pages! {
-    /// Supported Log Pages.
-    SupportedPages = 0x00,
-    /// Error Information.
-    Error = 0x01,
-    /// SMART / Health Information.
-    Health = 0x02,
-    /// Firmware Slot Information.
-    FirmwareSlots = 0x03,
-    /// Changed Namespace List.
-    ChangedNamespaces = 0x04,
-    /// Commands Supported and Effects.
-    CommandEffects = 0x05,
-    /// Asymmetric Namespace Access.
-    Ana = 0x0C,
-    /// Feature Identifiers Supported and Effects.
-    FeatureEffects = 0x12,
-    /// NVMe-MI Commands Supported and Effects: there are none.
-    ManagementEffects = 0x13,
-    /// Discovery.
-    Discovery = 0x70,
-    /// Sanitize Status.
-    Sanitize = 0x81,
-    /// What the medium was asked to do; vendor specific.
-    Media = 0xC0,
+numbered! {
+    /// A log page of this controller (LID, figure 202).
+    LogPage {
+        /// Supported Log Pages.
+        SupportedPages = 0x00,
+        /// Error Information.
+        Error = 0x01,
+        /// SMART / Health Information.
+        Health = 0x02,
+        /// Firmware Slot Information.
+        FirmwareSlots = 0x03,
+        /// Changed Namespace List.
+        ChangedNamespaces = 0x04,
+        /// Commands Supported and Effects.
+        CommandEffects = 0x05,
+        /// Asymmetric Namespace Access.
+        Ana = 0x0C,
+        /// Feature Identifiers Supported and Effects.
+        FeatureEffects = 0x12,
+        /// NVMe-MI Commands Supported and Effects: there are none.
+        ManagementEffects = 0x13,
+        /// Discovery.
+        Discovery = 0x70,
+        /// Sanitize Status.
+        Sanitize = 0x81,
+        /// What the medium was asked to do; vendor specific.
+        Media = 0xC0,
+    }
 }
 
 /// One bit a page: supported (figure 204).

@@ -3,6 +3,8 @@
 //! In: the first byte of a submission entry. Out: a name, or nothing if this controller has none for it. Bits 1:0 of an
 //! opcode say which way data moves; every number here obeys that, or hosts would map their memory the wrong way.
 
+use super::numbered::numbered;
+
 /// Which way the data of a command moves, as the opcode's low two bits say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataTransfer {
@@ -29,40 +31,7 @@ impl DataTransfer {
     }
 }
 
-macro_rules! opcodes {
-    ($(#[$enum_doc:meta])* $enum_name:ident { $($(#[$doc:meta])* $name:ident = $number:literal,)* }) => {
-        $(#[$enum_doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[repr(u8)]
-        pub enum $enum_name {
-            $($(#[$doc])* $name = $number,)*
-        }
-
-        impl $enum_name {
-            /// Every opcode of the table.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-
-            /// The name of a number, if it has one here.
-            #[must_use]
-            #[inline]
-            pub const fn from_number(number: u8) -> Option<Self> {
-                match number {
-                    $($number => Some(Self::$name),)*
-                    _ => None,
-                }
-            }
-
-            /// The number on the wire.
-            #[must_use]
-            #[inline]
-            pub const fn number(self) -> u8 {
-                self as u8
-            }
-        }
-    };
-}
-
-opcodes! {
+numbered! {
     /// Commands of an I/O queue on a key space.
     IoOpcode {
         /// Everything acknowledged before becomes durable (Base 7.1).
@@ -84,7 +53,7 @@ opcodes! {
     }
 }
 
-opcodes! {
+numbered! {
     /// Commands of an I/O queue on a block namespace (NVM Command Set 1.0 section 3.2).
     NvmOpcode {
         /// Everything acknowledged before becomes durable (Base 7.1).
@@ -106,7 +75,7 @@ opcodes! {
     }
 }
 
-opcodes! {
+numbered! {
     /// Commands of the admin queue (Base 5, figure 138).
     AdminOpcode {
         /// Remove a submission queue; its commands still get their completions.
