@@ -4,6 +4,7 @@
 //! A turn of [`Device::poll`] goes once through the stages: media answers, operations that were waiting, new operations,
 //! expiry, collection, commit, release. Invariant: nothing in here blocks, sleeps or reads a clock.
 
+mod abort;
 mod administer;
 mod check;
 mod config;

@@ -303,6 +303,17 @@ impl Slab {
         self.slots.get(at)?.as_ref()
     }
 
+    /// Where the command of a face lies. Looks at every slot.
+    pub(crate) fn find(&self, face: FaceId, token: u64) -> Option<usize> {
+        self.slots.iter().position(|slot| {
+            slot.as_ref().is_some_and(|operation| {
+                matches!(operation.work, Work::Command(_))
+                    && operation.face == face
+                    && operation.token == token
+            })
+        })
+    }
+
     /// Ends the operation in a slot, where it lies. Returns whether a face waits for its answer.
     #[inline]
     pub(crate) fn vacate(&mut self, at: usize) -> bool {

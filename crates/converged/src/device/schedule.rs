@@ -54,6 +54,15 @@ struct Held {
 }
 
 impl Schedule {
+    /// Takes an operation that waits for its turn, and holds nothing, out of line. Whether it did.
+    pub(super) fn pull(&mut self, at: usize) -> bool {
+        let behind = self.held.values_mut().map(|held| &mut held.behind);
+        [&mut self.incoming, &mut self.runnable].into_iter().chain(behind).any(|line| {
+            let place = line.iter().position(|&waiting| waiting == at);
+            place.and_then(|place| line.remove(place)).is_some()
+        })
+    }
+
     /// Who waits behind the first run held that meets this one.
     fn behind(&mut self, span: Span) -> Option<&mut VecDeque<usize>> {
         let (_, held) = self.held.range_mut(..=span.last).next_back()?;

@@ -41,6 +41,16 @@ impl Throttle {
         self.lines.iter().filter(|line| !line.queue.is_empty()).map(|line| line.due).min()
     }
 
+    /// Takes an operation out of line. Whether it was there.
+    pub(super) fn pull(&mut self, at: usize) -> bool {
+        let pulled = self.lines.iter_mut().any(|line| {
+            let place = line.queue.iter().position(|&waiting| waiting == at);
+            place.and_then(|place| line.queue.remove(place)).is_some()
+        });
+        self.waiting -= usize::from(pulled);
+        pulled
+    }
+
     /// Whether a command that may have to wait finds a place to do so.
     #[inline]
     pub(super) fn has_room(&self, namespace: NamespaceId, command: &Command) -> Result<(), SubmitError> {

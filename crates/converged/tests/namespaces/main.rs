@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where its setting fails")]
 
+mod abort;
 mod blocks;
 mod host;
 mod limits;

@@ -8,6 +8,7 @@
 //!   Disabled --CC.EN--> Ready --CC.EN cleared, reset--> Resetting --(nothing in flight)--> Disabled
 //! ```
 
+mod abort;
 mod admin;
 mod registers;
 
@@ -184,8 +185,20 @@ impl GuestController {
                 self.start_admin(device, memory, fetched, now);
             } else if let Err(held) = self.start_io(device, memory, fetched) {
                 self.held = Some(held);
-                return moved;
+                return self.fetch_admin(device, memory, now) | moved;
             }
+        }
+        moved
+    }
+
+    /// Takes admin commands while an I/O command waits for the device: one of them may be its Abort.
+    fn fetch_admin<M: Media>(&mut self, device: &mut Device<M>, memory: &ClientMemory, now: Nanos) -> bool {
+        let mut moved = false;
+        while self.held.is_some()
+            && let Some(fetched) = self.arbiter.fetch_admin()
+        {
+            self.start_admin(device, memory, fetched, now);
+            moved = true;
         }
         moved
     }

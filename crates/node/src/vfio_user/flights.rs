@@ -55,6 +55,16 @@ impl Flights {
         self.slots.get_mut(usize::try_from(number).ok()?)?.as_mut()
     }
 
+    /// The number of a command of an I/O queue, by what its host calls it. Of several the first: after a reset, ask whose
+    /// token is current.
+    pub(super) fn find(&self, is_it: impl Fn(&CommandToken) -> bool) -> Option<u64> {
+        let at = self.slots.iter().position(|slot| match slot {
+            Some(Flight::Io(token, _)) => is_it(token),
+            _ => false,
+        });
+        at.map(|at| at as u64)
+    }
+
     #[inline]
     pub(super) fn remove(&mut self, number: u64) -> Option<Flight> {
         let at = usize::try_from(number).ok()?;

@@ -3,6 +3,7 @@
 //! In: messages, true and not. Out: what a client is promised.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
+mod abort;
 mod driver;
 mod function;
 mod guest;

@@ -182,6 +182,23 @@ impl<M: RingMemory> Arbiter<M> {
         None
     }
 
+    /// The next admin command, whoever's turn it is: for an owner that can take no other command now.
+    pub fn fetch_admin(&mut self) -> Option<Fetched> {
+        let (queue, to) = both_mut(&mut self.submissions, &mut self.completions, QueueId::ADMIN)?;
+        match queue.fetch(to) {
+            Fetch::Command(fetched) => Some(fetched),
+            Fetch::Answered | Fetch::Empty => None,
+        }
+    }
+
+    /// Abort of a command that was not fetched: it is answered [`Status::ABORT_REQUESTED`] at once and never fetched. False
+    /// if it does not wait in that queue. Ask first for a fetched command with this id, which counts before it.
+    #[must_use]
+    pub fn abort(&mut self, id: QueueId, command_id: u16) -> bool {
+        both_mut(&mut self.submissions, &mut self.completions, id)
+            .is_some_and(|(queue, to)| queue.abort(to, command_id))
+    }
+
     /// Answers a command. `result` is dword 0 of the completion. The host sees it at once and is told by
     /// [`ring`](Self::ring) or [`interrupt`](Self::interrupt). A command of a time before the last
     /// [`reset`](Self::reset) ends without an answer.

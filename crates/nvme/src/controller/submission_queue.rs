@@ -18,9 +18,11 @@ use crate::controller::token::CommandToken;
 use crate::ring::DoorbellCell;
 use crate::ring::doorbell::DoorbellFault;
 use crate::ring::submission::SubmissionConsumer;
+use crate::spec::command::SubmissionEntry;
 use crate::spec::completion::{CompletionEntry, CompletionWords};
 use crate::spec::status::Status;
 use headwater_host::ring_memory::RingMemory;
+use std::collections::VecDeque;
 use zerocopy::little_endian::{U16, U32};
 
 /// The controller's end. Each method that fetches or answers is given the completion queue that this one was made with.
@@ -33,6 +35,8 @@ pub(crate) struct SubmissionQueue<M> {
     /// A fault that nobody was told of yet.
     untold: Option<DoorbellFault>,
     consumer: SubmissionConsumer<M>,
+    /// Taken from the ring before their turn, because a command behind them was aborted. At most what the ring holds.
+    ahead: VecDeque<SubmissionEntry>,
     live: LiveIds,
     /// Of the controller at the time the queue was made: its tokens carry it.
     generation: u32,
@@ -52,6 +56,7 @@ impl<M: RingMemory> SubmissionQueue<M> {
             state: QueueState::Serving,
             untold: None,
             consumer,
+            ahead: VecDeque::new(),
             live: LiveIds::new(),
             generation: 0,
         }
@@ -97,7 +102,7 @@ impl<M: RingMemory> SubmissionQueue<M> {
         if self.state != QueueState::Serving || !to.may_fetch() {
             return false;
         }
-        if self.consumer.has_seen() {
+        if self.has_entry() {
             return true;
         }
         match self.consumer.refresh() {
@@ -109,13 +114,25 @@ impl<M: RingMemory> SubmissionQueue<M> {
         }
     }
 
+    /// Whether an entry is there that the last look at the doorbell covered.
+    #[inline]
+    fn has_entry(&self) -> bool {
+        self.consumer.has_seen() || !self.ahead.is_empty()
+    }
+
+    /// The next entry that the last look at the doorbell covered.
+    #[inline]
+    fn next_entry(&mut self) -> Option<SubmissionEntry> {
+        if self.ahead.is_empty() { self.consumer.fetch_seen() } else { self.ahead.pop_front() }
+    }
+
     /// Fetches at most one entry. Never allocates.
     #[inline]
     pub(crate) fn fetch(&mut self, to: &mut CompletionQueue<M>) -> Fetch {
         if !self.is_ready(to) {
             return Fetch::Empty;
         }
-        let Some(entry) = self.consumer.fetch_seen() else {
+        let Some(entry) = self.next_entry() else {
             return Fetch::Empty;
         };
         let command_id = entry.command_id.get();
@@ -126,6 +143,45 @@ impl<M: RingMemory> SubmissionQueue<M> {
         to.expect_answer();
         let token = CommandToken::new(self.id, command_id, self.generation);
         Fetch::Command(Fetched { kind: self.kind, entry, token })
+    }
+
+    /// Gives up a command that waits in the ring (Base 2.0 section 5.1): it is answered
+    /// [`Status::ABORT_REQUESTED`] and never fetched. What lies before it leaves the ring too, so that the head in the answer
+    /// is true, and keeps its turn. False if there is no such command, or no room to take it out.
+    pub(crate) fn abort(&mut self, to: &mut CompletionQueue<M>, command_id: u16) -> bool {
+        to.post_waiting();
+        if self.state != QueueState::Serving || !to.may_fetch() {
+            return false;
+        }
+        if let Some(at) = self.ahead.iter().position(|entry| entry.command_id.get() == command_id) {
+            self.ahead.remove(at);
+        } else if !self.take_from_ring(command_id) {
+            return false;
+        }
+        to.answer(self.words_of(command_id, 0, Status::ABORT_REQUESTED));
+        true
+    }
+
+    fn take_from_ring(&mut self, command_id: u16) -> bool {
+        if let Err(fault) = self.consumer.refresh() {
+            self.fail(fault);
+            return false;
+        }
+        let Some(before) = self.consumer.seen_before(command_id) else {
+            return false;
+        };
+        let room = usize::try_from(self.consumer.entries_max()).unwrap_or(0).saturating_sub(self.ahead.len());
+        if usize::try_from(before).map_or(true, |before| before >= room) {
+            return false;
+        }
+        for _ in 0..before {
+            self.ahead.extend(self.consumer.fetch_seen());
+        }
+        // The host may have written over it since it was looked at; then it is a command like any other.
+        let entry = self.consumer.fetch_seen();
+        let changed = entry.filter(|entry| entry.command_id.get() != command_id);
+        self.ahead.extend(changed);
+        entry.is_some() && changed.is_none()
     }
 
     /// Answers a command. Panics when the token is another queue's, or was answered.
@@ -184,7 +240,7 @@ impl<M: RingMemory> SubmissionQueue<M> {
         to.post_waiting();
         // A completion queue that failed takes answers and forgets them.
         while self.state == QueueState::Draining && to.waiting() == 0 {
-            let Some(entry) = self.consumer.fetch_seen() else {
+            let Some(entry) = self.next_entry() else {
                 break;
             };
             let command_id = entry.command_id.get();
@@ -192,7 +248,7 @@ impl<M: RingMemory> SubmissionQueue<M> {
         }
         let unposted = to.waiting_of(self.id);
         // Entries that were not fetched for want of room are still owed theirs.
-        let owes_entries = self.state == QueueState::Draining && self.consumer.has_seen();
+        let owes_entries = self.state == QueueState::Draining && self.has_entry();
         if self.live.count() == 0 && unposted == 0 && !owes_entries {
             return Drain::Done;
         }
@@ -204,7 +260,9 @@ impl<M: RingMemory> SubmissionQueue<M> {
         if to.waiting() > 0 {
             return to.has_work();
         }
-        self.state == QueueState::Serving && to.may_fetch() && self.consumer.has_work()
+        self.state == QueueState::Serving
+            && to.may_fetch()
+            && (!self.ahead.is_empty() || self.consumer.has_work())
     }
 
     /// A write to the tail doorbell's register.

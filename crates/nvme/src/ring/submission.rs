@@ -186,6 +186,27 @@ impl<M: RingMemory> SubmissionConsumer<M> {
         Some(SubmissionEntry::from_words(words))
     }
 
+    /// How many commands that the last look covered lie before the one with this id; `None` if it is not among them.
+    pub(crate) fn seen_before(&self, command_id: u16) -> Option<u32> {
+        let mut place = self.head;
+        let mut before = 0;
+        while place != self.tail {
+            let word = self.memory.load_relaxed(self.first + place as usize * SUBMISSION_WORDS);
+            let [_, _, low, high, ..] = word.to_le_bytes();
+            if u16::from_le_bytes([low, high]) == command_id {
+                return Some(before);
+            }
+            place = self.slots.after(place);
+            before += 1;
+        }
+        None
+    }
+
+    /// Most commands that the queue holds.
+    pub(crate) fn entries_max(&self) -> u32 {
+        self.slots.entries_max()
+    }
+
     /// Loads the tail doorbell and checks it.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it said")]
 
+mod abort;
 mod guest;
 mod rules;
 mod runs;

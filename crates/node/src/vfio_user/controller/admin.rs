@@ -59,6 +59,11 @@ impl GuestController {
                 device.administer(AdminTicket { face: self.face, token: self.flights.next() }, action);
                 self.flights.insert(Flight::Admin(token));
             }
+            AdminStep::Abort { queue, command } => {
+                let aborted = self.abort(device, queue, command);
+                // Bit 0: not aborted.
+                self.arbiter.complete(token, u32::from(!aborted), Status::SUCCESS);
+            }
             step => self.change_queues(step, memory, token),
         }
     }
@@ -90,7 +95,6 @@ impl GuestController {
 
     /// Steps that concern queues and doorbells.
     fn change_queues(&mut self, step: AdminStep, memory: &ClientMemory, token: CommandToken) {
-        let mut result = 0;
         let done = match step {
             AdminStep::CreateCompletionQueue(request) => self.create_completion_queue(&request, memory),
             AdminStep::CreateSubmissionQueue(request) => self.create_submission_queue(&request, memory),
@@ -104,15 +108,12 @@ impl GuestController {
                 let status = if shared.is_some() { Status::SUCCESS } else { Status::INVALID_FIELD };
                 return self.arbiter.complete(token, 0, status);
             }
-            // Bit 0: not aborted. Commands are short, or wait for a medium that cannot take them back.
-            AdminStep::Abort { .. } => {
-                result = 1;
+            AdminStep::Done(_) | AdminStep::Held | AdminStep::Namespace(_) | AdminStep::Abort { .. } => {
                 Ok(())
             }
-            AdminStep::Done(_) | AdminStep::Held | AdminStep::Namespace(_) => Ok(()),
         };
         let status = done.map_or_else(ArbiterError::status, |()| Status::SUCCESS);
-        self.arbiter.complete(token, result, status);
+        self.arbiter.complete(token, 0, status);
     }
 
     fn create_completion_queue(
