@@ -1,17 +1,15 @@
 //! What hosts that administer the device see of it, and the changes they ask for.
 //!
 //! In: `NamespaceAction`s of controllers, under tickets of their faces. Out: commands to the device, one after another,
-//! and for each action one [`AdminAnswer`]. Also kept here: who the subsystem is, which controllers it has, and which
-//! namespaces are attached to them. Invariant: an action is answered exactly once, whatever becomes of its controller.
+//! and for each action one [`AdminAnswer`]. Also kept here: who the subsystem is, and which controllers it has; which
+//! namespaces are attached to them says the table of namespaces. Invariant: an action is answered exactly once, whatever becomes of its controller.
 //!
 //! [`Device::administer`](crate::device::Device::administer) takes actions, and the device itself is the
 //! [`Subsystem`](headwater_nvme::controller::Subsystem) that a controller asks.
 //!
 //! # What this does not do
-//! Attachments and the controllers live as long as the process. After a restart every namespace is attached to every
-//! controller again.
+//! The controllers live as long as the process.
 
-mod attachment;
 mod identity;
 mod traffic;
 mod work;
@@ -19,7 +17,6 @@ mod work;
 pub use identity::{identity, namespace_uuid};
 
 use crate::command::{FaceId, Sequence};
-use attachment::Attachments;
 use headwater_nvme::controller::AdminAnswer;
 use headwater_nvme::controller::admin::{Identity, SanitizeFacts, SanitizeState};
 use std::collections::{BTreeSet, VecDeque};
@@ -56,7 +53,6 @@ pub(crate) struct Purge {
 pub(crate) struct Administration {
     pub(crate) identity: Identity,
     pub(crate) controllers: BTreeSet<u16>,
-    pub(crate) attachments: Attachments,
     pub(crate) sanitize: SanitizeFacts,
     pub(crate) purge: Option<Purge>,
     /// Client bytes written when the last sanitize operation was done.
@@ -74,7 +70,6 @@ impl Default for Administration {
         Self {
             identity: identity([0; 16]),
             controllers: BTreeSet::new(),
-            attachments: Attachments::default(),
             sanitize: SanitizeFacts::default(),
             purge: None,
             sanitized_at: 0,

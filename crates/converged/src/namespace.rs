@@ -8,6 +8,7 @@
 //! without limits that RESP databases may use and NVMe hosts see as soon as it holds a key (number 1: always). Creation
 //! takes the lowest implicit number without keys from 2 on, and a setting makes an implicit namespace one that was made.
 
+pub(crate) mod attachment;
 pub(crate) mod bucket;
 pub(crate) mod table;
 
@@ -107,8 +108,10 @@ impl Namespace {
 /// A change of the table of namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamespaceChange {
-    /// Make one.
+    /// Make one that is attached to every controller.
     Create(Namespace),
+    /// Make one that is attached to none, as NVMe hosts do.
+    CreateDetached(Namespace),
     /// Remove it with everything it holds.
     Delete,
     /// Change its size or quota; shrinking a block namespace removes what lies behind, which must not be more blocks
@@ -122,4 +125,10 @@ pub enum NamespaceChange {
     Limits(NamespaceLimits),
     /// Change what deleting a missing key is answered with.
     MissingKey(MissingKey),
+    /// Attach it to these controllers.
+    Attach(Vec<u16>),
+    /// Detach it from these controllers.
+    Detach(Vec<u16>),
+    /// Detach it from every controller, those to come included.
+    DetachAll,
 }

@@ -49,11 +49,19 @@ impl Host {
         Self { device, controller: enabled(1), token: 0 }
     }
 
+    /// Stops in good order, and opens again.
+    fn restarted(mut self) -> Self {
+        self.device.shutdown(Nanos::ZERO, WALL).unwrap();
+        self.reopened()
+    }
+
+    /// Opens what a power cut would leave.
     fn reopened(self) -> Self {
         let media = self.device.into_media().reopened();
         let start = Start { now: Nanos::ZERO, wall: WALL };
         let mut device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
         assert!(device.add_controller(1));
+        assert!(device.add_controller(2));
         Self { device, controller: enabled(1), token: 0 }
     }
 
@@ -172,6 +180,69 @@ fn a_created_namespace_is_seen_by_the_controllers_it_is_attached_to_and_no_other
     let deleted = host.admin(AdminOpcode::NamespaceManagement, 2, [1, 0], &[]);
     assert_eq!(deleted.status, Status::SUCCESS);
     assert_eq!(host.facts(2), None);
+}
+
+#[test]
+fn attachments_survive_a_power_cut_and_a_restart() {
+    let mut host = Host::new();
+    for nsid in 2..=4 {
+        assert_eq!(host.create(64, 1, 0).result, nsid);
+    }
+    assert_eq!(host.attach(2, 0, &[1]), Status::SUCCESS);
+    assert_eq!(host.attach(3, 0, &[1, 2]), Status::SUCCESS);
+    assert_eq!(host.attach(3, 1, &[1]), Status::SUCCESS);
+    assert_eq!(host.attach(1, 1, &[2]), Status::SUCCESS, "of the one that nobody made, too");
+    for way in 0..4 {
+        host = if way % 2 == 0 { host.reopened() } else { host.restarted() };
+        let seen = |host: &Host, controller| {
+            let numbers = (1..=4).filter(|&nsid| Subsystem::is_attached(&host.device, nsid, controller));
+            numbers.collect::<Vec<u32>>()
+        };
+        assert_eq!(host.active(), [1, 2], "way {way}");
+        assert_eq!(seen(&host, 2), [3], "way {way}");
+        assert_eq!(seen(&host, 3), [1], "a controller to come, way {way}");
+        assert_eq!(
+            host.facts(4).unwrap().format,
+            NamespaceFormat::Block { index: 1 },
+            "and nobody's is there"
+        );
+    }
+    assert_eq!(host.attach(1, 0, &[2]), Status::SUCCESS);
+    assert_eq!(host.admin(AdminOpcode::NamespaceManagement, 2, [1, 0], &[]).status, Status::SUCCESS);
+    let mut host = host.reopened();
+    assert!(host.device.is_attached(NamespaceId::FIRST, 2));
+    assert_eq!((host.active(), host.facts(2)), (vec![1], None));
+}
+
+#[test]
+fn a_first_namespace_that_a_host_deleted_stays_hidden_until_it_is_attached_again() {
+    let mut host = Host::new();
+    host.set(NamespaceId::FIRST, b"key", b"value");
+    assert_eq!(host.admin(AdminOpcode::NamespaceManagement, 1, [1, 0], &[]).status, Status::SUCCESS);
+    for _ in 0..2 {
+        assert_eq!(host.active(), [0; 0]);
+        assert_eq!(host.device.keys(NamespaceId::FIRST), 0);
+        host = host.reopened();
+    }
+    assert_eq!(host.attach(1, 0, &[1]), Status::SUCCESS);
+    let mut host = host.restarted();
+    assert_eq!(host.active(), [1]);
+    assert!(!host.device.is_attached(NamespaceId::FIRST, 2));
+}
+
+#[test]
+fn controllers_of_hosts_that_connect_have_attachments_while_they_are_connected() {
+    let mut host = Host::new();
+    let dynamic = headwater_nvme::fabrics::DYNAMIC_CONTROLLERS;
+    assert!(host.device.add_controller(dynamic));
+    assert_eq!(host.create(64, 1, 0).result, 2);
+    assert_eq!(host.create(64, 1, 0).result, 3);
+    assert_eq!(host.attach(2, 0, &[dynamic]), Status::SUCCESS);
+    assert_eq!(host.attach(3, 0, &[1, dynamic]), Status::SUCCESS);
+    assert_eq!(host.active(), [1, 3]);
+    let mut host = host.reopened();
+    assert_eq!(host.active(), [1, 2, 3], "what only it had is found by whoever comes");
+    assert!(!host.device.is_attached(NamespaceId(3), dynamic));
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //! stopped cleanly, and of the same device as a power cut would have left it, without its checkpoint.
 //!
 //! The fixture is a run of pages: number of the page over the medium (u32, little-endian), then data and spare (4,224
-//! bytes). `record-v1.bin` was written by [`write_the_fixture`], `blocks-v1.bin` by [`write_the_fixture_with_blocks`], which
-//! are run by hand when a version is added.
+//! bytes). `record-v1.bin` was written by [`write_the_fixture`], `blocks-v1.bin` by [`write_the_fixture_with_blocks`],
+//! `attached-v2.bin` by [`write_the_fixture_with_attachments`]; they are run by hand when a version is added.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where its setting fails")]
 
@@ -118,7 +118,11 @@ fn medium(fixture: &[u8], keep: impl Fn(&PageSpare) -> bool) -> MemoryMedia {
 const FIXTURE: &[u8] = include_bytes!("fixtures/record-v1.bin");
 /// With a block namespace: records of blocks, the table of namespaces version 1, a checkpoint version 2.
 const BLOCKS_FIXTURE: &[u8] = include_bytes!("fixtures/blocks-v1.bin");
+/// The same, with the table of namespaces version 2.
+const ATTACHED_FIXTURE: &[u8] = include_bytes!("fixtures/attached-v2.bin");
 const DISK: u8 = 2;
+/// A namespace that nobody has but the controllers 1 and 3.
+const SHARED: u8 = 3;
 
 fn made() -> Namespace {
     let kind = NamespaceKind::Block(BlockFormat::B512);
@@ -147,6 +151,31 @@ fn fill_blocks(device: &mut Device<MemoryMedia>) {
     let ranges = vec![LbaRange { start: Lba(10), blocks: 4 }];
     run(device, DISK, Command::Deallocate { ranges, fua: Fua::No });
     run(device, DISK, write(99, 9, 1));
+}
+
+/// What the device of the fixture with attachments was told.
+fn fill_attached(device: &mut Device<MemoryMedia>) {
+    fill_blocks(device);
+    let create = run(device, 1, Command::Namespace(NamespaceChange::CreateDetached(Namespace::IMPLICIT)));
+    assert_eq!(create.position, u32::from(SHARED));
+    run(device, SHARED, Command::Namespace(NamespaceChange::Attach(vec![3, 1])));
+    run(device, DISK, Command::Namespace(NamespaceChange::Detach(vec![2])));
+}
+
+fn check_attached(device: &mut Device<MemoryMedia>) {
+    check_blocks(device);
+    let has = |namespace, controllers: [u16; 4]| {
+        controllers.map(|controller| device.is_attached(NamespaceId(namespace), controller))
+    };
+    assert_eq!(has(SHARED, [1, 2, 3, 4]), [true, false, true, false]);
+    assert_eq!(has(DISK, [1, 2, 3, 4]), [true, false, true, true]);
+    assert_eq!(has(1, [1, 2, 3, 4]), [true; 4]);
+}
+
+#[test]
+fn attachments_of_version_2_open_with_and_without_a_checkpoint() {
+    check_attached(&mut open(medium(ATTACHED_FIXTURE, |_| true)));
+    check_attached(&mut open(medium(ATTACHED_FIXTURE, |spare| spare.kind != PageKind::Checkpoint)));
 }
 
 fn check_blocks(device: &mut Device<MemoryMedia>) {
@@ -209,6 +238,12 @@ fn write_the_fixture() {
 #[ignore = "writes the fixture of a new version; run by hand with FIXTURE_OUT naming the file"]
 fn write_the_fixture_with_blocks() {
     write_what(fill_blocks);
+}
+
+#[test]
+#[ignore = "writes the fixture of a new version; run by hand with FIXTURE_OUT naming the file"]
+fn write_the_fixture_with_attachments() {
+    write_what(fill_attached);
 }
 
 fn write_what(fill: fn(&mut Device<MemoryMedia>)) {

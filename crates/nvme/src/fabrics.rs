@@ -61,7 +61,7 @@ impl Default for FabricsConfig {
         Self {
             subsystem_name: String::new(),
             controllers_max: 64,
-            first_controller: 0x1000,
+            first_controller: DYNAMIC_CONTROLLERS,
             queue_entries_max: 128,
             io_queues_max: 16,
             discovery_keep_alive_ms: 120_000,
@@ -69,6 +69,8 @@ impl Default for FabricsConfig {
     }
 }
 
+/// Controllers from this CNTLID on are given out as hosts connect, and are gone with them; those below are always there.
+pub const DYNAMIC_CONTROLLERS: u16 = 0x1000;
 /// The last CNTLID that may be given out (FFF0h and above are reserved).
 const CONTROLLER_LAST: u16 = 0xFFEF;
 

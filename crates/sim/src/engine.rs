@@ -46,6 +46,12 @@ pub trait Engine: Sized {
         None
     }
 
+    /// Whether it says that a controller has a namespace. Without a table, every controller has all.
+    fn is_attached(&self, namespace: NamespaceId, controller: u16) -> bool {
+        let _ = (namespace, controller);
+        true
+    }
+
     /// Asks for what only an operator asks for: a checkpoint, say. Nothing by default.
     fn nudge(&mut self) {}
 

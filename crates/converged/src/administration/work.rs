@@ -70,10 +70,17 @@ pub(crate) fn steps(
     Ok(match action {
         NamespaceAction::Create { format, size } => {
             let made = Namespace { kind: kind_of(*format)?, size: *size, uuid, ..Namespace::IMPLICIT };
-            VecDeque::from([change(NamespaceId::FIRST, NamespaceChange::Create(made))])
+            VecDeque::from([change(NamespaceId::FIRST, NamespaceChange::CreateDetached(made))])
         }
         NamespaceAction::Delete { nsid } => {
-            named(*nsid)?.into_iter().map(|(id, _)| change(id, NamespaceChange::Delete)).collect()
+            let ids = named(*nsid)?.into_iter().map(|(id, _)| id);
+            // The first is there for ever; that it was deleted shows in that nobody has it.
+            let hidden = |id: NamespaceId| (id == NamespaceId::FIRST).then_some(NamespaceChange::DetachAll);
+            let steps = ids.flat_map(|id| {
+                let both = [Some(NamespaceChange::Delete), hidden(id)];
+                both.into_iter().flatten().map(move |step| change(id, step))
+            });
+            steps.collect()
         }
         NamespaceAction::Format { nsid, index } => {
             let formats = named(*nsid)?.into_iter().map(|(id, namespace)| {
@@ -92,8 +99,14 @@ pub(crate) fn steps(
             key_spaces.map(|(id, _)| change(id, NamespaceChange::MissingKey(told))).collect()
         }
         NamespaceAction::Sanitize { .. } => existing.iter().map(|(id, _)| (*id, Command::Clear)).collect(),
-        NamespaceAction::Attach { .. }
-        | NamespaceAction::Detach { .. }
-        | NamespaceAction::LeaveSanitizeFailure => VecDeque::new(),
+        NamespaceAction::Attach { nsid, controllers } => named(*nsid)?
+            .into_iter()
+            .map(|(id, _)| change(id, NamespaceChange::Attach(controllers.clone())))
+            .collect(),
+        NamespaceAction::Detach { nsid, controllers } => named(*nsid)?
+            .into_iter()
+            .map(|(id, _)| change(id, NamespaceChange::Detach(controllers.clone())))
+            .collect(),
+        NamespaceAction::LeaveSanitizeFailure => VecDeque::new(),
     })
 }

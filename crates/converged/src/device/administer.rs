@@ -6,7 +6,7 @@
 use super::Device;
 use crate::administration::{
     ACTIONS_MAX, ADMINISTRATION_FACE, AdminTicket, CONTROLLERS_MAX, Purge, Step, Work, format_of,
-    namespace_id, namespace_uuid, steps,
+    namespace_uuid, steps,
 };
 use crate::command::{Completion, FaceId, NamespaceId, SubmitError};
 use crate::limits::NAMESPACES;
@@ -43,7 +43,7 @@ impl<M: Media> Device<M> {
     /// A controller is gone. What it asked for is still carried out.
     pub fn remove_controller(&mut self, id: u16) {
         if self.administration.controllers.remove(&id) {
-            self.administration.attachments.forget(id);
+            self.utl.table.forget_controller(id);
             self.administration.touch();
         }
     }
@@ -58,7 +58,7 @@ impl<M: Media> Device<M> {
     /// Whether a controller has a namespace: what its I/O commands may name.
     #[must_use]
     pub fn is_attached(&self, namespace: NamespaceId, controller: u16) -> bool {
-        self.administration.attachments.has(namespace, controller)
+        self.utl.table.is_attached(namespace, controller)
     }
 
     /// Carries an action out. Exactly one answer follows, by [`next_administered`](Self::next_administered).
@@ -157,8 +157,7 @@ impl<M: Media> Device<M> {
             return;
         };
         work.in_flight = false;
-        let step = work.steps.pop_front();
-        let namespace = step.map_or(NamespaceId::FIRST, |(namespace, _)| namespace);
+        work.steps.pop_front();
         if !completion.status.is_success() {
             let status = match (&work.action, completion.status) {
                 (NamespaceAction::Create { .. }, Status::CAPACITY_EXCEEDED) => {
@@ -168,19 +167,8 @@ impl<M: Media> Device<M> {
             };
             return self.finish_action(AdminAnswer::with_status(status));
         }
-        match work.action {
-            NamespaceAction::Create { .. } => {
-                if let Some(id) = namespace_id(completion.position) {
-                    self.administration.attachments.give_to_nobody(id);
-                }
-                self.finish_action(AdminAnswer::with_result(completion.position));
-            }
-            // The first is there for ever; that it was deleted shows in that nobody has it.
-            NamespaceAction::Delete { .. } if namespace == NamespaceId::FIRST => {
-                self.administration.attachments.give_to_nobody(namespace);
-            }
-            NamespaceAction::Delete { .. } => self.administration.attachments.give_to_all(namespace),
-            _ => {}
+        if let NamespaceAction::Create { .. } = work.action {
+            self.finish_action(AdminAnswer::with_result(completion.position));
         }
         self.administration.touch();
     }
@@ -192,16 +180,6 @@ impl<M: Media> Device<M> {
         };
         let success = answer.status.is_success();
         match &work.action {
-            NamespaceAction::Attach { nsid, controllers } => {
-                if let Some(id) = namespace_id(*nsid) {
-                    self.administration.attachments.attach(id, controllers);
-                }
-            }
-            NamespaceAction::Detach { nsid, controllers } => {
-                if let Some(id) = namespace_id(*nsid) {
-                    self.administration.attachments.detach(id, controllers);
-                }
-            }
             NamespaceAction::Sanitize { .. } if success => self.begin_purge(),
             NamespaceAction::Sanitize { .. } => self.administration.sanitize_is(SanitizeState::Failed),
             NamespaceAction::LeaveSanitizeFailure => self.administration.sanitize_is(SanitizeState::Never),

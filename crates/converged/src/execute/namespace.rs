@@ -9,7 +9,8 @@ use crate::index::{Index, KeyHash};
 use crate::limits::{BATCH_WRITES_MAX, NAMESPACE_BLOCKS_MAX, NAMESPACES};
 use crate::log::Source;
 use crate::media::Media;
-use crate::namespace::table::{NAMESPACE_BYTES, Slot, encode, place};
+use crate::namespace::attachment::Attachment;
+use crate::namespace::table::{Slot, encode, place};
 use crate::namespace::{Namespace, NamespaceChange, NamespaceKind};
 use crate::record::{HEADER_BYTES, LBA_BYTES, UNIT_BYTES, batch_flags, record_units};
 use crate::utl::{Found, NewRecord, Stall, Utl};
@@ -19,6 +20,8 @@ use headwater_nvme::spec::status::Status;
 struct Plan {
     number: NamespaceId,
     slot: Slot,
+    /// Who has it.
+    attachment: Attachment,
     /// What else goes.
     removal: Removal,
 }
@@ -47,7 +50,12 @@ pub(super) fn change<M: Media>(
         Removal::Everything => (&[][..], true),
         Removal::Blocks(blocks) => (&blocks[..], false),
     };
-    let bytes = usize::from(record) * record_units(LBA_BYTES, NAMESPACE_BYTES) as usize * UNIT_BYTES
+    let value = match &plan.slot {
+        Slot::Made(namespace) => Some(encode(namespace, &plan.attachment)),
+        Slot::Implicit | Slot::Damaged => None,
+    };
+    let value_bytes = value.as_ref().map_or(0, Vec::len);
+    let bytes = usize::from(record) * record_units(LBA_BYTES, value_bytes) as usize * UNIT_BYTES
         + blocks.len() * record_units(LBA_BYTES, 0) as usize * UNIT_BYTES
         + usize::from(clear) * HEADER_BYTES;
     utl.client_room(bytes + bytes / 8)?;
@@ -59,10 +67,6 @@ pub(super) fn change<M: Media>(
         batch_flags(at - 1, last)
     };
     if record {
-        let value = match &plan.slot {
-            Slot::Made(namespace) => Some(encode(namespace)),
-            Slot::Implicit | Slot::Damaged => None,
-        };
         let value = value.as_ref().map(|value| Source::Bytes(&value[..]));
         sequence = write(utl, place(plan.number), value, old, next());
     }
@@ -74,7 +78,7 @@ pub(super) fn change<M: Media>(
     if clear {
         sequence = utl.clear(plan.number, next()).0;
     }
-    utl.table.change(plan.number, plan.slot, sequence);
+    utl.table.change(plan.number, plan.slot, plan.attachment, sequence);
     let mut outcome = Outcome { gate: Gate::Durable(sequence), ..Outcome::wrote(sequence) };
     outcome.completion.position = u32::from(plan.number.0);
     Ok(outcome)
@@ -102,15 +106,31 @@ fn plan<M: Media>(utl: &Utl<M>, number: NamespaceId, change: &NamespaceChange) -
     };
     let exists = utl.table.get(number) != Slot::Implicit || number == NamespaceId::FIRST || keys > 0;
     let settings = || here.ok_or(Status::NAMESPACE_NOT_READY);
-    let made = |namespace, removal| Ok(Plan { number, slot: Slot::Made(namespace), removal });
+    let attachment = utl.table.attachment(number);
+    let made = |namespace, removal| {
+        Ok(Plan { number, slot: Slot::Made(namespace), attachment: attachment.clone(), removal })
+    };
+    let attached = |attachment| {
+        Ok(Plan { number, slot: Slot::Made(settings()?), attachment, removal: Removal::Nothing })
+    };
+    let needs_one = matches!(
+        change,
+        NamespaceChange::Delete
+            | NamespaceChange::Format(_)
+            | NamespaceChange::Attach(_)
+            | NamespaceChange::Detach(_)
+    );
     match change {
-        NamespaceChange::Create(namespace) => {
-            fits(namespace)?;
-            let number = free_number(utl).ok_or(Status::NAMESPACE_ID_UNAVAILABLE)?;
-            Ok(Plan { number, slot: Slot::Made(*namespace), removal: Removal::Everything })
+        NamespaceChange::Create(namespace) => create(utl, namespace, Attachment::EVERYBODY),
+        NamespaceChange::CreateDetached(namespace) => create(utl, namespace, Attachment::NOBODY),
+        _ if needs_one && !exists => Err(Status::INVALID_NAMESPACE),
+        NamespaceChange::Delete => {
+            let attachment = Attachment::EVERYBODY;
+            Ok(Plan { number, slot: Slot::Implicit, attachment, removal: Removal::Everything })
         }
-        NamespaceChange::Delete | NamespaceChange::Format(_) if !exists => Err(Status::INVALID_NAMESPACE),
-        NamespaceChange::Delete => Ok(Plan { number, slot: Slot::Implicit, removal: Removal::Everything }),
+        NamespaceChange::Attach(controllers) => attached(attachment.clone().with(controllers)),
+        NamespaceChange::Detach(controllers) => attached(attachment.clone().without(controllers)),
+        NamespaceChange::DetachAll => attached(Attachment::NOBODY),
         NamespaceChange::Format(kind) => {
             let namespace = formatted(settings()?, *kind);
             fits(&namespace).map_err(|_| Status::INVALID_FORMAT)?;
@@ -137,6 +157,12 @@ fn plan<M: Media>(utl: &Utl<M>, number: NamespaceId, change: &NamespaceChange) -
             made(Namespace { missing_key: *missing_key, ..settings()? }, Removal::Nothing)
         }
     }
+}
+
+fn create<M: Media>(utl: &Utl<M>, namespace: &Namespace, attachment: Attachment) -> Result<Plan, Status> {
+    fits(namespace)?;
+    let number = free_number(utl).ok_or(Status::NAMESPACE_ID_UNAVAILABLE)?;
+    Ok(Plan { number, slot: Slot::Made(*namespace), attachment, removal: Removal::Everything })
 }
 
 /// Whether a namespace lies inside the limits.

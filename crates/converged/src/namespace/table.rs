@@ -3,6 +3,7 @@
 //! In: records of the system namespace, and changes that were made. Out: what a number means now, and what is shown of it.
 //! Invariant: what is shown is durable; a change takes effect at once and is shown when its record cannot be lost any more.
 
+use super::attachment::Attachment;
 use super::{BlockFormat, MissingKey, Namespace, NamespaceKind, NamespaceLimits};
 use crate::command::{Lba, NamespaceId, Sequence};
 use crate::device::Durability;
@@ -10,13 +11,15 @@ use crate::index::KeyHash;
 use crate::limits::{NAMESPACE_BLOCKS_MAX, NAMESPACES};
 use headwater_host::clock::Nanos;
 use std::collections::VecDeque;
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of the format.
-const NAMESPACE_VERSION: u8 = 1;
-/// Bytes of one record's value.
-pub(crate) const NAMESPACE_BYTES: usize = 64;
+/// Version of records of namespaces that every controller has.
+const VERSION_EVERYBODY: u8 = 1;
+/// Version of records that say which controllers have it.
+const VERSION_ATTACHED: u8 = 2;
+/// Bytes of a record's value, without its controllers.
+const NAMESPACE_BYTES: usize = 64;
 
 /// What a namespace is, as its record holds it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -32,7 +35,10 @@ pub(crate) struct NamespaceLayout {
     bytes_per_second: U64,
     burst: U32,
     missing_key: u8,
-    reserved: [u8; 3],
+    /// Of version 2: what the controllers behind the layout are; see [`LISTED_OUT`] and [`LISTED_IN`].
+    attachment: u8,
+    /// Of version 2: how many there are.
+    controllers: U16,
     uuid: [u8; 16],
     zero: U64,
 }
@@ -41,11 +47,34 @@ const _: () = assert!(size_of::<NamespaceLayout>() == NAMESPACE_BYTES);
 const _: () = assert!(std::mem::offset_of!(NamespaceLayout, size) == 8);
 const _: () = assert!(std::mem::offset_of!(NamespaceLayout, uuid) == 40);
 
+/// It is attached to all controllers but those listed.
+const LISTED_OUT: u8 = 0;
+/// It is attached to the controllers listed only.
+const LISTED_IN: u8 = 1;
+
 const KIND_KV: u8 = 1;
 const KIND_BLOCK: u8 = 2;
 
-/// Writes what a namespace is.
-pub(crate) fn encode(namespace: &Namespace) -> [u8; NAMESPACE_BYTES] {
+/// Writes what a namespace is, and who has it.
+pub(crate) fn encode(namespace: &Namespace, attachment: &Attachment) -> Vec<u8> {
+    let (listed, controllers) = match attachment {
+        Attachment::AllBut(these) => (LISTED_OUT, these),
+        Attachment::Only(these) => (LISTED_IN, these),
+    };
+    let is_everybodys = *attachment == Attachment::EVERYBODY;
+    let layout = NamespaceLayout {
+        version: if is_everybodys { VERSION_EVERYBODY } else { VERSION_ATTACHED },
+        attachment: listed,
+        // No more than the device has controllers.
+        controllers: U16::new(u16::try_from(controllers.len()).unwrap_or(u16::MAX)),
+        ..layout_of(namespace)
+    };
+    let mut bytes = layout.as_bytes().to_vec();
+    bytes.extend(controllers.iter().flat_map(|id| id.to_le_bytes()));
+    bytes
+}
+
+fn layout_of(namespace: &Namespace) -> NamespaceLayout {
     let (kind, format) = match namespace.kind {
         NamespaceKind::Kv => (KIND_KV, 0),
         NamespaceKind::Block(BlockFormat::B512) => (KIND_BLOCK, 0),
@@ -57,8 +86,8 @@ pub(crate) fn encode(namespace: &Namespace) -> [u8; NAMESPACE_BYTES] {
         Some(Durability::Interval(interval)) => (2, interval),
         Some(Durability::OnFlush) => (3, Nanos::ZERO),
     };
-    zerocopy::transmute!(NamespaceLayout {
-        version: NAMESPACE_VERSION,
+    NamespaceLayout {
+        version: VERSION_EVERYBODY,
         kind,
         format,
         durability,
@@ -68,16 +97,40 @@ pub(crate) fn encode(namespace: &Namespace) -> [u8; NAMESPACE_BYTES] {
         bytes_per_second: U64::new(namespace.limits.bytes_per_second),
         burst: U32::new(namespace.limits.burst),
         missing_key: u8::from(namespace.missing_key == MissingKey::Told),
-        reserved: [0; 3],
+        attachment: LISTED_OUT,
+        controllers: U16::ZERO,
         uuid: namespace.uuid,
         zero: U64::ZERO,
-    })
+    }
 }
 
-/// Reads what a namespace is; `None` for anything that no writer of this version wrote.
-pub(crate) fn decode(bytes: &[u8]) -> Option<Namespace> {
-    let layout =
-        NamespaceLayout::read_from_bytes(bytes).ok().filter(|layout| layout.version == NAMESPACE_VERSION)?;
+/// Reads what a namespace is, and who has it; `None` for anything that no writer wrote.
+pub(crate) fn decode(bytes: &[u8]) -> Option<(Namespace, Attachment)> {
+    let (layout, rest) = NamespaceLayout::ref_from_prefix(bytes).ok()?;
+    let attachment = match layout.version {
+        VERSION_EVERYBODY if rest.is_empty() => Attachment::EVERYBODY,
+        VERSION_ATTACHED => attachment_of(layout, rest)?,
+        _ => return None,
+    };
+    Some((namespace_of(layout)?, attachment))
+}
+
+/// The controllers of version 2: in ascending order, each once.
+fn attachment_of(layout: &NamespaceLayout, rest: &[u8]) -> Option<Attachment> {
+    let (pairs, odd) = rest.as_chunks::<2>();
+    let ids: Vec<u16> = pairs.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
+    let in_order = ids.windows(2).all(|pair| pair[0] < pair[1]);
+    if !odd.is_empty() || ids.len() != usize::from(layout.controllers.get()) || !in_order {
+        return None;
+    }
+    match layout.attachment {
+        LISTED_OUT => Some(Attachment::AllBut(ids.into_iter().collect())),
+        LISTED_IN => Some(Attachment::Only(ids.into_iter().collect())),
+        _ => None,
+    }
+}
+
+fn namespace_of(layout: &NamespaceLayout) -> Option<Namespace> {
     let size = layout.size.get();
     let kind = match layout.kind {
         KIND_KV if layout.format == 0 => NamespaceKind::Kv,
@@ -119,13 +172,28 @@ pub(crate) enum Slot {
 }
 
 /// The table.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Table {
     slots: [Slot; NAMESPACES],
     shown: [Slot; NAMESPACES],
+    attachments: [Attachment; NAMESPACES],
+    shown_attachments: [Attachment; NAMESPACES],
     /// Changes that are not durable yet, in the order of their sequences.
     pending: VecDeque<(Sequence, NamespaceId)>,
     generation: u64,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            slots: Default::default(),
+            shown: Default::default(),
+            attachments: [const { Attachment::EVERYBODY }; NAMESPACES],
+            shown_attachments: [const { Attachment::EVERYBODY }; NAMESPACES],
+            pending: VecDeque::new(),
+            generation: 0,
+        }
+    }
 }
 
 /// Where the record of a namespace lies.
@@ -180,15 +248,43 @@ impl Table {
         self.shown.get(namespace.index()).copied().unwrap_or_default()
     }
 
+    /// Who has a namespace once every change is durable.
+    pub(crate) fn attachment(&self, namespace: NamespaceId) -> Attachment {
+        self.attachments.get(namespace.index()).cloned().unwrap_or(Attachment::NOBODY)
+    }
+
+    /// Whether a controller has a namespace.
+    #[inline]
+    pub(crate) fn is_attached(&self, namespace: NamespaceId, controller: u16) -> bool {
+        self.shown_attachments.get(namespace.index()).is_some_and(|attachment| attachment.has(controller))
+    }
+
+    /// A controller is gone.
+    pub(crate) fn forget_controller(&mut self, controller: u16) {
+        for attachment in self.attachments.iter_mut().chain(&mut self.shown_attachments) {
+            attachment.forget(|id| id == controller);
+        }
+        self.generation += 1;
+    }
+
     /// What recovery found.
-    pub(crate) fn load(&mut self, namespace: NamespaceId, slot: Slot) {
+    pub(crate) fn load(&mut self, namespace: NamespaceId, slot: Slot, attachment: &Attachment) {
         self.slots[namespace.index()] = slot;
         self.shown[namespace.index()] = slot;
+        self.attachments[namespace.index()].clone_from(attachment);
+        self.shown_attachments[namespace.index()].clone_from(attachment);
     }
 
     /// A change was written with this sequence.
-    pub(crate) fn change(&mut self, namespace: NamespaceId, slot: Slot, sequence: Sequence) {
+    pub(crate) fn change(
+        &mut self,
+        namespace: NamespaceId,
+        slot: Slot,
+        attachment: Attachment,
+        sequence: Sequence,
+    ) {
         self.slots[namespace.index()] = slot;
+        self.attachments[namespace.index()] = attachment;
         self.pending.push_back((sequence, namespace));
     }
 
@@ -199,6 +295,7 @@ impl Table {
             // A later change of the same number is shown when it is durable itself.
             if self.pending.iter().all(|(_, later)| *later != namespace) {
                 self.shown[namespace.index()] = self.slots[namespace.index()];
+                self.shown_attachments[namespace.index()].clone_from(&self.attachments[namespace.index()]);
             }
             self.generation += 1;
         }
@@ -239,43 +336,64 @@ mod tests {
                 [None, Some(Durability::Always), namespace().durability, Some(Durability::OnFlush)]
             {
                 let written = Namespace { kind, durability, ..namespace() };
-                assert_eq!(decode(&encode(&written)), Some(written));
+                for attachment in [
+                    Attachment::EVERYBODY,
+                    Attachment::NOBODY,
+                    Attachment::EVERYBODY.without(&[1, 300]),
+                    Attachment::NOBODY.with(&[1, 0x1000]),
+                ] {
+                    let bytes = encode(&written, &attachment);
+                    assert_eq!(decode(&bytes), Some((written, attachment)));
+                }
             }
         }
     }
 
     #[test]
     fn bytes_lie_where_the_format_page_says() {
-        let bytes = encode(&namespace());
+        let bytes = encode(&namespace(), &Attachment::EVERYBODY);
         assert_eq!(bytes[..8], [1, 2, 1, 2, 5, 0, 0, 0]);
         assert_eq!(bytes[8..16], [0x34, 0x12, 0, 0, 0, 0, 0, 0]);
         assert_eq!((bytes[16], bytes[24], bytes[32], bytes[36]), (77, 6, 7, 1));
         assert_eq!(bytes[40..56], [9; 16]);
+        assert_eq!((bytes.len(), &bytes[37..40]), (64, &[0; 3][..]));
+        let bytes = encode(&namespace(), &Attachment::NOBODY.with(&[0x102, 3]));
+        assert_eq!((bytes[0], &bytes[37..40]), (2, &[1, 2, 0][..]));
+        assert_eq!(bytes[64..], [3, 0, 2, 1]);
     }
 
     #[test]
     fn what_no_writer_wrote_is_refused() {
-        for (at, byte) in [(0, 2), (1, 0), (1, 3), (2, 2), (3, 4), (9, 0)] {
-            let mut bytes = encode(&Namespace { size: 0x100, ..namespace() });
+        for (at, byte) in [(0, 3), (1, 0), (1, 3), (2, 2), (3, 4), (9, 0)] {
+            let mut bytes = encode(&Namespace { size: 0x100, ..namespace() }, &Attachment::EVERYBODY);
             assert!(decode(&bytes).is_some());
             bytes[at] = byte;
             assert_eq!(decode(&bytes), None, "byte {at} is {byte}");
         }
         assert_eq!(decode(&[1; 3]), None);
         let large = Namespace { size: NAMESPACE_BLOCKS_MAX + 1, ..namespace() };
-        assert_eq!(decode(&encode(&large)), None);
+        assert_eq!(decode(&encode(&large, &Attachment::EVERYBODY)), None);
+        let attached = encode(&namespace(), &Attachment::NOBODY.with(&[3, 5]));
+        for (at, byte) in [(0, 1), (37, 2), (38, 1), (38, 3), (66, 3), (66, 2)] {
+            let mut bytes = attached.clone();
+            bytes[at] = byte;
+            assert_eq!(decode(&bytes), None, "byte {at} is {byte}");
+        }
+        assert_eq!(decode(&attached[..67]), None, "half a controller");
     }
 
     #[test]
     fn a_change_is_shown_when_it_is_durable() {
         let mut table = Table::default();
         let number = NamespaceId(3);
-        table.change(number, Slot::Made(namespace()), Sequence(5));
-        table.change(NamespaceId(4), Slot::Made(namespace()), Sequence(7));
-        table.change(number, Slot::Implicit, Sequence(9));
+        table.change(number, Slot::Made(namespace()), Attachment::NOBODY, Sequence(5));
+        table.change(NamespaceId(4), Slot::Made(namespace()), Attachment::NOBODY, Sequence(7));
+        table.change(number, Slot::Implicit, Attachment::EVERYBODY, Sequence(9));
         assert_eq!((table.get(number), table.shown(number)), (Slot::Implicit, Slot::Implicit));
         table.advance(Sequence(6));
+        assert!(table.is_attached(NamespaceId(4), 1), "as before, until it is durable");
         table.advance(Sequence(8));
+        assert!(!table.is_attached(NamespaceId(4), 1));
         assert_eq!(table.shown(NamespaceId(4)), Slot::Made(namespace()));
         let before = table.generation();
         table.advance(Sequence(9));

@@ -8,20 +8,23 @@ use crate::command::{Lba, NamespaceId, Sink};
 use crate::index::{Index, KeyHash};
 use crate::limits::NAMESPACES;
 use crate::media::{Media, MediaError};
+use crate::namespace::attachment::Attachment;
 use crate::namespace::table::{Slot, decode, place};
 use crate::utl::{Found, Reach, Stall, Utl, Window};
 use headwater_host::clock::Nanos;
 
+const DAMAGED: (Slot, Attachment) = (Slot::Damaged, Attachment::EVERYBODY);
+
 /// Fills the table.
 pub(super) fn table<M: Media>(utl: &mut Utl<M>, now: &mut Nanos) -> Result<(), MediaError> {
     for number in (1..).take(NAMESPACES).map(NamespaceId) {
-        let slot = match utl.index.find(place(number), 0) {
+        let (slot, attachment) = match utl.index.find(place(number), 0) {
             // Blocks whose namespace nobody made: its record was lost to damage.
-            None if has_blocks(utl, number) => Slot::Damaged,
-            None => Slot::Implicit,
+            None if has_blocks(utl, number) => DAMAGED,
+            None => (Slot::Implicit, Attachment::EVERYBODY),
             Some(_) => reach(utl, now, |utl| slot_of(utl, number))?,
         };
-        utl.table.load(number, slot);
+        utl.table.load(number, slot, &attachment.after_restart());
     }
     Ok(())
 }
@@ -31,17 +34,19 @@ fn has_blocks<M: Media>(utl: &Utl<M>, number: NamespaceId) -> bool {
     first.is_some_and(|(_, entry)| entry.namespace == number)
 }
 
-fn slot_of<M: Media>(utl: &Utl<M>, number: NamespaceId) -> Result<Slot, Stall> {
+fn slot_of<M: Media>(utl: &Utl<M>, number: NamespaceId) -> Result<(Slot, Attachment), Stall> {
     let place = place(number);
     let (system, lba) = place.block();
     let found = utl.find(place, system, &lba.0.to_le_bytes(), Reach::Value)?;
     let Some(Found { entry, header: Some(header) }) = found else {
-        return Ok(Slot::Damaged);
+        return Ok(DAMAGED);
     };
     let mut sink = Sink::Bytes(Vec::new());
     let intact = utl.read_value(entry, &header, &mut sink, Window::front(header.value_bytes))?;
     Ok(match sink {
-        Sink::Bytes(bytes) if intact => decode(&bytes).map_or(Slot::Damaged, Slot::Made),
-        _ => Slot::Damaged,
+        Sink::Bytes(bytes) if intact => {
+            decode(&bytes).map_or(DAMAGED, |(namespace, attachment)| (Slot::Made(namespace), attachment))
+        }
+        _ => DAMAGED,
     })
 }

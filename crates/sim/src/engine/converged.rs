@@ -32,6 +32,10 @@ impl Engine for Device<SimMedia> {
         Device::namespace(self, namespace)
     }
 
+    fn is_attached(&self, namespace: NamespaceId, controller: u16) -> bool {
+        Device::is_attached(self, namespace, controller)
+    }
+
     fn nudge(&mut self) {
         self.request_checkpoint();
     }

@@ -15,14 +15,25 @@ use headwater_converged::namespace::{
     BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits,
 };
 
+/// The controller whose attachment comes and goes.
+const CONTROLLER: u16 = 1;
+
+/// What the table says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    namespace: Namespace,
+    /// Whether [`CONTROLLER`] has it.
+    attached: bool,
+}
+
 /// What is known of it.
 #[derive(Debug)]
 pub(super) struct Disk {
     config: DiskConfig,
     /// As it was last acknowledged, or seen after a start.
-    now: Option<Namespace>,
+    now: Option<Seen>,
     /// The change in flight, and what comes of it.
-    changing: Option<(u64, Option<Namespace>)>,
+    changing: Option<(u64, Option<Seen>)>,
     changes: u32,
 }
 
@@ -51,27 +62,39 @@ impl Disk {
     }
 
     /// What the namespace is after a change.
-    fn after(&self, change: &NamespaceChange) -> Option<Namespace> {
-        let made = self.now.unwrap_or(Namespace::IMPLICIT);
+    fn after(&self, change: &NamespaceChange) -> Option<Seen> {
+        let now = self.now.unwrap_or(Seen { namespace: Namespace::IMPLICIT, attached: true });
+        let made = now.namespace;
+        let with = |namespace| Some(Seen { namespace, ..now });
         match change {
-            NamespaceChange::Create(namespace) => Some(*namespace),
+            NamespaceChange::Create(namespace) => Some(Seen { namespace: *namespace, attached: true }),
+            NamespaceChange::CreateDetached(namespace) => {
+                Some(Seen { namespace: *namespace, attached: false })
+            }
             NamespaceChange::Delete => None,
-            NamespaceChange::Resize(size) => Some(Namespace { size: *size, ..made }),
+            NamespaceChange::Resize(size) => with(Namespace { size: *size, ..made }),
             NamespaceChange::Format(kind) => {
                 let bytes = |kind: NamespaceKind| match kind {
                     NamespaceKind::Kv => 1,
                     NamespaceKind::Block(format) => format.bytes() as u64,
                 };
-                Some(Namespace { kind: *kind, size: made.size * bytes(made.kind) / bytes(*kind), ..made })
+                with(Namespace { kind: *kind, size: made.size * bytes(made.kind) / bytes(*kind), ..made })
             }
-            NamespaceChange::Durability(durability) => Some(Namespace { durability: *durability, ..made }),
-            NamespaceChange::Limits(limits) => Some(Namespace { limits: *limits, ..made }),
-            NamespaceChange::MissingKey(missing_key) => Some(Namespace { missing_key: *missing_key, ..made }),
+            NamespaceChange::Durability(durability) => with(Namespace { durability: *durability, ..made }),
+            NamespaceChange::Limits(limits) => with(Namespace { limits: *limits, ..made }),
+            NamespaceChange::MissingKey(missing_key) => with(Namespace { missing_key: *missing_key, ..made }),
+            NamespaceChange::Attach(controllers) => {
+                Some(Seen { attached: now.attached || controllers.contains(&CONTROLLER), ..now })
+            }
+            NamespaceChange::Detach(controllers) => {
+                Some(Seen { attached: now.attached && !controllers.contains(&CONTROLLER), ..now })
+            }
+            NamespaceChange::DetachAll => Some(Seen { attached: false, ..now }),
         }
     }
 
     fn block_bytes(&self) -> usize {
-        match self.now.map(|namespace| namespace.kind) {
+        match self.now.map(|seen| seen.namespace.kind) {
             Some(NamespaceKind::Block(format)) => format.bytes(),
             _ => 0,
         }
@@ -80,20 +103,28 @@ impl Disk {
     /// The next change: the first is always to make it.
     fn change(&mut self, rng: &mut fastrand::Rng) -> NamespaceChange {
         self.changes += 1;
-        let Some(made) = self.now else {
+        let Some(Seen { namespace: made, attached }) = self.now else {
             let format = self.config.format;
             // Sizes are of the larger format's blocks, so that a format keeps them exact.
             let larger = (BlockFormat::B4096.bytes() / format.bytes()) as u64;
             let mut uuid = [0; 16];
             uuid[..4].copy_from_slice(&self.changes.to_le_bytes());
-            return NamespaceChange::Create(Namespace {
+            let made = Namespace {
                 kind: NamespaceKind::Block(format),
                 size: u64::from(self.config.blocks) * larger,
                 uuid,
                 ..Namespace::IMPLICIT
-            });
+            };
+            return if self.changes.is_multiple_of(2) {
+                NamespaceChange::CreateDetached(made)
+            } else {
+                NamespaceChange::Create(made)
+            };
         };
-        match rng.u8(0..8) {
+        match rng.u8(0..10) {
+            8 if attached => NamespaceChange::Detach(vec![CONTROLLER]),
+            8 => NamespaceChange::Attach(vec![CONTROLLER]),
+            9 => NamespaceChange::DetachAll,
             0 => NamespaceChange::Delete,
             1..=3 => {
                 let other = if made.kind == NamespaceKind::Block(BlockFormat::B512) {
@@ -112,7 +143,7 @@ impl Disk {
 
     /// The next command on blocks.
     fn command(&self, rng: &mut fastrand::Rng) -> Option<Command> {
-        let size = self.now?.size.min(u64::from(self.config.blocks));
+        let size = self.now?.namespace.size.min(u64::from(self.config.blocks));
         let blocks = match rng.u8(0..16) {
             0..=7 => 1,
             8..=14 => rng.u64(1..=size.min(8)),
@@ -129,7 +160,8 @@ impl Disk {
                 Command::Deallocate { ranges, fua }
             }
             23 => {
-                let all = LbaRange { start: Lba(0), blocks: u32::try_from(self.now?.size).unwrap_or(1) };
+                let all =
+                    LbaRange { start: Lba(0), blocks: u32::try_from(self.now?.namespace.size).unwrap_or(1) };
                 Command::Deallocate { ranges: vec![all], fua }
             }
             24 => Command::Compare { start: Lba(start), data: self.data(rng, range.blocks).into() },
@@ -169,7 +201,9 @@ impl<E: Engine> World<'_, E> {
         let Some(disk) = &mut self.disk else {
             return Ok(());
         };
-        let seen = engine.namespace(DISK);
+        let seen = engine
+            .namespace(DISK)
+            .map(|namespace| Seen { namespace, attached: engine.is_attached(DISK, CONTROLLER) });
         let changing = disk.changing.take();
         let happened = changing.is_some_and(|(_, after)| after == seen);
         if seen != disk.now && !happened {
@@ -195,7 +229,7 @@ impl<E: Engine> World<'_, E> {
         key: &Bytes,
     ) -> Result<Power, Cause> {
         let lba = Checker::block_of(key);
-        let size = self.disk.as_ref().and_then(|disk| disk.now).map_or(0, |namespace| namespace.size);
+        let size = self.disk.as_ref().and_then(|disk| disk.now).map_or(0, |seen| seen.namespace.size);
         if lba >= size {
             return Ok(Power::On);
         }
