@@ -13,6 +13,7 @@
 mod admin;
 mod client;
 mod control;
+pub mod grant_file;
 mod listener;
 pub mod policy;
 

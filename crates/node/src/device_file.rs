@@ -3,6 +3,7 @@
 //! In: a locked directory and a configuration. Out: an open, recovered device and its faces. The flash file's own size
 //! wins over the default; a capacity that differs from it is refused, never adjusted.
 
+use crate::attach::grant_file::GRANTS_FILE;
 use crate::attach::policy::Policy;
 use crate::attach::{AttachFace, AttachFaces};
 use crate::config::{Bytes, Config, FRAME_BYTES, capacity_for};
@@ -87,7 +88,8 @@ pub fn open_node(
     let resp = face.local_addr().unwrap_or(config.resp);
     let mut faces: Vec<Box<dyn Face<FileDevice>>> = Vec::new();
     if let Some(path) = &config.attach {
-        let policy = Policy::new(config.grants.iter().cloned());
+        let kept = directory.path().join(GRANTS_FILE);
+        let policy = Policy::kept(config.grants.iter().cloned(), kept).map_err(|error| error.to_string())?;
         let attach = AttachFace::bind(path, policy, ATTACH_FACES).map_err(|error| error.to_string())?;
         faces.push(Box::new(attach));
     }

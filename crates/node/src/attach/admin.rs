@@ -32,15 +32,11 @@ impl AttachFace {
                 AdminAnswer::Reached(self.apply_policy())
             }
             AdminRequest::Revoke(who) => {
-                if !self.policy.revoke(who) {
-                    return Err(format!("nothing is granted to {who}"));
-                }
+                self.policy.revoke(who)?;
                 AdminAnswer::Reached(self.apply_policy())
             }
             AdminRequest::Quota { who, queues, memory } => {
-                let grant = self.policy.grant_mut(who).ok_or(format!("nothing is granted to {who}"))?;
-                grant.queues = queues.unwrap_or(grant.queues);
-                grant.memory = memory.unwrap_or(grant.memory);
+                self.policy.limit(who, queues, memory)?;
                 AdminAnswer::Reached(self.apply_policy())
             }
             AdminRequest::Namespaces => AdminAnswer::Namespaces(table(device)),

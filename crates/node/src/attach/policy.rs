@@ -1,13 +1,17 @@
 //! Who may do what: grants by user and group.
 //!
 //! In: grants from the configuration and from administration, and the person at the other end of a socket. Out: the one
-//! grant that counts. Invariant: whoever no grant names may do nothing.
+//! grant that counts. Of a user or group counts what administration said last, else the configuration file, else that the
+//! node's own user and root may do everything. Invariant: whoever no grant names may do nothing; what administration says is
+//! kept, if there is a file to keep it in, before it counts.
 
+use super::grant_file::{self, GrantFileError, Said};
 use headwater_converged::command::NamespaceId;
 use headwater_converged::limits::NAMESPACES;
 use headwater_converged::rings::rights::{Access, NamespaceRights, Rights};
 use headwater_io::attach::admin::{Grant, Who};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// The user at the other end of a socket, as the kernel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +30,10 @@ pub struct Policy {
     /// The daemon's own user.
     owner: u32,
     grants: BTreeMap<Who, Grant>,
+    /// What administration said last of each.
+    said: Said,
+    /// Where that is kept; nowhere for a node that keeps nothing.
+    file: Option<PathBuf>,
 }
 
 impl Policy {
@@ -36,9 +44,23 @@ impl Policy {
         Self::of_owner(rustix::process::geteuid().as_raw(), grants)
     }
 
+    /// The same, with what administration said before and is kept in this file, where it will be kept from now on.
+    ///
+    /// # Errors
+    /// [`GrantFileError`] for a file that cannot be read.
+    pub fn kept(grants: impl IntoIterator<Item = Grant>, file: PathBuf) -> Result<Self, GrantFileError> {
+        let said = grant_file::read(&file)?;
+        let mut policy = Self::new(grants);
+        for (who, grant) in &said {
+            policy.put(*who, grant.clone());
+        }
+        Ok(Self { said, file: Some(file), ..policy })
+    }
+
     fn of_owner(owner: u32, grants: impl IntoIterator<Item = Grant>) -> Self {
         let own = [0, owner].map(|uid| Grant::everything(Who::Uid(uid)));
-        Self { owner, grants: own.into_iter().chain(grants).map(|grant| (grant.who, grant)).collect() }
+        let grants = own.into_iter().chain(grants).map(|grant| (grant.who, grant)).collect();
+        Self { owner, grants, said: Said::new(), file: None }
     }
 
     /// The grant that counts for a person: that of the user, else that of the group.
@@ -61,21 +83,55 @@ impl Policy {
     /// Gives a grant, in place of what its user or group had.
     ///
     /// # Errors
-    /// Says what is impossible about it.
+    /// Says what is impossible about it, or why it cannot be kept; nothing has changed.
     pub fn grant(&mut self, grant: Grant) -> Result<(), String> {
         check(&grant)?;
-        self.grants.insert(grant.who, grant);
+        self.say(grant.who, Some(grant))
+    }
+
+    /// Takes a grant away.
+    ///
+    /// # Errors
+    /// Says that there is none, or why that cannot be kept; nothing has changed.
+    pub fn revoke(&mut self, who: Who) -> Result<(), String> {
+        self.find_own(who)?;
+        self.say(who, None)
+    }
+
+    /// Changes the limits of a grant.
+    ///
+    /// # Errors
+    /// Says that there is none, or why that cannot be kept; nothing has changed.
+    pub fn limit(&mut self, who: Who, queues: Option<u32>, memory: Option<u64>) -> Result<(), String> {
+        let grant = self.find_own(who)?.clone();
+        let (queues, memory) = (queues.unwrap_or(grant.queues), memory.unwrap_or(grant.memory));
+        self.say(who, Some(Grant { queues, memory, ..grant }))
+    }
+
+    fn find_own(&self, who: Who) -> Result<&Grant, String> {
+        self.grants.get(&who).ok_or_else(|| format!("nothing is granted to {who}"))
+    }
+
+    fn say(&mut self, who: Who, grant: Option<Grant>) -> Result<(), String> {
+        let before = self.said.insert(who, grant.clone());
+        if let Some(file) = &self.file
+            && let Err(error) = grant_file::write(file, &self.said)
+        {
+            match before {
+                Some(before) => self.said.insert(who, before),
+                None => self.said.remove(&who),
+            };
+            return Err(error.to_string());
+        }
+        self.put(who, grant);
         Ok(())
     }
 
-    /// Takes a grant away; says whether there was one.
-    pub fn revoke(&mut self, who: Who) -> bool {
-        self.grants.remove(&who).is_some()
-    }
-
-    /// A grant to be changed.
-    pub fn grant_mut(&mut self, who: Who) -> Option<&mut Grant> {
-        self.grants.get_mut(&who)
+    fn put(&mut self, who: Who, grant: Option<Grant>) {
+        match grant {
+            Some(grant) => self.grants.insert(who, grant),
+            None => self.grants.remove(&who),
+        };
     }
 }
 
@@ -127,9 +183,9 @@ mod tests {
         policy.grant(Grant { queues: 2, ..Grant::everything(Who::Uid(1_001)) }).unwrap();
         assert_eq!(policy.find(person(1_001, 7)).unwrap().queues, 2);
         assert_eq!(policy.find(person(1_002, 7)).unwrap().queues, 1);
-        assert!(policy.revoke(Who::Uid(1_001)));
+        policy.revoke(Who::Uid(1_001)).unwrap();
         assert_eq!(policy.find(person(1_001, 7)).unwrap().queues, 1);
-        assert!(!policy.revoke(Who::Uid(1_001)));
+        assert!(policy.revoke(Who::Uid(1_001)).is_err());
         assert!(policy.is_administrator(person(1_000, 5)) && !policy.is_administrator(person(1_002, 7)));
     }
 
@@ -141,6 +197,37 @@ mod tests {
             assert!(policy.grant(grant).is_err());
         }
         assert!(policy.find(person(7, 7)).is_none());
+    }
+
+    #[test]
+    fn what_administration_said_counts_before_the_configuration_file_after_a_restart_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(grant_file::GRANTS_FILE);
+        let configured = || [7, 8, 9].map(|uid| Grant { queues: 3, ..Grant::everything(Who::Uid(uid)) });
+        let kept = || Policy::kept(configured(), file.clone()).unwrap();
+        let mut policy = kept();
+        policy.revoke(Who::Uid(7)).unwrap();
+        policy.limit(Who::Uid(8), None, Some(5)).unwrap();
+        policy.grant(Grant { queues: 1, ..Grant::everything(Who::Gid(6)) }).unwrap();
+        let of = |policy: &Policy, uid| policy.find(person(uid, 0)).map(|grant| (grant.queues, grant.memory));
+        for policy in [&policy, &kept()] {
+            assert_eq!(of(policy, 7), None, "revoked, whatever the file says");
+            assert_eq!(of(policy, 8), Some((3, 5)));
+            assert_eq!(of(policy, 9), Some((3, 1 << 30)), "nothing was said: as configured");
+            assert_eq!(policy.find(person(1, 6)).unwrap().queues, 1);
+        }
+        policy.grant(Grant::everything(Who::Uid(7))).unwrap();
+        assert!(of(&kept(), 7).is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_kept_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("gone").join(grant_file::GRANTS_FILE);
+        let mut policy = Policy::kept([Grant::everything(Who::Uid(7))], file).unwrap();
+        assert!(policy.grant(Grant::everything(Who::Uid(8))).unwrap_err().contains("cannot keep"));
+        assert!(policy.revoke(Who::Uid(7)).is_err());
+        assert!(policy.find(person(8, 1)).is_none() && policy.find(person(7, 1)).is_some());
     }
 
     #[test]

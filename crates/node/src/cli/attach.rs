@@ -1,7 +1,7 @@
 //! `headwater attach`: who may attach to a live node, who does, and how much each may hold.
 //!
 //! In: arguments. Out: a table or JSON, or one line that says what changed. Changes hold from the next command of every
-//! client on, and until the node stops: what should stay is written into the configuration file.
+//! client on, and stay after a restart.
 
 use super::failure::{Failure, answer_json, answer_line};
 use crate::config::Bytes;
@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The node's own user and root may do everything and administer. Others need a grant, by user or by their first group; the
-grant of the user counts before that of the group. The device checks every command against it. A grant of the configuration
-file stands after a restart:
+grant of the user counts before that of the group. The device checks every command against it. Changes
+stay after a restart, and count before what the configuration file says of the same user or group:
   [[grant]]
   uid = 1001
   namespaces = [2]

@@ -72,6 +72,31 @@ fn grants_are_listed_given_limited_and_taken() {
 }
 
 #[test]
+fn grants_and_revocations_outlive_a_killed_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut node = Node::start(dir.path(), &[]);
+    let socket = format!("{}/attach.sock", node.data());
+    let attach = |args: &[&str]| output(&[&["attach", "--socket", &socket], args].concat());
+    assert_eq!(attach(&["grant", "--uid", "4000001", "--namespace", "2", "--read-only"]).0, Some(0));
+    assert_eq!(attach(&["quota", "--uid", "4000001", "--memory", "64MiB"]).0, Some(0));
+    assert_eq!(attach(&["grant", "--gid", "4000002"]).0, Some(0));
+    assert_eq!(attach(&["revoke", "--gid", "4000002"]).0, Some(0));
+    for _ in 0..2 {
+        node.kill();
+        node = Node::start(dir.path(), &[]);
+        let (_, text) = attach(&["list"]);
+        assert!(text.contains("uid 4000001: read, namespaces 2, 16 queues, 64 MiB"), "{text}");
+        assert!(!text.contains("gid 4000002"), "{text}");
+    }
+    assert_eq!(attach(&["revoke", "--uid", "4000001"]).0, Some(0));
+    node.stop();
+    let node = Node::start(dir.path(), &[]);
+    let (_, text) = attach(&["list"]);
+    assert!(!text.contains("4000001"), "{text}");
+    node.stop();
+}
+
+#[test]
 fn namespaces_are_made_changed_and_removed_live_and_offline() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path(), &[]);
