@@ -31,9 +31,9 @@ test-tools:
 	@.ci/packages redis-server=redis-server redis-benchmark=redis-tools redis-cli=redis-tools \
 	  || echo "without redis-server the tests that compare with Redis skip, and say so"
 
-# Loom explores every interleaving of the rings' handshakes; it is another build world, hence another target folder.
-test-loom: ## every interleaving of the ring handshakes
-	RUSTFLAGS="--cfg loom" cargo test --package headwater-nvme --release --target-dir $(TARGET_DIR)/loom loom_
+# Loom explores every interleaving of what is lock-free; it is another build world, hence another target folder.
+test-loom: ## every interleaving of what threads share without a lock
+	RUSTFLAGS="--cfg loom" cargo test --package headwater-host --package headwater-nvme --release --target-dir $(TARGET_DIR)/loom loom_
 
 test-vm: ## guests under QEMU whose own drivers use the device (VM_ARGS= names boots; tests/vm/README.md)
 	@.ci/packages python3=python3 depmod=kmod nvme=nvme-cli fio=fio mkfs.ext4=e2fsprogs redis-cli=redis-tools

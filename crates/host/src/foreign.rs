@@ -21,6 +21,7 @@ use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+#[cfg(not(loom))]
 use std::sync::atomic::AtomicU64;
 
 /// What offsets into a descriptor are a multiple of.
@@ -156,6 +157,7 @@ impl Foreign {
     /// # Errors
     /// [`OutOfRegion`] for an offset that is not a multiple of 8 or runs over the end.
     #[inline]
+    #[cfg(not(loom))]
     pub(crate) fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfRegion> {
         let place = self.range(offset, 8)?;
         if !offset.is_multiple_of(8) {

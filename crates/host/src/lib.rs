@@ -13,6 +13,7 @@ pub mod copy;
 pub mod file;
 pub mod foreign;
 pub mod region;
+pub mod reservation;
 pub mod ring_memory;
 pub mod sync;
 pub mod topology;

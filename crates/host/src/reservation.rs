@@ -1,0 +1,308 @@
+//! A run of address space, pages put behind parts of it, and parts of those claimed.
+//!
+//! In: lengths and runs of pages that an allocator chose. Out: [`Span`]s, each the only way to its bytes. Invariant: of
+//! each page there is at most one span, owned, lent or given up for its address; a page of a span is committed, present
+//! and mapped as long as the span is claimed. Whatever an allocator asks for, it gets an error before it gets a second
+//! span over one byte, so no mistake in it can break memory safety.
+//!
+//! The caller serialises (`&mut`), but for the [`PageTable`], which any thread uses without a lock.
+//!
+//! # Who else may write
+//! A device that was given the descriptor of a [shared](Reservation::shared) reservation, or for which its pages were
+//! pinned, can write them at any time, as hardware can. It is trusted to touch only what is lent to it; a compiler's
+//! promises end where such a device breaks that trust.
+
+mod backing;
+mod error;
+mod page_set;
+mod page_table;
+mod range;
+mod span;
+
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(test)]
+mod tests;
+
+pub use backing::{Backing, PAGE_BYTES, Wish};
+pub use error::{ClaimError, CommitError, DecommitError, ReserveError};
+pub use page_table::{AdoptError, ClaimState, Found, PageTable};
+pub use span::{LentSpan, Span};
+
+use crate::foreign::{Foreign, TakeError};
+use page_set::PageSet;
+use range::{BackError, Range};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Most pages of one reservation: 4 TiB.
+pub const PAGES_MAX: u32 = (1 << 30) - 1;
+
+/// Pages in a row, counted from the start of their reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageRun {
+    /// The first of them.
+    pub first: u32,
+    /// How many.
+    pub pages: u32,
+}
+
+impl PageRun {
+    /// The page behind the last one. Of a run that a reservation has refused this may be cut off at the largest number.
+    #[must_use]
+    #[inline]
+    pub const fn end(self) -> u32 {
+        self.first.saturating_add(self.pages)
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    #[inline]
+    pub const fn bytes(self) -> usize {
+        self.pages as usize * PAGE_BYTES
+    }
+}
+
+/// Address space that pages can be put behind.
+pub struct Reservation {
+    range: Range,
+    table: PageTable,
+    /// Committed and not claimed.
+    available: PageSet,
+    /// What was committed, by its first page. `None` is a run whose addresses the kernel lost.
+    committed: BTreeMap<u32, (u32, Option<Backing>)>,
+    pages: u32,
+    claimed_pages: u32,
+}
+
+impl Reservation {
+    /// Reserves address space for private memory. It starts on a multiple of 2 MiB, or of 1 GiB if it is as long as that;
+    /// its length is rounded up to pages.
+    ///
+    /// # Errors
+    /// No bytes at all, more than [`PAGES_MAX`] pages, or the kernel has no such run of addresses.
+    pub fn new(bytes: usize) -> Result<Self, ReserveError> {
+        Self::reserve(bytes, |_| Ok(None))
+    }
+
+    /// The same over one file in memory that a device or another process can map by its [`descriptor`](Self::descriptor).
+    /// It is sealed, so that its length stays. Pages of the kernel's fixed pools cannot stand behind it.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new), and when the kernel has no descriptor to give.
+    pub fn shared(bytes: usize) -> Result<Self, ReserveError> {
+        Self::reserve(bytes, |bytes| {
+            let file = memfd_create(c"headwater", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+            ftruncate(&file, bytes as u64)?;
+            fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+            Ok(Some(file))
+        })
+    }
+
+    fn reserve(
+        bytes: usize,
+        file: impl FnOnce(usize) -> Result<Option<OwnedFd>, Errno>,
+    ) -> Result<Self, ReserveError> {
+        let pages = u32::try_from(bytes.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX);
+        if pages == 0 || pages > PAGES_MAX {
+            return Err(ReserveError::Length { bytes });
+        }
+        let errno_of = |errno: Errno| ReserveError::Refused { bytes, errno: errno.raw_os_error() };
+        let rounded = pages as usize * PAGE_BYTES;
+        let huge = if pages >= Backing::Huge1G.granule_pages() { Backing::Huge1G } else { Backing::Huge2M };
+        let align = huge.granule_pages() as usize * PAGE_BYTES;
+        let file = file(rounded).map_err(errno_of)?;
+        let range = Range::reserve(rounded, align, file).map_err(errno_of)?;
+        let table = PageTable::new(range.start(), pages);
+        let available = PageSet::empty(pages);
+        Ok(Self { range, table, available, committed: BTreeMap::new(), pages, claimed_pages: 0 })
+    }
+
+    /// How many pages it has, committed or not.
+    #[must_use]
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// Where it starts in this process.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.table.start().as_ptr().addr()
+    }
+
+    /// Pages that are claimed now.
+    #[must_use]
+    pub fn claimed_pages(&self) -> u32 {
+        self.claimed_pages
+    }
+
+    /// The way back from addresses to claims.
+    #[must_use]
+    pub fn table(&self) -> &PageTable {
+        &self.table
+    }
+
+    /// What others map a shared reservation by. `None` for a private one.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.range.shared().map(OwnedFd::as_fd)
+    }
+
+    /// Puts pages behind a run that has none, all of them present and zeroed. Says of which kind they are: the first of
+    /// the wish that the run is aligned for and that the kernel has.
+    ///
+    /// # Errors
+    /// A run out of reach or committed already in part; or no kind of the wish could be had, with the kernel's last word.
+    pub fn commit(&mut self, run: PageRun, wish: Wish) -> Result<Backing, CommitError> {
+        if !self.available.reaches(run) {
+            return Err(CommitError::OutOfReach { run, pages: self.pages });
+        }
+        if let Some((&first, &(pages, _))) = self.committed.range(..run.end()).next_back()
+            && first + pages > run.first
+        {
+            return Err(CommitError::Committed { run, by: PageRun { first, pages } });
+        }
+        let mut refusal = CommitError::Misaligned { run };
+        for backing in wish.order() {
+            let granule = backing.granule_pages();
+            if !run.first.is_multiple_of(granule) || !run.pages.is_multiple_of(granule) {
+                continue;
+            }
+            match self.range.back(run, backing) {
+                Ok(()) => {
+                    self.committed.insert(run.first, (run.pages, Some(backing)));
+                    self.available.insert(run);
+                    return Ok(backing);
+                }
+                Err(BackError::Refused(errno)) => {
+                    refusal = CommitError::Refused { run, backing, errno: errno.raw_os_error() };
+                }
+                Err(BackError::Lost(errno)) => {
+                    self.committed.insert(run.first, (run.pages, None));
+                    return Err(CommitError::Refused { run, backing, errno: errno.raw_os_error() });
+                }
+            }
+        }
+        Err(refusal)
+    }
+
+    /// Takes away the pages behind a run, exactly as it was committed.
+    ///
+    /// # Errors
+    /// It was not committed as this run, a page of it is claimed, or the kernel refuses.
+    pub fn decommit(&mut self, run: PageRun) -> Result<(), DecommitError> {
+        let found = self.committed.get(&run.first).copied();
+        let Some((pages, Some(backing))) = found else {
+            return Err(DecommitError::NotCommitted { run });
+        };
+        if pages != run.pages {
+            return Err(DecommitError::NotCommitted { run });
+        }
+        if !self.available.holds(run) {
+            return Err(DecommitError::Claimed { run });
+        }
+        self.available.remove(run);
+        match self.range.empty(run, backing) {
+            Ok(()) => {
+                self.committed.remove(&run.first);
+                Ok(())
+            }
+            Err(BackError::Refused(errno)) => {
+                self.available.insert(run);
+                Err(DecommitError::Refused { run, errno: errno.raw_os_error() })
+            }
+            Err(BackError::Lost(errno)) => {
+                self.committed.insert(run.first, (run.pages, None));
+                Err(DecommitError::Refused { run, errno: errno.raw_os_error() })
+            }
+        }
+    }
+
+    /// What stands behind a page.
+    #[must_use]
+    pub fn backing(&self, page: u32) -> Option<Backing> {
+        let (&first, &(pages, backing)) = self.committed.range(..=page).next_back()?;
+        if page - first < pages { backing } else { None }
+    }
+
+    /// The span over a run that is committed, across the borders of commits too, and that nobody has claimed.
+    ///
+    /// # Errors
+    /// A page of it is out of reach, not committed, or claimed.
+    #[inline]
+    pub fn claim(&mut self, run: PageRun) -> Result<Span, ClaimError> {
+        if !self.available.holds(run) {
+            return Err(self.cannot_claim(run));
+        }
+        self.available.remove(run);
+        self.claimed_pages += run.pages;
+        self.table.note(run);
+        // SAFETY: every page of the run was available: committed, so its bytes are mapped writable and were zeroed by the
+        // kernel, and not claimed, so no span covers it. It is not available any more, and so neither claimed again nor
+        // decommitted, and the range is not unmapped, before `release` has taken the span back.
+        Ok(unsafe { Span::over(self.table.place(run.first), run) })
+    }
+
+    /// Takes a span back and says which pages it was.
+    ///
+    /// # Panics
+    /// The span is of another reservation.
+    #[inline]
+    pub fn release(&mut self, span: Span) -> PageRun {
+        let run = span.run();
+        let ours = self.available.lacks(run) && self.table.place(run.first) == span.start();
+        assert!(ours, "a span goes back to the reservation it came from");
+        self.table.forget(run);
+        self.available.insert(run);
+        self.claimed_pages -= run.pages;
+        run
+    }
+
+    /// Gives pages of a shared reservation up for ever to others in this process who write them whenever they like: the
+    /// memory of rings, for one. They stay claimed.
+    ///
+    /// # Errors
+    /// The reservation is private ([`TakeError::Unsealed`]), or the kernel refuses; the span comes back.
+    pub fn foreign(&self, span: Span) -> Result<Foreign, (Span, TakeError)> {
+        let ours = self.table.place(span.first()) == span.start();
+        let Some(descriptor) = self.descriptor().filter(|_| ours) else {
+            return Err((span, TakeError::Unsealed));
+        };
+        let offset = u64::from(span.first()) * PAGE_BYTES as u64;
+        match Foreign::take(descriptor, offset, span.bytes()) {
+            Ok(foreign) => Ok(foreign),
+            Err(error) => Err((span, error)),
+        }
+    }
+
+    #[cold]
+    fn cannot_claim(&self, run: PageRun) -> ClaimError {
+        if !self.available.reaches(run) {
+            return ClaimError::OutOfReach { run, pages: self.pages };
+        }
+        match (run.first..run.end()).find(|&page| self.backing(page).is_none()) {
+            Some(page) => ClaimError::NotCommitted { run, page },
+            None => ClaimError::Claimed { run },
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let lost = self.committed.values().any(|(_, backing)| backing.is_none());
+        if self.claimed_pages == 0 && !lost {
+            // SAFETY: no page is claimed, so no span, lent span or given up address leads into the range, and no new one
+            // can be had; and no part of it is somebody else's. Otherwise the range stays mapped for ever.
+            unsafe { self.range.unmap() };
+        }
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reservation({} pages, {} claimed)", self.pages, self.claimed_pages)
+    }
+}

@@ -1,0 +1,223 @@
+//! Which claims stand where: the way back from an address to its pages, for callers that carry addresses only.
+//!
+//! In: claims, and spans that are given up for their address. Out: the span of an address that was given up, once.
+//! Invariant: the word of a claim's first page says how long it is and who has it, every other word is 0; a claim's word
+//! reads `Raw` exactly while its span has been given up, and whoever takes it out of that state makes the one span anew.
+
+use super::backing::PAGE_BYTES;
+use super::span::Span;
+use super::{PAGES_MAX, PageRun};
+use crate::sync::{AtomicU32, Ordering};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Why an address is not one that was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AdoptError {
+    /// It lies outside the reservation.
+    #[error("the address is not of this memory: free it where it was allocated")]
+    Foreign,
+    /// It lies inside a claim, not at its start.
+    #[error("the address points into a buffer: free it by the address at which it starts")]
+    Interior,
+    /// It was given back already.
+    #[error("the buffer at this address was freed before")]
+    DoubleFree,
+    /// A buffer starts there which was never given up for its address.
+    #[error("the buffer at this address is owned by a value, not by its address: drop that value instead")]
+    NotRaw,
+}
+
+/// Who has a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimState {
+    /// A value of this process.
+    Owned,
+    /// Whoever has its address.
+    Raw,
+    /// A value again, after whoever had the address gave it back.
+    Adopted,
+}
+
+/// A claim that covers an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its pages.
+    pub run: PageRun,
+    /// Who has it.
+    pub state: ClaimState,
+}
+
+const OWNED: u32 = 1;
+const RAW: u32 = 2;
+const ADOPTED: u32 = 3;
+const STATE_BITS: u32 = 2;
+
+/// The table of a reservation. A clone is another handle to the same one; every method can be called from any thread, with
+/// no lock held.
+#[derive(Clone)]
+pub struct PageTable {
+    table: Arc<Table>,
+}
+
+struct Table {
+    start: NonNull<u8>,
+    words: Box<[AtomicU32]>,
+}
+
+// SAFETY: the pointer is only the place from which addresses are counted; what is made of it is a `Span`, which is `Send`.
+unsafe impl Send for Table {}
+// SAFETY: as for Send, and the words are atomics.
+unsafe impl Sync for Table {}
+
+impl PageTable {
+    /// A table for `pages` pages from `start`, none of which is claimed.
+    pub(super) fn new(start: NonNull<u8>, pages: u32) -> Self {
+        assert!(pages <= PAGES_MAX, "a claim's length fits its word");
+        Self { table: Arc::new(Table { start, words: zeroed(pages as usize) }) }
+    }
+
+    /// Where page 0 starts.
+    #[inline]
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.table.start
+    }
+
+    /// Notes a claim. The run is within the table and no other claim covers any of it.
+    #[inline]
+    pub(super) fn note(&self, run: PageRun) {
+        // Relaxed: only the thread that leaks the span publishes it, and it does so with a release.
+        self.table.words[run.first as usize].store((run.pages << STATE_BITS) | OWNED, Ordering::Relaxed);
+    }
+
+    /// Forgets a claim whose span has been taken back.
+    #[inline]
+    pub(super) fn forget(&self, run: PageRun) {
+        self.table.words[run.first as usize].store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the address lies in the reservation.
+    #[must_use]
+    #[inline]
+    pub fn contains(&self, address: *const u8) -> bool {
+        self.offset(address).is_some()
+    }
+
+    /// Gives a span up for its address. [`adopt`](Self::adopt) makes it a span again.
+    ///
+    /// # Panics
+    /// The span is of another reservation.
+    #[must_use]
+    #[inline]
+    pub fn leak(&self, span: Span) -> NonNull<u8> {
+        let start = span.start();
+        let run = span.run();
+        assert!(self.place(run.first) == start, "a span goes back to the reservation it came from");
+        // Release, and acquire in `adopt`: what was written through this span is seen by the next one.
+        self.table.words[run.first as usize].store((run.pages << STATE_BITS) | RAW, Ordering::Release);
+        start
+    }
+
+    /// The span that was given up for this address.
+    ///
+    /// # Errors
+    /// [`AdoptError`] for any other address. Of two callers with one address exactly one gets the span.
+    #[inline]
+    pub fn adopt(&self, address: *const u8) -> Result<Span, AdoptError> {
+        let offset = self.offset(address).ok_or(AdoptError::Foreign)?;
+        let page = offset / PAGE_BYTES;
+        let word = &self.table.words[page];
+        let seen = word.load(Ordering::Relaxed);
+        if !offset.is_multiple_of(PAGE_BYTES) || state(seen) != Some(ClaimState::Raw) {
+            return Err(self.not_raw(offset, seen));
+        }
+        let adopted = seen - RAW + ADOPTED;
+        match word.compare_exchange(seen, adopted, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => {
+                let run = PageRun { first: index(page), pages: seen >> STATE_BITS };
+                // SAFETY: the word was `Raw`, so `leak` has consumed the one span over exactly this run, and the exchange
+                // let only this caller take it out of that state. The claim still stands in the reservation, which keeps
+                // its pages committed and, even when it is dropped, mapped.
+                Ok(unsafe { Span::over(self.place(run.first), run) })
+            }
+            Err(now) => Err(self.not_raw(offset, now)),
+        }
+    }
+
+    /// The claim that covers an address, as it stood at some moment of the call.
+    #[must_use]
+    pub fn find(&self, address: *const u8) -> Option<Found> {
+        let page = self.offset(address)? / PAGE_BYTES;
+        for first in (0..=page).rev() {
+            let word = self.table.words[first].load(Ordering::Relaxed);
+            if let Some(state) = state(word) {
+                let run = PageRun { first: index(first), pages: word >> STATE_BITS };
+                return (index(page) < run.end()).then_some(Found { run, state });
+            }
+        }
+        None
+    }
+
+    /// Why the address at `offset`, whose page has this word, cannot be adopted.
+    #[cold]
+    fn not_raw(&self, offset: usize, word: u32) -> AdoptError {
+        match state(word) {
+            Some(_) if !offset.is_multiple_of(PAGE_BYTES) => AdoptError::Interior,
+            Some(ClaimState::Owned) => AdoptError::NotRaw,
+            Some(_) => AdoptError::DoubleFree,
+            None => {
+                let address = self.table.start.as_ptr().wrapping_add(offset);
+                self.find(address).map_or(AdoptError::DoubleFree, |_| AdoptError::Interior)
+            }
+        }
+    }
+
+    #[inline]
+    fn offset(&self, address: *const u8) -> Option<usize> {
+        let offset = address.addr().checked_sub(self.table.start.as_ptr().addr())?;
+        (offset / PAGE_BYTES < self.table.words.len()).then_some(offset)
+    }
+
+    #[inline]
+    pub(super) fn place(&self, page: u32) -> NonNull<u8> {
+        let place = self.table.start.as_ptr().wrapping_add(page as usize * PAGE_BYTES);
+        // A reservation does not wrap around the address space, so no place in it is null.
+        NonNull::new(place).unwrap_or(self.table.start)
+    }
+}
+
+/// A page number, which `PageTable::new` has bounded.
+#[inline]
+fn index(page: usize) -> u32 {
+    u32::try_from(page).unwrap_or(u32::MAX)
+}
+
+#[inline]
+fn state(word: u32) -> Option<ClaimState> {
+    match word & ((1 << STATE_BITS) - 1) {
+        OWNED => Some(ClaimState::Owned),
+        RAW => Some(ClaimState::Raw),
+        ADOPTED => Some(ClaimState::Adopted),
+        _ => None,
+    }
+}
+
+/// So many words of 0, whose memory is taken when they are first written.
+#[cfg(not(loom))]
+fn zeroed(words: usize) -> Box<[AtomicU32]> {
+    let words = Box::<[AtomicU32]>::new_zeroed_slice(words);
+    // SAFETY: an atomic of 32 bits has the representation of a `u32`, for which all bits 0 is a value.
+    unsafe { words.assume_init() }
+}
+
+#[cfg(loom)]
+fn zeroed(words: usize) -> Box<[AtomicU32]> {
+    (0..words).map(|_| AtomicU32::new(0)).collect()
+}
+
+impl fmt::Debug for PageTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PageTable({} pages)", self.table.words.len())
+    }
+}

@@ -1,0 +1,218 @@
+//! The system calls under a reservation: address space taken, pages put behind parts of it and taken away again.
+//!
+//! In: runs that the reservation has checked. Out: memory, or the kernel's refusal. Invariant: the whole range stays ours
+//! from `reserve` to `unmap`, whatever fails in between, but for runs that are reported [`BackError::Lost`].
+
+use super::PageRun;
+use super::backing::{Backing, PAGE_BYTES};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::mm::{madvise, mmap, mmap_anonymous, mprotect, mremap_fixed, munlock, munmap};
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
+
+/// Why a run got no pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BackError {
+    /// The kernel refused; the run is as it was.
+    Refused(Errno),
+    /// The kernel refused half way, and the run's addresses may be somebody else's now: never touch them again.
+    Lost(Errno),
+}
+
+/// Address space of ours.
+pub(super) struct Range {
+    start: NonNull<u8>,
+    bytes: usize,
+    shared: Option<OwnedFd>,
+}
+
+// SAFETY: a mapping belongs to the process and to no thread; the methods that change it take `&mut`.
+unsafe impl Send for Range {}
+// SAFETY: through `&Range` only its place can be seen.
+unsafe impl Sync for Range {}
+
+impl Range {
+    /// Reserves `bytes` bytes, a multiple of the page size, that start on a multiple of `align`, a power of two. Nothing is
+    /// behind them. With a file, they are a shared mapping of it from its start.
+    pub(super) fn reserve(bytes: usize, align: usize, shared: Option<OwnedFd>) -> Result<Self, Errno> {
+        let asked = bytes.checked_add(align).ok_or(Errno::NOMEM)?;
+        // SAFETY: a private mapping at an address of the kernel's choice touches no memory that exists.
+        let found = unsafe {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            mmap_anonymous(ptr::null_mut(), asked, ProtFlags::empty(), flags)
+        }?;
+        let lead = found.align_offset(align).min(align);
+        let start = found.wrapping_byte_add(lead);
+        give_back(found, lead);
+        give_back(start.wrapping_byte_add(bytes), align - lead);
+        if let Some(file) = &shared {
+            let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+            // SAFETY: what is replaced is the mapping that was made above, into which nobody has an address.
+            let mapped = unsafe { mmap(start, bytes, ProtFlags::empty(), flags, file, 0) };
+            // A refusal may have left a hole that somebody else has found since: what is there now is not unmapped.
+            let _ = mapped?;
+        }
+        let start = NonNull::new(start.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        Ok(Self { start, bytes, shared })
+    }
+
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(super) fn shared(&self) -> Option<&OwnedFd> {
+        self.shared.as_ref()
+    }
+
+    /// Puts zeroed, writable pages of one kind behind a run that has none, every one of them present afterwards.
+    pub(super) fn back(&mut self, run: PageRun, backing: Backing) -> Result<(), BackError> {
+        if backing.is_pooled() { self.back_pooled(run, backing) } else { self.back_ordinary(run, backing) }
+    }
+
+    fn back_ordinary(&mut self, run: PageRun, backing: Backing) -> Result<(), BackError> {
+        let (start, bytes) = self.place(run);
+        let advice = match backing {
+            Backing::Transparent => Advice::LinuxHugepage,
+            _ => Advice::LinuxNoHugepage,
+        };
+        let all = || {
+            // SAFETY: the run lies in this range, nothing is committed in it and so nobody has an address into it.
+            unsafe { mprotect(start, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }?;
+            // A kernel without huge pages knows neither advice; then the pages are small, which is what is left to have.
+            // SAFETY: the advice changes how the run is backed, not what it holds.
+            let advised = unsafe { madvise(start, bytes, advice) };
+            if backing == Backing::Transparent {
+                advised?;
+            }
+            present(start, bytes)
+        };
+        let backed: Result<(), Errno> = all();
+        backed.map_err(|errno| {
+            // Pages that came before the refusal go back with the attempt.
+            let _ = self.empty_ordinary(run);
+            BackError::Refused(errno)
+        })
+    }
+
+    /// Huge pages are made elsewhere and moved into place when they are all there: a fixed mapping that fails half way
+    /// would leave a hole in the range.
+    fn back_pooled(&mut self, run: PageRun, backing: Backing) -> Result<(), BackError> {
+        if self.shared.is_some() {
+            return Err(BackError::Refused(Errno::OPNOTSUPP));
+        }
+        let (start, bytes) = self.place(run);
+        let size = if backing == Backing::Huge1G { MapFlags::HUGE_1GB } else { MapFlags::HUGE_2MB };
+        let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | size;
+        // SAFETY: a private mapping at an address of the kernel's choice touches no memory that exists.
+        let made =
+            unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        let made = made.map_err(BackError::Refused)?;
+        if let Err(errno) = present(made, bytes) {
+            give_back(made, bytes);
+            return Err(BackError::Refused(errno));
+        }
+        // SAFETY: the source is the mapping made above, into which nobody has an address; what is replaced lies in this
+        // range, nothing is committed there, and so nobody has an address into it either.
+        let moved = unsafe { mremap_fixed(made, bytes, bytes, MremapFlags::MAYMOVE, start) };
+        let Err(errno) = moved else {
+            return Ok(());
+        };
+        give_back(made, bytes);
+        // The kernel may have unmapped the target before it refused. If nobody took the place since, it is ours again.
+        if self.fill_hole(start, bytes) {
+            Err(BackError::Refused(errno))
+        } else {
+            Err(BackError::Lost(errno))
+        }
+    }
+
+    /// Makes a place that may have become a hole address space of ours again; `false` if somebody else has it.
+    fn fill_hole(&self, start: *mut c_void, bytes: usize) -> bool {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: without replacing, a mapping touches no memory that exists. A kernel that does not know the flag takes
+        // the address for a hint, which is found out below.
+        match unsafe { mmap_anonymous(start, bytes, ProtFlags::empty(), flags) } {
+            Ok(found) if found == start => true,
+            Ok(elsewhere) => {
+                give_back(elsewhere, bytes);
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Takes away the pages behind a run, which were of this kind. Nobody has an address into it any more.
+    pub(super) fn empty(&mut self, run: PageRun, backing: Backing) -> Result<(), BackError> {
+        if !backing.is_pooled() {
+            return self.empty_ordinary(run).map_err(BackError::Refused);
+        }
+        let (start, bytes) = self.place(run);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the run lies in this range and the caller has made sure that nobody has an address into it.
+        match unsafe { mmap_anonymous(start, bytes, ProtFlags::empty(), flags) } {
+            Ok(_) => Ok(()),
+            Err(errno) => Err(BackError::Lost(errno)),
+        }
+    }
+
+    fn empty_ordinary(&mut self, run: PageRun) -> Result<(), Errno> {
+        let (start, bytes) = self.place(run);
+        // Locked pages are not given up; who locked them and forgot has nothing left to protect.
+        // SAFETY: unlocking changes nothing about what the pages hold.
+        let _ = unsafe { munlock(start, bytes) };
+        if let Some(file) = &self.shared {
+            let offset = start.addr() - self.start.as_ptr().addr();
+            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(file, punch, offset as u64, bytes as u64)?;
+        } else {
+            // SAFETY: the run lies in this range and nobody has an address into it; its bytes read as 0 afterwards.
+            unsafe { madvise(start, bytes, Advice::LinuxDontNeed) }?;
+        }
+        // The pages are gone. If the kernel cannot split its bookkeeping now, the run stays accessible and empty, and the
+        // next attempt finds it so.
+        // SAFETY: nobody has an address into the run.
+        let _ = unsafe { mprotect(start, bytes, MprotectFlags::empty()) };
+        Ok(())
+    }
+
+    /// Gives the whole range back.
+    ///
+    /// # Safety
+    /// Nobody has an address into it or ever uses one again, and no run of it was lost.
+    pub(super) unsafe fn unmap(&mut self) {
+        give_back(self.start.as_ptr().cast(), self.bytes);
+    }
+
+    fn place(&self, run: PageRun) -> (*mut c_void, usize) {
+        let start = self.start.as_ptr().wrapping_add(run.first as usize * PAGE_BYTES);
+        (start.cast(), run.bytes())
+    }
+}
+
+/// Makes every page of a writable mapping present, with an error where a touch would have been a signal; and keeps it out
+/// of children of a fork, where pages that a device writes would be somebody else's.
+fn present(start: *mut c_void, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: the advice concerns children that are made later; it changes nothing about what the pages hold.
+    unsafe { madvise(start, bytes, Advice::LinuxDontFork) }?;
+    loop {
+        // SAFETY: the caller's mapping is writable and nobody has an address into it; faulting pages in writes nothing.
+        match unsafe { madvise(start, bytes, Advice::LinuxPopulateWrite) } {
+            Err(Errno::INTR) => {}
+            // "Bad address" is how the call says that a touch would have raised a bus error.
+            Err(Errno::FAULT | Errno::HWPOISON) => return Err(Errno::NOMEM),
+            other => return other,
+        }
+    }
+}
+
+/// Unmaps a part of a mapping that nobody has an address into.
+fn give_back(start: *mut c_void, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: called only with page-aligned parts of a mapping of this module, whose owner gives them up here.
+        // A failure leaves the pages mapped, which leaks address space but breaks nothing.
+        let _ = unsafe { munmap(start, bytes) };
+    }
+}

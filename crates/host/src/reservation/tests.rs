@@ -1,0 +1,318 @@
+//! Examples of what a reservation gives and refuses, and a seeded run against a naive model.
+
+use super::*;
+use std::fs;
+
+fn run(first: u32, pages: u32) -> PageRun {
+    PageRun { first, pages }
+}
+
+fn small(pages: u32) -> Reservation {
+    let mut reservation = Reservation::new(pages as usize * PAGE_BYTES).unwrap();
+    reservation.commit(run(0, pages), Wish::only(Backing::Small)).unwrap();
+    reservation
+}
+
+#[test]
+fn claims_are_zeroed_bytes_of_exactly_their_pages() {
+    let mut reservation = small(600);
+    assert_eq!(reservation.address() % (2 << 20), 0);
+    for wanted in [run(0, 1), run(1, 255), run(256, 344)] {
+        let mut span = reservation.claim(wanted).unwrap();
+        assert_eq!((span.run(), span.bytes(), span.len()), (wanted, wanted.bytes(), wanted.bytes()));
+        assert_eq!(span.address(), reservation.address() + wanted.first as usize * PAGE_BYTES);
+        assert!(span.iter().all(|&byte| byte == 0));
+        span.fill(7);
+        let lent = span.lend();
+        assert_eq!(lent.bytes(), wanted.bytes());
+        assert_eq!(reservation.release(lent.back()), wanted);
+    }
+    assert_eq!(reservation.claimed_pages(), 0);
+}
+
+#[test]
+fn a_long_reservation_starts_on_a_gibibyte() {
+    for _ in 0..4 {
+        assert_eq!(Reservation::new(1 << 30).unwrap().address() % (1 << 30), 0);
+    }
+}
+
+#[test]
+fn no_page_is_claimed_twice_nor_before_it_is_committed() {
+    let mut reservation = Reservation::new(64 * PAGE_BYTES).unwrap();
+    assert_eq!(
+        reservation.claim(run(3, 2)).unwrap_err(),
+        ClaimError::NotCommitted { run: run(3, 2), page: 3 }
+    );
+    reservation.commit(run(0, 32), Wish::TRANSPARENT).unwrap();
+    let held = reservation.claim(run(8, 8)).unwrap();
+    for overlapping in [run(8, 8), run(0, 9), run(15, 1), run(10, 2), run(15, 10)] {
+        let refused = ClaimError::Claimed { run: overlapping };
+        assert_eq!(reservation.claim(overlapping).unwrap_err(), refused);
+    }
+    assert!(matches!(reservation.claim(run(30, 4)), Err(ClaimError::NotCommitted { page: 32, .. })));
+    for outside in [run(0, 0), run(64, 1), run(63, 2), run(u32::MAX, 1), run(1, u32::MAX)] {
+        assert!(matches!(reservation.claim(outside), Err(ClaimError::OutOfReach { .. })));
+        let refused = reservation.commit(outside, Wish::HUGE);
+        assert!(matches!(refused, Err(CommitError::OutOfReach { .. })));
+        assert!(reservation.decommit(outside).is_err());
+    }
+    reservation.release(held);
+    let all = reservation.claim(run(0, 32)).unwrap();
+    reservation.release(all);
+}
+
+#[test]
+fn pages_are_committed_once_and_taken_away_only_unclaimed_and_as_they_came() {
+    let mut reservation = Reservation::new(64 * PAGE_BYTES).unwrap();
+    assert_eq!(reservation.commit(run(8, 8), Wish::only(Backing::Small)), Ok(Backing::Small));
+    for overlapping in [run(8, 8), run(0, 9), run(15, 1), run(0, 64), run(9, 2)] {
+        let refused = CommitError::Committed { run: overlapping, by: run(8, 8) };
+        assert_eq!(reservation.commit(overlapping, Wish::HUGE), Err(refused));
+    }
+    reservation.commit(run(16, 8), Wish::only(Backing::Small)).unwrap();
+    let mut across = reservation.claim(run(12, 8)).unwrap();
+    across.fill(9);
+    assert_eq!(reservation.decommit(run(8, 8)), Err(DecommitError::Claimed { run: run(8, 8) }));
+    reservation.release(across);
+    for other in [run(8, 7), run(9, 7), run(8, 16), run(0, 8)] {
+        assert_eq!(reservation.decommit(other), Err(DecommitError::NotCommitted { run: other }));
+    }
+    reservation.decommit(run(8, 8)).unwrap();
+    assert_eq!((reservation.backing(8), reservation.backing(16)), (None, Some(Backing::Small)));
+    assert!(reservation.claim(run(12, 8)).is_err());
+    reservation.commit(run(8, 8), Wish::TRANSPARENT).unwrap();
+    let span = reservation.claim(run(12, 8)).unwrap();
+    let (again, kept) = span.split_at(4 * PAGE_BYTES);
+    assert!(again.iter().all(|&byte| byte == 0), "fresh pages are zeroed");
+    assert!(kept.iter().all(|&byte| byte == 9));
+    reservation.release(span);
+}
+
+#[test]
+fn a_span_outlives_a_reservation_that_is_dropped() {
+    let mut reservation = small(4);
+    let mut span = reservation.claim(run(1, 2)).unwrap();
+    let kept = reservation.claim(run(3, 1)).unwrap();
+    let table = reservation.table().clone();
+    let address = table.leak(kept);
+    drop(reservation);
+    span.fill(3);
+    assert!(span.iter().all(|&byte| byte == 3));
+    assert_eq!(table.adopt(address.as_ptr()).unwrap().run(), run(3, 1));
+}
+
+#[test]
+fn an_address_brings_its_span_back_once() {
+    let mut reservation = small(16);
+    let table = reservation.table().clone();
+    let mut span = reservation.claim(run(4, 3)).unwrap();
+    span[0] = 42;
+    let other = reservation.claim(run(8, 1)).unwrap();
+    let address = table.leak(span).as_ptr();
+    let at = |page: usize| (reservation.address() + page * PAGE_BYTES) as *const u8;
+    assert_eq!(table.adopt(at(5)).unwrap_err(), AdoptError::Interior);
+    assert_eq!(table.adopt(address.wrapping_add(1)).unwrap_err(), AdoptError::Interior);
+    assert_eq!(table.adopt(at(8)).unwrap_err(), AdoptError::NotRaw);
+    assert_eq!(table.adopt(at(16)).unwrap_err(), AdoptError::Foreign);
+    assert_eq!(table.adopt(at(0).wrapping_sub(1)).unwrap_err(), AdoptError::Foreign);
+    assert_eq!(table.adopt(std::ptr::null()).unwrap_err(), AdoptError::Foreign);
+    assert_eq!(table.find(at(6)), Some(Found { run: run(4, 3), state: ClaimState::Raw }));
+    assert_eq!((table.find(at(7)), table.find(at(3)), table.find(at(16))), (None, None, None));
+    let back = table.adopt(address).unwrap();
+    assert_eq!((back.run(), back[0]), (run(4, 3), 42));
+    assert_eq!(table.adopt(address).unwrap_err(), AdoptError::DoubleFree, "while the value lives");
+    assert_eq!(table.find(at(6)), Some(Found { run: run(4, 3), state: ClaimState::Adopted }));
+    reservation.release(back);
+    assert_eq!(table.adopt(address).unwrap_err(), AdoptError::DoubleFree, "after its release");
+    reservation.release(other);
+}
+
+#[test]
+#[should_panic(expected = "a span goes back to the reservation it came from")]
+fn a_span_of_another_reservation_is_not_taken() {
+    let (mut one, mut other) = (small(4), small(4));
+    let span = one.claim(run(0, 1)).unwrap();
+    other.release(span);
+}
+
+#[test]
+fn committed_pages_are_present_and_stay_out_of_children() {
+    for mut reservation in [Reservation::new(1 << 20).unwrap(), Reservation::shared(1 << 20).unwrap()] {
+        reservation.commit(run(16, 64), Wish::only(Backing::Small)).unwrap();
+        let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let start = format!("{:x}-", reservation.address() + 16 * PAGE_BYTES);
+        let entry: Vec<_> = maps.lines().skip_while(|line| !line.starts_with(&start)).take(30).collect();
+        let of = |name: &str| *entry.iter().find(|line| line.starts_with(name)).unwrap();
+        assert!(of("Rss:").split_whitespace().any(|word| word == "256"), "{}", of("Rss:"));
+        assert!(of("VmFlags:").split_whitespace().any(|flag| flag == "dc"), "{}", of("VmFlags:"));
+    }
+}
+
+#[test]
+fn a_shared_reservation_is_seen_through_its_descriptor() {
+    let mut reservation = Reservation::shared(64 * PAGE_BYTES).unwrap();
+    reservation.commit(run(0, 64), Wish::only(Backing::Huge2M).or(Backing::Small)).unwrap();
+    let device = Foreign::take(reservation.descriptor().unwrap(), 0, 64 * PAGE_BYTES).unwrap();
+    let mut span = reservation.claim(run(5, 2)).unwrap();
+    span[..4].copy_from_slice(b"ours");
+    let lent = span.lend();
+    let mut seen = [0; 4];
+    device.copy_in(5 * PAGE_BYTES, &mut seen).unwrap();
+    assert_eq!(&seen, b"ours");
+    device.copy_out(5 * PAGE_BYTES, b"DMAs").unwrap();
+    let span = lent.back();
+    assert_eq!(&span[..4], b"DMAs");
+    reservation.release(span);
+    reservation.decommit(run(0, 64)).unwrap();
+    device.copy_in(5 * PAGE_BYTES, &mut seen).unwrap();
+    assert_eq!(seen, [0; 4], "what was taken away holds nothing");
+}
+
+#[test]
+fn pages_given_up_to_others_are_never_claimed_again() {
+    let mut reservation = Reservation::shared(8 * PAGE_BYTES).unwrap();
+    reservation.commit(run(0, 8), Wish::only(Backing::Small)).unwrap();
+    let mut span = reservation.claim(run(2, 2)).unwrap();
+    span[PAGE_BYTES] = 8;
+    let foreign = reservation.foreign(span).unwrap();
+    let mut byte = [0];
+    foreign.copy_in(PAGE_BYTES, &mut byte).unwrap();
+    assert_eq!(byte, [8]);
+    drop(foreign);
+    assert!(matches!(reservation.claim(run(3, 1)), Err(ClaimError::Claimed { .. })));
+    let mut private = small(1);
+    let span = private.claim(run(0, 1)).unwrap();
+    let (span, _) = private.foreign(span).unwrap_err();
+    private.release(span);
+}
+
+#[test]
+fn lengths_that_cannot_be_are_errors() {
+    assert_eq!(Reservation::new(0).unwrap_err(), ReserveError::Length { bytes: 0 });
+    assert!(matches!(Reservation::new(usize::MAX), Err(ReserveError::Length { .. })));
+    assert!(matches!(Reservation::shared(5 << 40), Err(ReserveError::Length { .. })));
+    assert_eq!(Reservation::new(1).unwrap().pages(), 1);
+}
+
+#[test]
+fn dropped_reservations_give_their_addresses_back() {
+    // Together far more address space than there is: only unmapping makes this pass.
+    for _ in 0..200 {
+        let mut reservation = Reservation::new(1 << 40).unwrap();
+        reservation.commit(run(1 << 20, 1), Wish::only(Backing::Small)).unwrap();
+        let span = reservation.claim(run(1 << 20, 1)).unwrap();
+        reservation.release(span);
+    }
+}
+
+/// What a page is, in a model that keeps a line for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Page {
+    Nothing,
+    Free { commit: u32 },
+    Claimed { commit: u32, claim: u64 },
+}
+
+struct Model {
+    pages: Vec<Page>,
+    spans: Vec<(u64, Span)>,
+    raw: Vec<(u64, usize, PageRun)>,
+}
+
+impl Model {
+    fn of(&mut self, run: PageRun) -> Option<&mut [Page]> {
+        let end = run.first.checked_add(run.pages)?;
+        self.pages.get_mut(run.first as usize..end as usize).filter(|pages| !pages.is_empty())
+    }
+
+    fn claim(&mut self, reservation: &mut Reservation, run: PageRun, claim: u64) {
+        let free = |page: &Page| matches!(page, Page::Free { .. });
+        let may = self.of(run).is_some_and(|pages| pages.iter().all(free));
+        let got = reservation.claim(run);
+        assert_eq!(got.is_ok(), may, "{run:?}");
+        if let Ok(mut span) = got {
+            for page in self.of(run).unwrap() {
+                if let Page::Free { commit } = *page {
+                    *page = Page::Claimed { commit, claim };
+                }
+            }
+            span.fill(claim.to_le_bytes()[0]);
+            self.spans.push((claim, span));
+        }
+    }
+
+    fn release(&mut self, reservation: &mut Reservation, claim: u64, span: Span) {
+        assert!(span.iter().all(|&byte| byte == claim.to_le_bytes()[0]), "somebody else wrote claim {claim}");
+        for page in self.of(span.run()).unwrap() {
+            let Page::Claimed { commit, claim: of } = *page else { unreachable!("{page:?}") };
+            assert_eq!(of, claim);
+            *page = Page::Free { commit };
+        }
+        reservation.release(span);
+    }
+
+    fn commit(&mut self, reservation: &mut Reservation, run: PageRun) {
+        let may = self.of(run).is_some_and(|pages| pages.iter().all(|page| *page == Page::Nothing));
+        assert_eq!(reservation.commit(run, Wish::TRANSPARENT).is_ok(), may, "{run:?}");
+        if may {
+            self.of(run).unwrap().fill(Page::Free { commit: run.first });
+        }
+    }
+
+    fn decommit(&mut self, reservation: &mut Reservation, run: PageRun) {
+        let ours = Page::Free { commit: run.first };
+        let before = run.end().try_into().ok().and_then(|end: usize| self.pages.get(end)).copied();
+        let inside = self.of(run).is_some_and(|pages| pages.iter().all(|page| *page == ours));
+        let whole = match before {
+            Some(Page::Free { commit } | Page::Claimed { commit, .. }) => commit != run.first,
+            _ => true,
+        };
+        assert_eq!(reservation.decommit(run).is_ok(), inside && whole, "{run:?}");
+        if inside && whole {
+            self.of(run).unwrap().fill(Page::Nothing);
+        }
+    }
+}
+
+#[test]
+fn whatever_an_allocator_asks_no_byte_has_two_spans() {
+    const PAGES: u32 = 130;
+    for (seed, shared) in [(1, false), (2, true), (3, false)] {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let bytes = PAGES as usize * PAGE_BYTES;
+        let reserved = if shared { Reservation::shared(bytes) } else { Reservation::new(bytes) };
+        let mut reservation = reserved.unwrap();
+        let mut model =
+            Model { pages: vec![Page::Nothing; PAGES as usize], spans: Vec::new(), raw: Vec::new() };
+        for step in 0..6_000_u64 {
+            let wanted = run(random.u32(0..PAGES + 2), random.u32(0..20));
+            let committed = random.choice(reservation.committed.iter()).map(|(&at, &(n, _))| run(at, n));
+            match random.u32(0..12) {
+                0..4 => model.claim(&mut reservation, wanted, step),
+                4..6 if !model.spans.is_empty() => {
+                    let (claim, span) = model.spans.swap_remove(random.usize(0..model.spans.len()));
+                    model.release(&mut reservation, claim, span);
+                }
+                6 if !model.spans.is_empty() => {
+                    let (claim, span) = model.spans.swap_remove(random.usize(0..model.spans.len()));
+                    let run = span.run();
+                    model.raw.push((claim, reservation.table().leak(span).as_ptr() as usize, run));
+                }
+                7..9 if !model.raw.is_empty() => {
+                    let (claim, address, run) = model.raw.swap_remove(random.usize(0..model.raw.len()));
+                    let address = address as *const u8;
+                    let span = reservation.table().adopt(address).unwrap();
+                    assert_eq!(span.run(), run);
+                    assert_eq!(reservation.table().adopt(address).unwrap_err(), AdoptError::DoubleFree);
+                    model.release(&mut reservation, claim, span);
+                }
+                9 => model.commit(&mut reservation, wanted),
+                10 => model.decommit(&mut reservation, wanted),
+                _ => model.decommit(&mut reservation, committed.unwrap_or(wanted)),
+            }
+            let claimed = model.pages.iter().filter(|page| matches!(page, Page::Claimed { .. })).count();
+            assert_eq!(reservation.claimed_pages() as usize, claimed, "seed {seed}, step {step}");
+        }
+    }
+}
