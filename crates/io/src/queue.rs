@@ -92,8 +92,9 @@ impl Queue {
     pub fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<Completion>, IoError> {
         self.transport.ring()?;
         let started = self.clock.now();
+        let looks = if self.spin == Nanos::ZERO { 1 } else { LOOKS };
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..looks {
                 if let Some(completion) = self.transport.reap()? {
                     return Ok(Some(completion));
                 }

@@ -22,8 +22,11 @@ pub const DRAIN_MAX: Nanos = Nanos(10_000_000_000);
 /// Least time between two publications of the numbers.
 const PUBLISH_EVERY: Nanos = Nanos(100_000_000);
 
-/// Least time between two looks at faces that cost calls into the kernel, while another one is looked at in memory.
+/// Least time between two looks at faces that cost calls into the kernel, while another one is looked at in memory, or
+/// while they are quiet and another one is not.
 const KERNEL_EVERY: Nanos = Nanos(5_000);
+/// How long ago a face may have moved that is not quiet.
+const QUIET_AFTER: Nanos = Nanos(50_000);
 
 /// Everything the loop runs.
 pub struct CoreLoop<'a, D> {
@@ -37,8 +40,17 @@ pub struct CoreLoop<'a, D> {
     pub spin: Nanos,
     /// Where the numbers go.
     pub board: &'a Board,
-    /// When faces that cost calls into the kernel were last looked at; [`Nanos::ZERO`] to begin with.
-    pub kernel_polled: Nanos,
+    /// Which faces are looked at more often than others.
+    pub attention: Attention,
+}
+
+/// What the loop remembers of its faces.
+#[derive(Debug, Default)]
+pub struct Attention {
+    /// When all faces were last looked at.
+    all_polled: Nanos,
+    /// When each face last moved.
+    moved: Vec<Nanos>,
 }
 
 impl<D> std::fmt::Debug for CoreLoop<'_, D> {
@@ -108,14 +120,20 @@ impl<D: CoreDevice> CoreLoop<'_, D> {
     fn poll(&mut self, now: Nanos) -> bool {
         let wall = self.clock.wall();
         let mut moved = false;
+        let Attention { all_polled, moved: last } = &mut self.attention;
+        last.resize(self.faces.len(), Nanos::ZERO);
         let in_memory = self.faces.iter().any(|face| face.poll_cost() == PollCost::Memory);
-        let all = !in_memory || now.since(self.kernel_polled) >= KERNEL_EVERY;
+        let is_lively = |moved: Nanos| now.since(moved) < QUIET_AFTER;
+        let lively = last.iter().any(|&moved| is_lively(moved));
+        let all = !(in_memory || lively) || now.since(*all_polled) >= KERNEL_EVERY;
         if all {
-            self.kernel_polled = now;
+            *all_polled = now;
         }
-        for face in &mut self.faces {
-            if all || face.poll_cost() == PollCost::Memory {
-                moved |= face.poll(self.device, now, wall);
+        for (face, last) in self.faces.iter_mut().zip(last) {
+            let in_turn = face.poll_cost() == PollCost::Memory || (!in_memory && is_lively(*last));
+            if (all || in_turn) && face.poll(self.device, now, wall) {
+                *last = now;
+                moved = true;
             }
         }
         moved |= self.device.poll(now, wall);
@@ -271,7 +289,7 @@ mod tests {
                     clock: Clock::start(),
                     spin: Nanos::ZERO,
                     board: &board,
-                    kernel_polled: Nanos::ZERO,
+                    attention: Attention::default(),
                 };
                 core.run(&stop).unwrap()
             });
@@ -303,7 +321,7 @@ mod tests {
                     clock: Clock::start(),
                     spin: Nanos::ZERO,
                     board: &board,
-                    kernel_polled: Nanos::ZERO,
+                    attention: Attention::default(),
                 };
                 core.run(&stop).unwrap();
                 drop(core);

@@ -9,7 +9,7 @@
 
 use crate::config::{Bytes, Config, DurabilityMode};
 use crate::core_device::CoreDevice;
-use crate::core_loop::{CoreLoop, Ended};
+use crate::core_loop::{Attention, CoreLoop, Ended};
 use crate::data_dir::{DataDir, DataDirError, IfMissing};
 use crate::face::Face;
 use crate::metrics::server::{MetricsError, MetricsServer};
@@ -147,8 +147,8 @@ where
         took: clock.now(),
     });
     tracing::info!(resp = %ready.resp, metrics = %ready.metrics, durability = %modes(config), "serving");
-    let kernel_polled = Nanos::ZERO;
-    let ran = CoreLoop { device: &mut device, faces, clock, spin, board: &board, kernel_polled }.run(stop);
+    let attention = Attention::default();
+    let ran = CoreLoop { device: &mut device, faces, clock, spin, board: &board, attention }.run(stop);
     if let Some(path) = &config.ready_file {
         let _absent_is_fine = std::fs::remove_file(path);
     }

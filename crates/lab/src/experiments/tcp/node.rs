@@ -2,7 +2,6 @@
 //!
 //! In: the program. Out: a device over the network. Invariant: the child is ended when its handle goes, by its own process id.
 
-use super::floor::Waiting;
 use crate::cpu_account::CpuAccount;
 use crate::experiment::{Context, LabError};
 use headwater_host::calibration::SPIN_VARIABLE;
@@ -17,6 +16,15 @@ use std::process::{Child, Command, Stdio};
 const READY_MAX: Nanos = Nanos::from_millis(10_000);
 /// Microseconds of polling before sleep that never pass between two answers.
 const SPIN_LONG_US: &str = "100000";
+
+/// How host and node wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// They ask again and again.
+    Polls,
+    /// The kernel wakes them.
+    Sleeps,
+}
 
 /// The child.
 #[derive(Debug)]
@@ -61,12 +69,16 @@ impl Node {
         }
     }
 
-    /// Its device, over the network.
-    pub(super) fn device(&self) -> Result<Device, LabError> {
+    /// Where its hosts reach it.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its device, over the network; `by` may be the address of somebody in between.
+    pub(super) fn device(&self, by: SocketAddr) -> Result<Device, LabError> {
         let names = NvmeTcp::discover(self.address).map_err(|error| failed(&error))?;
         let name = names.first().ok_or_else(|| start_error("discovery finds no subsystem"))?;
-        let backend =
-            NvmeTcp::open(NvmeTcpTarget::new(self.address, name)).map_err(|error| failed(&error))?;
+        let backend = NvmeTcp::open(NvmeTcpTarget::new(by, name)).map_err(|error| failed(&error))?;
         Device::over(Box::new(backend), 1).map_err(|error| failed(&error))
     }
 
