@@ -4,7 +4,7 @@
 //! when its commands are answered; nothing of it stays in flight.
 //!
 //! # Trying again
-//! A way that loses its device and finds it again (attach) sends what was not answered once more. A get, an exist, a list, a
+//! A way that loses its device and finds it again (attach, NVMe/TCP) sends what was not answered once more. A get, an exist, a list, a
 //! read and a flush are then simply late. A put, a delete and a write end in the same state as once, unless somebody else
 //! changed the same key or block in between: then the later of the two wins, as with any two writers. A put with a
 //! condition tells what it finds, which may be its own first try.

@@ -1,28 +1,36 @@
 //! A device on the other end of a network: NVMe over TCP as a backend.
 //!
 //! In: an address and the name of a subsystem. Out: a [`Backend`] whose queues are connections. The controller that was
-//! connected to lives as long as the backend and its queues. Data goes between socket and [`Buffer`] without a stop in
-//! between but for the short front of what arrives together with headers.
+//! connected to lives as long as the backend and its queues; a thread says so by Keep Alive. When it goes away it is looked for,
+//! and what was not answered is sent once more ([`Device`](crate::Device) says what that means). Data goes between socket and
+//! [`Buffer`] without a stop in between but for the short front of what arrives together with headers.
 //!
 //! # What this does not do
-//! It sends no Keep Alive (its controller is told to expect none) and does not reconnect: what was in flight when a
-//! connection breaks is lost, and who retries opens the device again. It encrypts nothing.
+//! It encrypts nothing.
 
 mod control;
 mod link;
 mod queue;
+mod session;
 
 use crate::attach::admin::NamespaceWish;
 use crate::backend::{Backend, Transport};
 use crate::buffer::Buffer;
 use crate::error::IoError;
 use crate::facts::NamespaceFacts;
-use control::Control;
 use headwater_dma::iova::Iova;
+use headwater_host::clock::Nanos;
 use headwater_host::foreign::Foreign;
 use headwater_nvme::tcp::{Digests, Lent};
+use session::{Again, Session};
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::Arc;
+
+/// Keep Alive timeout of a host that names none.
+pub const KEEP_ALIVE: Nanos = Nanos::from_millis(15_000);
+/// How long a device that went away is looked for by a host that does not say.
+pub const RETRY_FOR: Nanos = Nanos::from_millis(30_000);
 
 /// Which device, and who asks.
 #[derive(Clone, Debug)]
@@ -37,6 +45,10 @@ pub struct NvmeTcpTarget {
     pub host_identifier: [u8; 16],
     /// Digests to ask for.
     pub digests: Digests,
+    /// How long the device keeps a controller whose host says nothing (KATO); [`Nanos::ZERO`] for ever.
+    pub keep_alive: Nanos,
+    /// How long to look for a device that went away before giving up; [`Nanos::ZERO`] looks once.
+    pub retry_for: Nanos,
 }
 
 impl NvmeTcpTarget {
@@ -52,6 +64,8 @@ impl NvmeTcpTarget {
             host_name: format!("nqn.2026-01.io.headwater:host:{}", std::process::id()),
             host_identifier,
             digests: Digests::default(),
+            keep_alive: KEEP_ALIVE,
+            retry_for: RETRY_FOR,
         }
     }
 }
@@ -59,8 +73,7 @@ impl NvmeTcpTarget {
 /// A controller of a device, connected.
 #[derive(Debug)]
 pub struct NvmeTcp {
-    target: NvmeTcpTarget,
-    control: Control,
+    session: Arc<Session>,
     next_queue: u16,
     /// Regions have numbers only, because no device address exists; each begins where the one before ended.
     next_region: u64,
@@ -72,8 +85,8 @@ impl NvmeTcp {
     /// # Errors
     /// [`IoError::Gone`] when nobody answers, [`IoError::Refused`] when the device refuses, with its reason.
     pub fn open(target: NvmeTcpTarget) -> Result<Self, IoError> {
-        let control = Control::open(&target)?;
-        Ok(Self { target, control, next_queue: 1, next_region: REGIONS_START })
+        let session = Session::open(target)?;
+        Ok(Self { session, next_queue: 1, next_region: REGIONS_START })
     }
 
     /// The names of the subsystems that a discovery controller at `address` tells of.
@@ -90,11 +103,12 @@ const REGIONS_START: u64 = 1 << 20;
 
 impl Backend for NvmeTcp {
     fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
-        self.control.namespaces()
+        self.session.call(Again::May, control::Control::namespaces)
     }
 
     fn change_namespace(&mut self, id: u8, wish: NamespaceWish) -> Result<u8, IoError> {
-        self.control.change_namespace(id, &wish)
+        // Not asked again: a namespace that was made and a device that then went away would make two.
+        self.session.call(Again::MustNot, |control| control.change_namespace(id, &wish))
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
@@ -110,7 +124,7 @@ impl Backend for NvmeTcp {
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
-        let queue = queue::TcpQueue::open(&self.target, &self.control, self.next_queue, depth)?;
+        let queue = queue::TcpQueue::open(Arc::clone(&self.session), self.next_queue, depth)?;
         self.next_queue += 1;
         Ok(Box::new(queue))
     }

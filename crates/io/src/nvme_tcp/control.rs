@@ -41,6 +41,7 @@ mod number {
     pub(super) const SET_FEATURES: u8 = 0x09;
     pub(super) const NAMESPACE_MANAGEMENT: u8 = 0x0D;
     pub(super) const NAMESPACE_ATTACHMENT: u8 = 0x15;
+    pub(super) const KEEP_ALIVE: u8 = 0x18;
     pub(super) const FORMAT: u8 = 0x80;
     pub(super) const NUMBER_OF_QUEUES: u32 = 0x07;
     pub(super) const KEY_VALUE: u8 = 0x01;
@@ -58,6 +59,8 @@ pub(super) struct Control {
     pub(super) in_capsule_max: u32,
     /// Most entries of a queue.
     pub(super) entries_max: u32,
+    /// OFCS bit 0: Disconnect is known.
+    pub(super) disconnects: bool,
 }
 
 impl Control {
@@ -68,6 +71,7 @@ impl Control {
         let page = control.identify(0, 0x01, 0)?;
         let units = u32::from_le_bytes([page[1_792], page[1_793], page[1_794], page[1_795]]);
         control.in_capsule_max = units.saturating_mul(16).saturating_sub(ENTRY_BYTES);
+        control.disconnects = page[1_804] & 1 == 1;
         Ok(control)
     }
 
@@ -82,7 +86,8 @@ impl Control {
         let [a, b, _, _] = done.result.to_bytes();
         let page = Buffer::whole(Foreign::anonymous(IDENTIFY_BYTES)?, Iova(0));
         let controller = u16::from_le_bytes([a, b]);
-        let mut control = Self { link, page, controller, in_capsule_max: 0, entries_max: 0 };
+        let mut control =
+            Self { link, page, controller, in_capsule_max: 0, entries_max: 0, disconnects: false };
         let capabilities = control.property(Register::Capabilities)?;
         control.entries_max = u32::try_from(capabilities & 0xFFFF).unwrap_or(0) + 1;
         let set = PropertyFields::set(Register::Configuration.offset(), ENABLE);
@@ -97,6 +102,11 @@ impl Control {
             Clock::sleep(Nanos::from_millis(1));
         }
         Ok(control)
+    }
+
+    /// Says that the host lives.
+    pub(super) fn keep_alive(&mut self) -> Result<(), IoError> {
+        self.call(admin(number::KEEP_ALIVE, 0, 0, 0), Transfer::None).map(drop)
     }
 
     pub(super) fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
@@ -229,12 +239,14 @@ pub(super) fn connect_command(
     entries: u16,
     controller: u16,
 ) -> Result<(SubmissionEntry, Transfer<Buffer>), IoError> {
+    let keep_alive_ms = u32::try_from(target.keep_alive.0 / 1_000_000).unwrap_or(u32::MAX);
     let fields = ConnectFields {
         format: 0,
         queue,
         size: entries - 1,
         attributes: ConnectFields::FLOW_CONTROL_DISABLED,
-        keep_alive_ms: 0,
+        // Of the controller, which the admin queue makes.
+        keep_alive_ms: if queue == 0 { keep_alive_ms } else { 0 },
     };
     let host = (target.host_name.as_str(), target.host_identifier);
     let data = ConnectData::new(host, &target.subsystem_name, controller);

@@ -73,7 +73,7 @@ impl Link {
             opened: false,
             what,
         };
-        link.wait_until(|link| link.opened)?;
+        link.wait_until(ANSWER_WITHIN, |link| link.opened)?;
         Ok(link)
     }
 
@@ -127,8 +127,13 @@ impl Link {
         Ok(self.done.pop_front())
     }
 
+    /// The next completion that came already.
+    pub(super) fn take_done(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+
     /// Commands that have not come back.
-    pub(super) fn outstanding(&self) -> usize {
+    fn outstanding(&self) -> usize {
         self.connection.outstanding() + self.done.len()
     }
 
@@ -154,14 +159,24 @@ impl Link {
         entry: SubmissionEntry,
         transfer: Transfer<Buffer>,
     ) -> Result<CompletionEntry, IoError> {
+        self.call_within(entry, transfer, ANSWER_WITHIN)
+    }
+
+    /// As [`call`](Self::call), for a command that is answered sooner.
+    pub(super) fn call_within(
+        &mut self,
+        entry: SubmissionEntry,
+        transfer: Transfer<Buffer>,
+        within: Nanos,
+    ) -> Result<CompletionEntry, IoError> {
         if self.submit(entry, transfer, 0).is_err() {
             return Err(self.gone("the connection takes no command"));
         }
-        self.wait_until(|link| !link.done.is_empty())?;
+        self.wait_until(within, |link| !link.done.is_empty())?;
         self.done.pop_front().map(|done| done.entry).ok_or_else(|| self.gone("no answer"))
     }
 
-    fn wait_until(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), IoError> {
+    fn wait_until(&mut self, within: Nanos, done: impl Fn(&Self) -> bool) -> Result<(), IoError> {
         let clock = Clock::start();
         loop {
             self.flush()?;
@@ -170,10 +185,10 @@ impl Link {
                 return Ok(());
             }
             let waited = clock.now();
-            if waited >= ANSWER_WITHIN {
+            if waited >= within {
                 return Err(self.gone("it does not answer in time"));
             }
-            self.sleep(Some(ANSWER_WITHIN.since(waited)))?;
+            self.sleep(Some(within.since(waited)))?;
         }
     }
 

@@ -95,6 +95,8 @@ pub(super) struct Connection {
     parked: VecDeque<Slot>,
     /// Event requests: their identifiers and slots.
     held: Vec<(u16, Slot)>,
+    /// A Disconnect, the last command that is taken; it is answered when all others are.
+    farewell: Option<Slot>,
 }
 
 impl Connection {
@@ -114,6 +116,7 @@ impl Connection {
             work: Vec::new(),
             parked: VecDeque::new(),
             held: Vec::new(),
+            farewell: None,
         }
     }
 
@@ -189,6 +192,22 @@ impl Connection {
     pub(super) fn release(&mut self, command_id: u16) -> Option<Slot> {
         let place = self.held.iter().position(|(held, _)| *held == command_id)?;
         Some(self.held.swap_remove(place).1)
+    }
+
+    /// Takes no command after this one, which ends the queue.
+    pub(super) fn bid_farewell(&mut self, slot: Slot) {
+        self.farewell = Some(slot);
+    }
+
+    /// Whether commands are still taken.
+    #[inline]
+    pub(super) fn is_listening(&self) -> bool {
+        self.life == Life::Open && self.farewell.is_none()
+    }
+
+    /// The Disconnect, once every command before it was answered.
+    pub(super) fn take_farewell(&mut self) -> Option<Slot> {
+        if self.owes() { None } else { self.farewell.take() }
     }
 
     /// Commands that somebody still has to answer; event requests are not among them.

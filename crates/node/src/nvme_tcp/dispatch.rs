@@ -16,7 +16,9 @@ use headwater_converged::request::{Data, Request};
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::fabrics::{ControllerId, PropertyAnswer, PropertyDemand, QueueRole};
 use headwater_nvme::spec::command::SubmissionEntry;
-use headwater_nvme::spec::fabrics::{CONNECT_BYTES, FABRICS_OPCODE, FabricsKind, connect_status};
+use headwater_nvme::spec::fabrics::{
+    CONNECT_BYTES, FABRICS_OPCODE, FabricsKind, connect_status, disconnect_format,
+};
 use headwater_nvme::spec::status::Status;
 use headwater_nvme::tcp::Slot;
 use headwater_nvme::tcp::target::{Need, Response, TargetStep, Wanted};
@@ -30,17 +32,14 @@ pub(super) struct Turn<'a, M: Media> {
 impl<M: Media> Turn<'_, M> {
     /// Takes received bytes, all of them.
     pub(super) fn take(&mut self, connection: &mut Connection, mut bytes: &[u8]) {
-        loop {
+        while connection.is_listening() {
             match connection.target.advance(&mut bytes) {
                 TargetStep::Starved => return,
                 TargetStep::Command { slot, entry } => self.judge(connection, slot, &entry),
                 TargetStep::Ready(slot) => self.run(connection, slot),
                 TargetStep::Closed(ended) => {
-                    if connection.life == Life::Open {
-                        tracing::debug!(connection = connection.id.0, ?ended, "NVMe/TCP connection ends");
-                        connection.life = Life::Closing(self.shared.now.after(CLOSE_WITHIN));
-                    }
-                    return;
+                    tracing::debug!(connection = connection.id.0, ?ended, "NVMe/TCP connection ends");
+                    connection.life = Life::Closing(self.shared.now.after(CLOSE_WITHIN));
                 }
             }
         }
@@ -59,6 +58,11 @@ impl<M: Media> Turn<'_, M> {
                 let answer = self.property(id, kind, entry);
                 return connection.respond(slot, answer);
             }
+            (Role::Io(_), Some(FabricsKind::Disconnect)) if disconnect_format(entry) == 0 => {
+                return connection.bid_farewell(slot);
+            }
+            (Role::Io(_), Some(FabricsKind::Disconnect)) => Err(connect_status::INCOMPATIBLE_FORMAT),
+            (Role::Admin(_), Some(FabricsKind::Disconnect)) => Err(connect_status::INVALID_QUEUE_TYPE),
             _ if entry.opcode == FABRICS_OPCODE => Err(Status::INVALID_OPCODE),
             (Role::Admin(id), _) => self.admin_need(id, entry).map(|need| (need, Work::Admin(*entry))),
             (Role::Io(id), _) => {
@@ -152,6 +156,10 @@ impl<M: Media> Turn<'_, M> {
 
     #[inline]
     fn run_io(&mut self, connection: &mut Connection, slot: Slot, io: &IoCommand) -> bool {
+        if self.device.is_sanitizing() {
+            connection.respond(slot, Response::status(Status::SANITIZE_IN_PROGRESS));
+            return true;
+        }
         let (owed, data) = match io.data() {
             DataNeed::ToHost(bytes) => (usize::try_from(bytes).unwrap_or(usize::MAX), true),
             DataNeed::FromHost(_) | DataNeed::None => (0, false),

@@ -14,6 +14,9 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::controller::Subsystem as _;
 use headwater_nvme::fabrics::ConnectionId;
 use headwater_nvme::spec::fabrics::discovery_page;
+use headwater_nvme::spec::status::Status;
+use headwater_nvme::tcp::Slot;
+use headwater_nvme::tcp::target::Response;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventFlags};
 use std::mem::MaybeUninit;
@@ -22,7 +25,7 @@ use std::os::fd::AsFd;
 /// Names the listener among the events.
 pub(super) const LISTENER: u64 = u64::MAX;
 /// How often the kernel is asked for events while device commands are in flight and nothing came last time.
-const WATCH_EVERY: Nanos = Nanos::from_micros(2);
+const WATCH_EVERY: Nanos = Nanos::from_micros(5);
 /// How long the connection that spoke last is asked first.
 const LATEST_FOR: Nanos = Nanos::from_micros(50);
 /// How long it may keep the face from asking for the others.
@@ -49,6 +52,8 @@ impl NvmeTcpFace {
         }
         moved |= self.feed_hungry(device);
         moved |= self.settle(device, now, wall);
+        // Hosts wait for this; the rest of the turn they need not wait for.
+        moved |= self.flush_all();
         moved |= self.look_after_controllers(device);
         self.sweep();
         moved |= self.close_doomed();
@@ -175,8 +180,9 @@ impl NvmeTcpFace {
                     budget = budget.saturating_sub(count);
                     self.shared.counters.bytes_in += count as u64;
                     self.latest = Some((connection.id, self.shared.now));
-                    // What comes behind a fault, or after the drain has begun, is read so that it is not in the way.
-                    if connection.life == Life::Open {
+                    // What comes behind a fault or a Disconnect, or after the drain has begun, is read so that it is not in
+                    // the way.
+                    if connection.is_listening() {
                         let mut turn = Turn { device: &mut *device, shared: &mut self.shared };
                         turn.take(&mut connection, &scratch[..count]);
                     }
@@ -221,6 +227,9 @@ impl NvmeTcpFace {
     /// Queues what a connection has to send and closes it when its time has come.
     pub(super) fn conclude(&mut self, mut connection: Box<Connection>) {
         let now = self.shared.now;
+        if let Some(slot) = connection.take_farewell() {
+            self.disconnect(&mut connection, slot);
+        }
         if self.stage == Stage::Draining && connection.life == Life::Open && !connection.owes() {
             connection.life = Life::Closing(now.after(CLOSE_WITHIN));
         }
@@ -252,6 +261,15 @@ impl NvmeTcpFace {
             self.hungry.push_back(connection.id);
         }
         self.connections.put_back(connection);
+    }
+
+    /// Ends a queue whose host asked for it: its number is free before the host hears of it.
+    fn disconnect(&mut self, connection: &mut Connection, slot: Slot) {
+        if let Role::Io(id) = connection.role {
+            self.shared.doomed.extend(self.shared.associations.leave(id, connection.id));
+        }
+        connection.respond(slot, Response::status(Status::SUCCESS));
+        connection.life = Life::Closing(self.shared.now.after(CLOSE_WITHIN));
     }
 
     fn bury(&mut self, connection: Box<Connection>) {

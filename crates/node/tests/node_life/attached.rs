@@ -49,6 +49,32 @@ fn an_attached_client_survives_a_killed_node() {
 }
 
 #[test]
+fn a_host_on_the_network_survives_a_killed_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path(), &["--nvme-tcp", "127.0.0.1:0"]);
+    let text = std::fs::read_to_string(node.ready_path()).unwrap();
+    let ready: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let address = ready["nvme-tcp"].as_str().unwrap().to_owned();
+    let names = headwater_io::NvmeTcp::discover(address.parse().unwrap()).unwrap();
+    let mut device = Device::open(&format!("nvme-tcp://{address}/{}", names[0])).unwrap();
+    for key in 0..200_u32 {
+        device.put(&key.to_le_bytes(), b"before").unwrap();
+    }
+    node.kill();
+    let again = std::thread::spawn({
+        let folder = dir.path().to_owned();
+        move || Node::start(&folder, &["--nvme-tcp", &address])
+    });
+    for key in 0..200_u32 {
+        assert_eq!(device.get(&key.to_le_bytes()).unwrap().unwrap(), b"before", "key {key}");
+    }
+    device.put(b"after", b"the kill").unwrap();
+    let node = again.join().unwrap();
+    assert_eq!(node.kv(&["get", "after"]).stdout, b"the kill");
+    node.stop();
+}
+
+#[test]
 fn grants_are_listed_given_limited_and_taken() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path(), &[]);

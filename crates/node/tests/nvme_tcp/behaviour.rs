@@ -4,8 +4,9 @@
 mod suite;
 
 use crate::host::Node;
+use headwater_host::clock::Nanos;
 use headwater_io::attach::admin::{NamespaceText, NamespaceWish};
-use headwater_io::{Backend as _, Durable, IoError, NvmeTcp};
+use headwater_io::{Backend as _, Durable, IoError, NvmeTcp, NvmeTcpTarget};
 use headwater_node::nvme_tcp::{NvmeTcpConfig, NvmeTcpError, NvmeTcpFace};
 use headwater_nvme::tcp::{Digest, Digests};
 
@@ -59,7 +60,8 @@ fn what_one_host_wrote_another_reads_and_a_restart_keeps_it() {
     let node = Node::start();
     let address = node.address;
     let name = node.subsystem();
-    let mut one = node.client(Digests::default());
+    let once = NvmeTcpTarget { retry_for: Nanos::ZERO, ..node.target(Digests::default()) };
+    let mut one = headwater_io::Device::over(Box::new(NvmeTcp::open(once).unwrap()), 1).unwrap();
     let mut other = node.client(DIGESTS);
     one.put(b"shared", b"value").unwrap();
     assert_eq!(other.get(b"shared").unwrap().unwrap(), b"value");

@@ -3,4 +3,6 @@
 
 mod behaviour;
 mod host;
+mod lifecycle;
 mod unruly;
+mod wire;

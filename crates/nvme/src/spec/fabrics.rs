@@ -165,6 +165,19 @@ impl PropertyFields {
     }
 }
 
+/// A Disconnect (section 6.4): RECFMT 0.
+#[must_use]
+pub fn disconnect_entry() -> SubmissionEntry {
+    fabrics_entry(FabricsKind::Disconnect)
+}
+
+/// RECFMT of a Disconnect.
+#[must_use]
+pub fn disconnect_format(entry: &SubmissionEntry) -> u16 {
+    let [a, b, _, _] = entry.cdw10.to_bytes();
+    u16::from_le_bytes([a, b])
+}
+
 fn fabrics_entry(kind: FabricsKind) -> SubmissionEntry {
     SubmissionEntry {
         opcode: FABRICS_OPCODE,
@@ -256,6 +269,8 @@ pub mod connect_status {
     pub const CONTROLLER_BUSY: Status = Status { code_type: 1, code: 0x81, do_not_retry: false };
     /// A parameter is not allowed; dword 0 says which.
     pub const INVALID_PARAMETERS: Status = specific(0x82);
+    /// A Disconnect on a queue that has none: the admin queue.
+    pub const INVALID_QUEUE_TYPE: Status = specific(0x83);
     /// This host may not connect.
     pub const INVALID_HOST: Status = specific(0x84);
 }

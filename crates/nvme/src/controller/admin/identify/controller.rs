@@ -31,6 +31,8 @@ pub(super) fn identify_controller(config: &ControllerConfig, subsystem: &impl Su
         describe_sharing(&mut page, config);
     }
     if config.transport == Transport::Fabrics {
+        // OFCS bit 0: Disconnect.
+        page.fabrics_commands = U16::new(1);
         page.command_capsule_16 = U32::new((COMMAND_BYTES + config.in_capsule_bytes) / CAPSULE_16);
         page.response_capsule_16 = U32::new(1);
         page.descriptors_max = 1;
