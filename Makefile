@@ -50,12 +50,14 @@ fuzz: ## fuzz every parser of untrusted bytes, 60 s each (FUZZ_SECONDS=, FUZZ_TA
 	@cargo +nightly --version >/dev/null 2>&1 || { echo "fuzzing needs a nightly toolchain: rustup toolchain install nightly"; exit 1; }
 	@.ci/packages g++=g++
 	@cargo fuzz --version >/dev/null 2>&1 || cargo install cargo-fuzz --locked
-	@for target in $(FUZZ_TARGETS); do \
+	@failed=; for target in $(FUZZ_TARGETS); do \
 	  echo "== $$target for $(FUZZ_SECONDS) s"; \
 	  scratch=$$(mktemp -d); \
-	  cargo +nightly fuzz run "$$target" "$$scratch" "fuzz/corpus/$$target" -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1; \
+	  cargo +nightly fuzz run "$$target" "$$scratch" "fuzz/corpus/$$target" -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1 \
+	    || failed="$$failed $$target"; \
 	  rm -rf "$$scratch"; \
-	done
+	done; \
+	[ -z "$$failed" ] || { echo "failed:$$failed; the inputs that did it are in fuzz/artifacts/TARGET"; exit 1; }
 
 deny: ## licenses, sources and banned crates (installs cargo-deny: minutes)
 	@cargo deny --version >/dev/null 2>&1 || cargo install cargo-deny --locked
