@@ -33,6 +33,7 @@ use schedule::Schedule;
 use throttle::Throttle;
 
 pub use config::{DeviceConfig, DeviceStats, Durability, VictimPolicy};
+pub(crate) use open::usable;
 pub use open::{OpenError, OpenReason, Progress, Start};
 
 /// The converged device over one medium.
@@ -292,6 +293,12 @@ impl<M: Media> Device<M> {
     /// The medium, for the faults of a simulator.
     pub fn media_mut(&mut self) -> &mut M {
         &mut self.utl.media
+    }
+
+    /// The index, for tests of what finds that something is wrong with it.
+    #[cfg(test)]
+    pub(crate) fn index_mut(&mut self) -> &mut crate::index::CompositeIndex {
+        &mut self.utl.index
     }
 
     /// Gives the medium back, as a power cut would leave it.

@@ -15,6 +15,7 @@ pub mod dram;
 mod execute;
 pub mod expiry;
 pub mod index;
+pub mod inspection;
 pub mod interpreter;
 pub mod limits;
 pub mod log;

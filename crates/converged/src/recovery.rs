@@ -17,14 +17,41 @@ mod rot;
 mod scan;
 mod survey;
 mod table;
+mod vanished;
 
 use crate::device::{DeviceConfig, Progress};
 use crate::media::geometry::{BlockId, PageAddress};
 use crate::media::{Media, MediaDone, MediaError, MediaOp, MediaToken, PageState, Refused};
+pub(crate) use replay::{bring_in, reach};
+
+use crate::index::{Entry, KeyHash, KeyHasher};
 use crate::utl::{Debris, Utl};
 use headwater_dma::frame::Frame;
 use headwater_host::clock::Nanos;
 use std::collections::VecDeque;
+
+/// What recovery starts from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Base {
+    /// The newest whole checkpoint.
+    Checkpoint,
+    /// Nothing: the whole log is scanned, keys hashed like this.
+    Log(KeyHasher),
+}
+
+/// What a medium holds of checkpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckpointFound {
+    /// None, or it was not looked for.
+    #[default]
+    None,
+    /// A whole one.
+    Whole,
+    /// Only one that was never finished.
+    Unfinished,
+    /// Only one with pages that cannot be read, or that do not carry the checksum of the whole.
+    Damaged,
+}
 
 /// What recovery found, beside the translation layer itself.
 #[derive(Debug, Default)]
@@ -36,26 +63,41 @@ pub(crate) struct Recovered {
     pub(crate) accepted_order: u64,
     /// Blocks with damage, or with records of incomplete batches: collected before anything is served.
     pub(crate) debris: Debris,
+    pub(crate) checkpoint: CheckpointFound,
+    /// Blocks with programmed pages none of which can be read.
+    pub(crate) unknown_blocks: u32,
+    /// What the checkpoint names in the part of the log behind it, and what is not there though it was durable once.
+    pub(crate) vanished: Vec<(KeyHash, Entry)>,
 }
 
 /// Rebuilds a translation layer. `now` moves on with the media.
 pub(crate) fn recover<M: Media>(
     utl: &mut Utl<M>,
     config: &DeviceConfig,
+    base: Base,
     now: &mut Nanos,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Recovered, MediaError> {
     let survey = survey::survey(utl, now, progress)?;
-    let mut recovered = Recovered { checkpoint_next: survey.checkpoint_next, ..Recovered::default() };
-    let checkpoint = load::newest(utl, &survey, now, progress)?;
+    let mut recovered = Recovered {
+        checkpoint_next: survey.checkpoint_next,
+        unknown_blocks: survey.unknown_blocks(),
+        ..Recovered::default()
+    };
+    let (checkpoint, found) = match base {
+        Base::Checkpoint => load::newest(utl, &survey, now, progress)?,
+        Base::Log(_) => (None, CheckpointFound::None),
+    };
+    recovered.checkpoint = found;
     if let Some((blocks, decoded)) = &checkpoint {
         recovered.checkpoint_blocks.clone_from(blocks);
         recovered.start_order = decoded.start_order;
     }
     let decoded = checkpoint.map(|(_, decoded)| decoded);
-    utl.hasher = match &decoded {
-        Some(decoded) => crate::index::KeyHasher::from_parts(decoded.hasher),
-        None => crate::index::KeyHasher::new(config.hash_seed, config.hash_bits),
+    utl.hasher = match (&decoded, base) {
+        (Some(decoded), _) => KeyHasher::from_parts(decoded.hasher),
+        (None, Base::Log(hasher)) => hasher,
+        (None, Base::Checkpoint) => KeyHasher::new(config.hash_seed, config.hash_bits),
     };
     let scanned = scan::scan(utl, &survey, recovered.start_order, now, progress)?;
     recovered.accepted_order =

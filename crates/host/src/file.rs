@@ -36,15 +36,23 @@ pub enum FileMode {
 /// # Errors
 /// The file cannot be opened.
 pub fn open(path: &Path, choice: DirectChoice) -> io::Result<(File, FileMode)> {
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    open_as(path, choice, OpenOptions::new().read(true).write(true))
+}
+
+/// Opens an existing file for reading only: the kernel refuses every write to it.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn open_to_read(path: &Path, choice: DirectChoice) -> io::Result<(File, FileMode)> {
+    open_as(path, choice, OpenOptions::new().read(true))
+}
+
+fn open_as(path: &Path, choice: DirectChoice, options: &mut OpenOptions) -> io::Result<(File, FileMode)> {
+    let file = options.open(path)?;
     if choice == DirectChoice::Never || !takes_sectors(&file) {
         return Ok((file, FileMode::Buffered));
     }
-    let direct = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(OFlags::DIRECT.bits().cast_signed())
-        .open(path);
+    let direct = options.custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path);
     // A file system that promised and then refuses is served through its cache.
     Ok(direct.map_or((file, FileMode::Buffered), |direct| (direct, FileMode::Direct)))
 }
@@ -119,6 +127,17 @@ mod tests {
         assert_eq!(needed_bytes, 1 << 60);
         assert!(free_bytes < needed_bytes);
         assert_eq!(file.metadata().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_file_opened_to_read_takes_no_writes() {
+        use std::os::unix::fs::FileExt;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for choice in [DirectChoice::Auto, DirectChoice::Never] {
+            let (file, _) = open_to_read(file.path(), choice).unwrap();
+            assert!(file.write_all_at(&[7; SECTOR_BYTES], 0).is_err());
+        }
+        assert_eq!(file.as_file().metadata().unwrap().len(), 0);
     }
 
     #[test]

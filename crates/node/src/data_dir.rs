@@ -1,22 +1,24 @@
 //! The data directory: one process at a time.
 //!
 //! In: a path. Out: [`DataDir`], which holds an exclusive lock until it is dropped. The lock is the kernel's (flock), so
-//! a killed process leaves none behind; the file's text only names the holder for the error message.
+//! a killed process leaves none behind; the file's text only names the holder for the error message. Whoever only looks
+//! shares the lock with others who look, and writes nothing.
 
 use crate::config::Bytes;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 const LOCK_FILE: &str = "lock";
 const FLASH_FILE: &str = "flash";
 
-/// A data directory that no other process uses.
+/// A data directory that no other process uses, or that others only look at as well.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    _lock: File,
+    /// Nobody who only looks makes the file.
+    _lock: Option<File>,
 }
 
 /// Whether a missing data directory is made or refused.
@@ -87,7 +89,33 @@ impl DataDir {
             return Err(DataDirError::InUse { path: path.to_owned(), holder: holder(&mut lock) });
         }
         write_holder(&mut lock).map_err(system("write the lock file"))?;
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        Ok(Self { path: path.to_owned(), _lock: Some(lock) })
+    }
+
+    /// Takes the directory to look at what is in it; not a byte of it changes.
+    ///
+    /// # Errors
+    /// [`DataDirError::InUse`] names the process that serves from it.
+    pub fn look(path: &Path) -> Result<Self, DataDirError> {
+        let system = |what| move |source| DataDirError::System { path: path.to_owned(), what, source };
+        if !path.join(FLASH_FILE).exists() {
+            return Err(DataDirError::Missing { path: path.to_owned() });
+        }
+        // A copy of a directory may have no lock file; nobody serves from it then.
+        let mut lock = match File::open(path.join(LOCK_FILE)) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Ok(Self { path: path.to_owned(), _lock: None });
+            }
+            Err(error) => return Err(system("open the lock file")(error)),
+        };
+        match flock(&lock, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: Some(lock) }),
+            Err(errno) if errno == rustix::io::Errno::WOULDBLOCK => {
+                Err(DataDirError::InUse { path: path.to_owned(), holder: holder(&mut lock) })
+            }
+            Err(errno) => Err(system("lock the data directory")(errno.into())),
+        }
     }
 
     /// The directory.
@@ -124,7 +152,11 @@ pub fn free_bytes(path: &Path) -> std::io::Result<Bytes> {
     Ok(Bytes(space.f_bavail.saturating_mul(space.f_frsize)))
 }
 
+/// Who has the lock. The file names the last one who wanted it alone; those who only look do not write.
 fn holder(lock: &mut File) -> String {
+    if flock(&*lock, FlockOperation::NonBlockingLockShared).is_ok() {
+        return "a process that looks at it (`headwater device check`)".to_owned();
+    }
     let mut text = String::new();
     let read = lock.take(64).read_to_string(&mut text);
     match (read, text.trim().parse::<u32>()) {
@@ -152,6 +184,26 @@ mod tests {
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
         drop(held);
         DataDir::take(dir.path(), IfMissing::Create).unwrap();
+    }
+
+    #[test]
+    fn looking_is_shared_and_keeps_those_out_who_write() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(DataDir::look(dir.path()), Err(DataDirError::Missing { .. })));
+        std::fs::write(dir.path().join(FLASH_FILE), "").unwrap();
+        let alone = DataDir::look(dir.path()).unwrap();
+        assert!(!dir.path().join(LOCK_FILE).exists(), "looking makes nothing");
+        drop(alone);
+        let held = DataDir::take(dir.path(), IfMissing::Refuse).unwrap();
+        let error = DataDir::look(dir.path()).unwrap_err();
+        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+        drop(held);
+        let first = DataDir::look(dir.path()).unwrap();
+        let second = DataDir::look(dir.path()).unwrap();
+        let error = DataDir::take(dir.path(), IfMissing::Refuse).unwrap_err();
+        assert!(error.to_string().contains("device check"), "{error}");
+        drop((first, second));
+        DataDir::take(dir.path(), IfMissing::Refuse).unwrap();
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use crate::attach::grant_file::GRANTS_FILE;
 use crate::attach::policy::Policy;
 use crate::attach::{AttachFace, AttachFaces};
+use crate::check::{CheckReport, check};
 use crate::config::{Bytes, Config, FRAME_BYTES, capacity_for};
 use crate::data_dir::DataDir;
 use crate::face::{Face, PollCost};
@@ -47,12 +48,7 @@ pub fn open_device(
     progress: &mut dyn FnMut(Recovery),
 ) -> Result<FileDevice, String> {
     let media = open_media(directory, config)?;
-    let device = DeviceConfig {
-        durability: config.durability,
-        frames_max: usize::try_from(config.memory.0 / FRAME_BYTES).unwrap_or(usize::MAX),
-        hash_seed: fastrand::u64(..),
-        ..DeviceConfig::default()
-    };
+    let device = device_config(config);
     let start = Start { now: clock.now(), wall: clock.wall() };
     let who = identity(media.uuid());
     let mut opened = Device::open(media, device, start, &mut |step| {
@@ -63,6 +59,34 @@ pub fn open_device(
     })?;
     opened.set_identity(who);
     Ok(opened)
+}
+
+/// Looks at the flash of a data directory; nothing of it changes.
+///
+/// # Errors
+/// Says why it cannot be read.
+pub fn check_device(
+    directory: &DataDir,
+    config: &Config,
+    clock: Clock,
+    progress: &mut dyn FnMut(Recovery),
+) -> Result<CheckReport, String> {
+    let media = FileMedia::open_to_read(directory.path(), FileOptions::default());
+    let media = media.map_err(|error| error.to_string())?;
+    let start = Start { now: clock.now(), wall: clock.wall() };
+    check(media, &device_config(config), start, &mut |stage, done, total| {
+        progress(Recovery { stage, done, total });
+    })
+    .map_err(|reason| format!("{}: {reason}", directory.path().display()))
+}
+
+fn device_config(config: &Config) -> DeviceConfig {
+    DeviceConfig {
+        durability: config.durability,
+        frames_max: usize::try_from(config.memory.0 / FRAME_BYTES).unwrap_or(usize::MAX),
+        hash_seed: fastrand::u64(..),
+        ..DeviceConfig::default()
+    }
 }
 
 /// Opens the device and its faces for `serve`. Faces listen first: a taken address is told before a long recovery.

@@ -28,6 +28,15 @@ pub trait Engine: Sized {
     /// Why it could not be opened, in words. The medium is dropped, so that its wreck can be booted again.
     fn open(media: SimMedia, config: &DeviceConfig, at: BootTime) -> Result<Self, String>;
 
+    /// Looks at a medium that no device runs on, as an operator would. Nothing by default.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    fn inspect(media: SimMedia, config: &DeviceConfig, at: BootTime) -> Result<(), String> {
+        let _ = (media, config, at);
+        Ok(())
+    }
+
     /// Submits a command. `Ok` means exactly one completion will follow; `Err` means none will.
     ///
     /// # Errors

@@ -48,20 +48,20 @@ impl PageImage {
 
 type Slot = Option<Arc<PageImage>>;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Change {
     Program { page: PageAddress, image: Arc<PageImage> },
     Erase { block: BlockId },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Pending {
     change: Change,
     answered: bool,
 }
 
 /// The pages of one medium.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Flash {
     geometry: Geometry,
     volatile: bool,

@@ -131,6 +131,13 @@ impl SimMedia {
         }
     }
 
+    /// A medium with the same pages, for a look that must leave no trace: of time, of points, of a cut to come.
+    #[must_use]
+    pub fn copied(&self) -> Option<Self> {
+        let flash = self.flash.clone()?;
+        Some(Self::with_flash(self.config, flash, NandRules::unknown(self.config.geometry)))
+    }
+
     /// Sets when the power goes, counted from here.
     pub fn arm(&mut self, cut: Cut) {
         self.cut_point = None;

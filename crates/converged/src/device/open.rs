@@ -6,7 +6,7 @@ use super::{Device, DeviceConfig};
 use crate::limits::BLOCKS_MIN;
 use crate::media::geometry::{BLOCKS_MAX, PAGES_PER_BLOCK};
 use crate::media::{Media, MediaError};
-use crate::recovery::recover;
+use crate::recovery::{Base, recover};
 use crate::utl::Utl;
 use headwater_host::clock::{Nanos, UnixMillis};
 use std::fmt;
@@ -89,6 +89,18 @@ impl<M> fmt::Display for OpenError<M> {
 
 impl<M> std::error::Error for OpenError<M> {}
 
+/// Whether a medium and this much device DRAM make a device, else why not.
+pub(crate) fn usable<M: Media>(media: &M, config: &DeviceConfig) -> Result<(), OpenReason> {
+    let blocks = media.geometry().blocks;
+    if !(BLOCKS_MIN..=BLOCKS_MAX).contains(&blocks) {
+        return Err(OpenReason::Size { blocks, min: BLOCKS_MIN, max: BLOCKS_MAX });
+    }
+    if config.frames_max < FRAMES_MIN {
+        return Err(OpenReason::Memory { frames: config.frames_max, min: FRAMES_MIN });
+    }
+    Ok(())
+}
+
 impl<M: Media> Device<M> {
     /// Opens a medium, used or not, and recovers what is on it. Blocks on the media.
     ///
@@ -100,20 +112,12 @@ impl<M: Media> Device<M> {
         start: Start,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Self, OpenError<M>> {
-        let blocks = media.geometry().blocks;
-        if !(BLOCKS_MIN..=BLOCKS_MAX).contains(&blocks) {
-            return Err(OpenError {
-                media,
-                reason: OpenReason::Size { blocks, min: BLOCKS_MIN, max: BLOCKS_MAX },
-            });
-        }
-        if config.frames_max < FRAMES_MIN {
-            let reason = OpenReason::Memory { frames: config.frames_max, min: FRAMES_MIN };
+        if let Err(reason) = usable(&media, &config) {
             return Err(OpenError { media, reason });
         }
         let mut utl = Utl::new(media, &config);
         let mut now = start.now;
-        let recovered = match recover(&mut utl, &config, &mut now, progress) {
+        let recovered = match recover(&mut utl, &config, Base::Checkpoint, &mut now, progress) {
             Ok(recovered) => recovered,
             Err(error) => {
                 return Err(OpenError { media: utl.media, reason: error.into() });

@@ -34,8 +34,10 @@ use headwater_host::clock::Nanos;
 use headwater_host::file::{DirectChoice, FileMode};
 use headwater_host::uring::{FileRing, Finished, RingKind, UringChoice};
 use layout::Layout;
+use startup::Opened;
 use std::collections::VecDeque;
 use std::fs::File;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use stretches::Stretches;
@@ -121,15 +123,41 @@ impl FileMedia {
     /// The file is not there, in use, damaged, cut off or of another version.
     pub fn open(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
         let opened = startup::open(directory)?;
-        let (file, mode) = headwater_host::file::open(&opened.path, options.direct)
-            .map_err(|source| FileMediaError::System { path: opened.path.clone(), doing: "open", source })?;
+        let file = headwater_host::file::open(&opened.path, options.direct);
+        let rules = NandRules::unknown(opened.layout.geometry);
+        Self::over(opened, file, rules, options)
+    }
+
+    /// Opens the flash file of a data directory to be read: whatever would change a byte of it is refused. Several may
+    /// read one file; nobody may while a node serves from it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_to_read(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
+        let opened = startup::open_to_read(directory)?;
+        let file = headwater_host::file::open_to_read(&opened.path, options.direct);
+        let rules = NandRules::read_only(opened.layout.geometry);
+        Self::over(opened, file, rules, FileOptions { prepare: Prepare::Never, ..options })
+    }
+
+    fn over(
+        opened: Opened,
+        file: io::Result<(File, FileMode)>,
+        rules: NandRules,
+        options: FileOptions,
+    ) -> Result<Self, FileMediaError> {
+        let (file, mode) = file.map_err(|source| FileMediaError::System {
+            path: opened.path.clone(),
+            doing: "open",
+            source,
+        })?;
         let ring = FileRing::open(file, RING_ENTRIES, options.uring)?;
         let geometry = opened.layout.geometry;
         Ok(Self {
             stretches: Stretches::new(opened.layout, opened.table.generations()),
             path: opened.path,
             layout: opened.layout,
-            rules: NandRules::unknown(geometry),
+            rules,
             known: vec![false; geometry.blocks as usize],
             table: opened.table,
             prepare: options.prepare,

@@ -17,6 +17,8 @@ pub enum NandRule {
     OutsideGeometry,
     /// The block was never erased since the medium was opened with it in an unknown state.
     NotErased,
+    /// The medium was opened to be read.
+    ReadOnly,
 }
 
 impl fmt::Display for NandRule {
@@ -26,6 +28,7 @@ impl fmt::Display for NandRule {
             Self::OutOfOrder => "page programmed out of order",
             Self::OutsideGeometry => "address outside the medium",
             Self::NotErased => "block programmed without an erase",
+            Self::ReadOnly => "medium opened to be read",
         })
     }
 }
@@ -33,24 +36,38 @@ impl fmt::Display for NandRule {
 /// The write pointer of a block whose state is not known, until it is erased.
 const UNKNOWN: u8 = u8::MAX;
 
+/// What may be done to a medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Any,
+    Reads,
+}
+
 /// One write pointer a block.
 #[derive(Clone, Debug)]
 pub struct NandRules {
     geometry: Geometry,
     next_page: Vec<u8>,
+    access: Access,
 }
 
 impl NandRules {
     /// All blocks erased.
     #[must_use]
     pub fn erased(geometry: Geometry) -> Self {
-        Self { geometry, next_page: vec![0; geometry.blocks as usize] }
+        Self { geometry, next_page: vec![0; geometry.blocks as usize], access: Access::Any }
     }
 
     /// No block may be programmed before it is erased: the state after opening a medium that was used before.
     #[must_use]
     pub fn unknown(geometry: Geometry) -> Self {
-        Self { geometry, next_page: vec![UNKNOWN; geometry.blocks as usize] }
+        Self { next_page: vec![UNKNOWN; geometry.blocks as usize], ..Self::erased(geometry) }
+    }
+
+    /// No block may be programmed or erased: a medium that is only looked at.
+    #[must_use]
+    pub fn read_only(geometry: Geometry) -> Self {
+        Self { access: Access::Reads, ..Self::unknown(geometry) }
     }
 
     /// Checks a read.
@@ -66,7 +83,7 @@ impl NandRules {
     /// # Errors
     /// The rule that the program breaks; the pointer stays.
     pub fn program(&mut self, page: PageAddress) -> Result<(), NandRule> {
-        self.read(page)?;
+        self.change(page)?;
         let next = &mut self.next_page[page.block.index()];
         if *next == UNKNOWN {
             return Err(NandRule::NotErased);
@@ -84,11 +101,18 @@ impl NandRules {
     /// Checks an erase and resets the write pointer.
     ///
     /// # Errors
-    /// The block lies outside the medium.
+    /// The block lies outside the medium, or the medium is read only.
     pub fn erase(&mut self, block: BlockId) -> Result<(), NandRule> {
-        self.read(PageAddress::new(block, 0))?;
+        self.change(PageAddress::new(block, 0))?;
         self.next_page[block.index()] = 0;
         Ok(())
+    }
+
+    fn change(&self, page: PageAddress) -> Result<(), NandRule> {
+        match self.access {
+            Access::Any => self.read(page),
+            Access::Reads => Err(NandRule::ReadOnly),
+        }
     }
 
     /// Pages programmed in a block since its erase, as far as they were seen here.

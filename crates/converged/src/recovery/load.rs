@@ -1,8 +1,8 @@
 //! Loading: the newest whole checkpoint, and the blocks that recovery found in use.
 
-use super::read_pages;
 use super::scan::Scanned;
 use super::survey::Survey;
+use super::{CheckpointFound, read_pages};
 use crate::blocks::{Block, BlockState, EPOCH_SHIFT};
 use crate::checkpoint::stream::{Decoded, decode, split_part};
 use crate::command::Sequence;
@@ -18,13 +18,24 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The blocks of a checkpoint and what it says.
 type Loaded = (Vec<BlockId>, Decoded);
 
-/// The newest checkpoint that is whole, with its blocks.
+/// What came of reading a checkpoint.
+enum Stream {
+    Whole(Vec<u8>),
+    /// A page is missing that was never programmed in this checkpoint.
+    Unfinished,
+    /// A page cannot be read.
+    Damaged,
+}
+
+/// The newest checkpoint that is whole, with its blocks; and what there is of checkpoints. A broken one does no harm while
+/// an older one is whole: that one is erased only when its successor is durable.
 pub(super) fn newest<M: Media>(
     utl: &mut Utl<M>,
     survey: &Survey,
     now: &mut Nanos,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Option<Loaded>, MediaError> {
+) -> Result<(Option<Loaded>, CheckpointFound), MediaError> {
+    let mut found = CheckpointFound::None;
     let mut checkpoints: BTreeMap<u64, Vec<(u64, BlockId)>> = BTreeMap::new();
     for block in (0..utl.geometry.blocks).map(BlockId) {
         if let Some(spare) = survey.spare(block).filter(|spare| spare.kind == PageKind::Checkpoint) {
@@ -35,12 +46,17 @@ pub(super) fn newest<M: Media>(
     for (id, mut parts) in checkpoints.into_iter().rev() {
         parts.sort_unstable();
         let blocks: Vec<BlockId> = parts.into_iter().map(|(_, block)| block).collect();
-        let stream = read_stream(utl, id, &blocks, now, progress)?;
-        if let Some(decoded) = stream.as_deref().and_then(decode) {
-            return Ok(Some((blocks, decoded)));
+        match read_stream(utl, id, &blocks, now, progress)? {
+            Stream::Whole(stream) => match decode(&stream) {
+                Some(decoded) => return Ok((Some((blocks, decoded)), CheckpointFound::Whole)),
+                None => found = CheckpointFound::Damaged,
+            },
+            Stream::Damaged => found = CheckpointFound::Damaged,
+            Stream::Unfinished if found == CheckpointFound::None => found = CheckpointFound::Unfinished,
+            Stream::Unfinished => {}
         }
     }
-    Ok(None)
+    Ok((None, found))
 }
 
 /// The bytes of a checkpoint, if every one of its pages is there up to the one that says it is the last.
@@ -51,31 +67,31 @@ fn read_stream<M: Media>(
     blocks: &[BlockId],
     now: &mut Nanos,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Option<Vec<u8>>, MediaError> {
+) -> Result<Stream, MediaError> {
     let pages =
         blocks.iter().flat_map(|block| (0..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
     let total = (blocks.len() * PAGES_PER_BLOCK) as u64;
     let mut stream = Vec::with_capacity(blocks.len() * PAGES_PER_BLOCK * PAGE_DATA_BYTES);
-    let (mut next_part, mut ended, mut broken, mut done) = (0, false, false, 0);
+    let (mut next_part, mut ended, mut broken, mut done) = (0, false, None, 0);
     read_pages(&mut utl.media, now, pages, |page, bytes| {
         done += 1;
         progress(Progress { stage: "checkpoint", done, total });
-        if ended || broken {
+        if ended || broken.is_some() {
             return;
         }
-        let spare = bytes.and_then(|bytes| Some((PageSpare::decode(bytes, page.page)?, bytes)));
-        match spare {
-            Some((spare, bytes))
+        match bytes.map(|bytes| (PageSpare::decode(bytes, page.page), bytes)) {
+            Some((Some(spare), bytes))
                 if spare.kind == PageKind::Checkpoint && split_part(spare.context) == (id, next_part) =>
             {
                 stream.extend_from_slice(&bytes[..usize::from(spare.used)]);
                 next_part += 1;
                 ended = spare.continues == next_part;
             }
-            _ => broken = true,
+            Some((None, _)) => broken = Some(Stream::Damaged),
+            _ => broken = Some(Stream::Unfinished),
         }
     })?;
-    Ok(ended.then_some(stream))
+    Ok(if ended { Stream::Whole(stream) } else { broken.unwrap_or(Stream::Unfinished) })
 }
 
 /// Puts every block that is in use into the block table: those of the checkpoint's table that are still what they were,

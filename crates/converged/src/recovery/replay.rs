@@ -3,8 +3,9 @@
 //! In: lines of the scan, and the checkpoint's index. Out: the index as it must be. Invariant: of one key the highest
 //! sequence wins; of copies with one sequence the one in the youngest block; a batch counts only as a whole.
 
+use super::rot::Durable;
 use super::scan::{Line, Scanned};
-use super::{Recovered, load, read_pages, rot};
+use super::{Recovered, load, read_pages, rot, vanished};
 use crate::checkpoint::stream::Decoded;
 use crate::command::Sequence;
 use crate::commit::Commit;
@@ -40,6 +41,9 @@ pub(super) fn replay<M: Media>(
     let cleared = clears(utl, &lines, decoded);
     if let Some(decoded) = decoded {
         load::index(utl, decoded, &cleared);
+        let surely = Durable::new(&lines, &blocks, durable);
+        recovered.vanished = vanished::vanished(utl, decoded, &cleared, &lines, &surely);
+        utl.stats.damaged += recovered.vanished.len() as u64;
     }
     keep_tombstones(utl, &lines);
     let newest = newest_of_each(lines);
@@ -210,7 +214,12 @@ fn read_ahead<M: Media>(utl: &mut Utl<M>, lines: &[Line], now: &mut Nanos) -> Re
     bring_in(utl, pages, now)
 }
 
-fn bring_in<M: Media>(utl: &mut Utl<M>, pages: Vec<PageAddress>, now: &mut Nanos) -> Result<(), MediaError> {
+/// Reads pages into device DRAM.
+pub(crate) fn bring_in<M: Media>(
+    utl: &mut Utl<M>,
+    pages: Vec<PageAddress>,
+    now: &mut Nanos,
+) -> Result<(), MediaError> {
     let dram = &mut utl.dram;
     read_pages(&mut utl.media, now, pages.into_iter(), |page, bytes| {
         if let Some(mut frame) = dram.take_frame() {
@@ -224,7 +233,7 @@ fn bring_in<M: Media>(utl: &mut Utl<M>, pages: Vec<PageAddress>, now: &mut Nanos
 }
 
 /// Asks until every page that is needed is within reach.
-pub(super) fn reach<M: Media, T>(
+pub(crate) fn reach<M: Media, T>(
     utl: &mut Utl<M>,
     now: &mut Nanos,
     ask: impl Fn(&Utl<M>) -> Result<T, Stall>,

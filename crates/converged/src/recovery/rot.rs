@@ -25,7 +25,9 @@ pub(super) fn add_rotten(
     }
     let surely = Durable::new(lines, blocks, durable);
     rotten.retain(|line| {
-        line.flags & (FLAG_TOMBSTONE | FLAG_CLEAR) == 0 && line.sequence <= durable && surely.holds(line)
+        line.flags & (FLAG_TOMBSTONE | FLAG_CLEAR) == 0
+            && line.sequence <= durable
+            && surely.holds(line.order, line.address)
     });
     // A copy that was moved has the same sequence; where one is intact, nothing is lost.
     let mut alone: BTreeSet<Sequence> = rotten.iter().map(|line| line.sequence).collect();
@@ -39,7 +41,7 @@ pub(super) fn add_rotten(
 }
 
 /// How far the log was durable, in places instead of sequences: a moved record is on the medium long after its sequence.
-struct Durable {
+pub(super) struct Durable {
     /// Every page of the blocks before this one.
     blocks_below: u64,
     /// Every page of these blocks up to the one with this record.
@@ -47,7 +49,7 @@ struct Durable {
 }
 
 impl Durable {
-    fn new(lines: &[Line], blocks: &[(BlockId, Block)], durable: Sequence) -> Self {
+    pub(super) fn new(lines: &[Line], blocks: &[(BlockId, Block)], durable: Sequence) -> Self {
         // A record that was new when it was appended proves with its sequence all that was appended before it.
         let opened: BTreeMap<BlockId, Sequence> =
             blocks.iter().map(|(number, block)| (*number, block.open_sequence)).collect();
@@ -63,8 +65,9 @@ impl Durable {
         Self { blocks_below: begun.map(|(_, block)| block.order).max().unwrap_or(0), records }
     }
 
-    fn holds(&self, line: &Line) -> bool {
-        let last = self.records.get(&line.address.block());
-        line.order < self.blocks_below || last.is_some_and(|last| last.page() >= line.address.page())
+    /// Whether what lies at an address in a block of this order was durable.
+    pub(super) fn holds(&self, order: u64, address: RecordAddress) -> bool {
+        let last = self.records.get(&address.block());
+        order < self.blocks_below || last.is_some_and(|last| last.page() >= address.page())
     }
 }

@@ -76,6 +76,12 @@ impl Survey {
         self.first_pages.get(block.index())?.spare()
     }
 
+    /// Blocks that hold something of which no page can be read.
+    pub(super) fn unknown_blocks(&self) -> u32 {
+        let unknown = self.first_pages.iter().filter(|first| **first == FirstPage::Unknown);
+        u32::try_from(unknown.count()).unwrap_or(u32::MAX)
+    }
+
     /// Whether a block begins with the rest of a chained record, or may do so.
     pub(super) fn goes_on(&self, block: BlockId) -> bool {
         match self.first_pages.get(block.index()) {

@@ -1,11 +1,11 @@
 //! `headwater device`: the data directory of a stopped node, looked at.
 //!
-//! In: a directory. Out: a table or JSON; exit code 1 when a key's record is damaged.
+//! In: a directory. Out: a table or JSON; exit code 1 when something is wrong with it.
 
 use super::failure::{Failure, answer_json, answer_line};
 use super::progress::Progress;
 use crate::config::{Config, Overrides};
-use crate::data_dir::{DataDir, IfMissing};
+use crate::data_dir::DataDir;
 use clap::{Args, Subcommand};
 use headwater_host::clock::Clock;
 use std::path::PathBuf;
@@ -19,10 +19,11 @@ pub struct DeviceArgs {
 
 #[derive(Debug, Subcommand)]
 enum DeviceOp {
-    /// Read every record and compare its checksum
+    /// Read every record, the index and the checkpoint
     #[command(after_help = "\
-The device is opened as a node would open it: unfinished batches of a crash are cleaned up. No record that counts is
-changed. Exit code 1 when a key's record cannot be read back.
+Nothing is changed: the flash is opened to be read. Every record that the index names is read, its checksum computed and
+its key hashed; then the index is built again from the whole log and held against the one that the checkpoint gives. Keys
+are named by their hashes and places. Exit code 1 when a record, the checkpoint or the index is not what it should be.
 
 Example:
   headwater device check ./data")]
@@ -43,23 +44,19 @@ Example:
 pub fn run(args: DeviceArgs) -> Result<(), Failure> {
     let DeviceOp::Check { data, json } = args.op;
     let config = Config::assemble(None, Overrides { data: Some(data), ..Overrides::default() })?;
-    let directory = DataDir::take(&config.data, IfMissing::Refuse)?;
-    let clock = Clock::start();
+    let directory = DataDir::look(&config.data)?;
     let mut progress = Progress::start("opening");
-    let opened = crate::device_file::open_device(&directory, &config, clock, &mut |recovery| {
-        progress.phase(recovery.stage);
-        progress.total(Some(recovery.total));
-        progress.set(recovery.done, 0);
-    });
-    let mut device = opened.map_err(Failure::failed)?;
-    progress.phase("checking");
-    progress.total(Some(device.stats().keys.iter().sum()));
-    let report = crate::check::check(&mut device, &clock, &mut |keys, bytes| progress.set(keys, bytes))?;
+    let report = crate::device_file::check_device(&directory, &config, Clock::start(), &mut |step| {
+        progress.phase(step.stage);
+        progress.total(Some(step.total));
+        progress.set(step.done, 0);
+    })
+    .map_err(Failure::failed)?;
     drop(progress);
     if json {
         answer_json(&report)?;
     } else {
         answer_line(&report.to_string())?;
     }
-    if report.is_whole() { Ok(()) } else { Err(Failure::answered()) }
+    if report.is_whole { Ok(()) } else { Err(Failure::answered()) }
 }

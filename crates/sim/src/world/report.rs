@@ -38,6 +38,9 @@ pub enum Cause {
     /// The device could not be opened though the power was on.
     #[error("recovery failed with the power on: {0}")]
     Open(String),
+    /// A look at the medium, with no device on it, found something wrong.
+    #[error("the medium is not in order before recovery: {0}")]
+    Inspection(String),
     /// A legal command was refused for good.
     #[error("a legal command was refused: {0}")]
     Refused(SubmitError),

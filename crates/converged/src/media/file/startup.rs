@@ -91,10 +91,7 @@ pub(super) fn open(directory: &Path) -> Result<Opened, FileMediaError> {
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(system(&path, "open"))?;
     lock(&path, &file)?;
     let layout = superblock(&path, &file)?;
-    let mut table = EraseTable::load(&layout, &file).map_err(|fault| match fault {
-        TableFault::Damaged(number) => FileMediaError::TableDamaged { path: path.clone(), number },
-        TableFault::Io(source) => system(&path, "read the erase table of")(source),
-    })?;
+    let mut table = table(&path, &file, &layout)?;
     let (last, copy) = last_session(&path, &file, &layout)?;
     let session = table.session_after().max(last + 1);
     let begin = || -> io::Result<()> {
@@ -106,10 +103,32 @@ pub(super) fn open(directory: &Path) -> Result<Opened, FileMediaError> {
     Ok(Opened { path, lock: file, layout, table })
 }
 
+/// Opens the file to be read, and checks it. No session begins, and nothing is written; others may read it too.
+pub(super) fn open_to_read(directory: &Path) -> Result<Opened, FileMediaError> {
+    let path = directory.join(FLASH_FILE_NAME);
+    let file = File::open(&path).map_err(system(&path, "open"))?;
+    file.try_lock_shared().map_err(|error| lock_error(&path, error))?;
+    let layout = superblock(&path, &file)?;
+    let table = table(&path, &file, &layout)?;
+    last_session(&path, &file, &layout)?;
+    Ok(Opened { path, lock: file, layout, table })
+}
+
 fn lock(path: &Path, file: &File) -> Result<(), FileMediaError> {
-    file.try_lock().map_err(|error| match error {
+    file.try_lock().map_err(|error| lock_error(path, error))
+}
+
+fn lock_error(path: &Path, error: TryLockError) -> FileMediaError {
+    match error {
         TryLockError::WouldBlock => FileMediaError::InUse { path: path.to_owned() },
         TryLockError::Error(source) => system(path, "lock")(source),
+    }
+}
+
+fn table(path: &Path, file: &File, layout: &Layout) -> Result<EraseTable, FileMediaError> {
+    EraseTable::load(layout, file).map_err(|fault| match fault {
+        TableFault::Damaged(number) => FileMediaError::TableDamaged { path: path.to_owned(), number },
+        TableFault::Io(source) => system(path, "read the erase table of")(source),
     })
 }
 
