@@ -12,6 +12,7 @@ pub mod clock;
 pub mod copy;
 pub mod file;
 pub mod foreign;
+pub mod owner_lock;
 pub mod region;
 pub mod reservation;
 pub mod ring_memory;

@@ -201,10 +201,9 @@ impl Reservation {
         if pages != run.pages {
             return Err(DecommitError::NotCommitted { run });
         }
-        if !self.available.holds(run) {
+        if !self.available.take(run) {
             return Err(DecommitError::Claimed { run });
         }
-        self.available.remove(run);
         match self.range.empty(run, backing) {
             Ok(()) => {
                 self.committed.remove(&run.first);
@@ -234,10 +233,9 @@ impl Reservation {
     /// A page of it is out of reach, not committed, or claimed.
     #[inline]
     pub fn claim(&mut self, run: PageRun) -> Result<Span, ClaimError> {
-        if !self.available.holds(run) {
+        if !self.available.take(run) {
             return Err(self.cannot_claim(run));
         }
-        self.available.remove(run);
         self.claimed_pages += run.pages;
         self.table.note(run);
         // SAFETY: every page of the run was available: committed, so its bytes are mapped writable and were zeroed by the
@@ -253,8 +251,11 @@ impl Reservation {
     #[inline]
     pub fn release(&mut self, span: Span) -> PageRun {
         let run = span.run();
-        let ours = self.available.lacks(run) && self.table.place(run.first) == span.start();
-        assert!(ours, "a span goes back to the reservation it came from");
+        // No two mappings share an address, so only a span of ours starts where its first page does.
+        assert!(
+            self.table.place(run.first) == span.start(),
+            "a span goes back to the reservation it came from"
+        );
         self.table.forget(run);
         self.available.insert(run);
         self.claimed_pages -= run.pages;

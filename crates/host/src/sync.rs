@@ -7,10 +7,30 @@
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(loom))]
 pub use std::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(not(loom))]
+pub use std::thread;
 
+#[cfg(loom)]
+pub(crate) use loom::cell::UnsafeCell;
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(loom)]
 pub use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(loom)]
 pub use loom::{model::Builder as ModelBuilder, thread};
+
+/// The standard library's cell under the interface of loom's, which sees when two look into it at a time.
+#[cfg(not(loom))]
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(std::cell::UnsafeCell::new(value))
+    }
+
+    #[inline]
+    pub(crate) fn with_mut<R>(&self, look: impl FnOnce(*mut T) -> R) -> R {
+        look(self.0.get())
+    }
+}

@@ -26,62 +26,65 @@ impl PageSet {
         run.pages > 0 && run.first < self.pages && run.pages <= self.pages - run.first
     }
 
-    /// Whether every page of the run is in the set.
+    /// Takes every page of the run out of the set if all of them are in it. `false` if not, and nothing has changed.
     #[inline]
-    pub(super) fn holds(&self, run: PageRun) -> bool {
-        self.reaches(run) && Parts::of(run).all(|(word, mask)| self.words[word] & mask == mask)
-    }
-
-    /// Whether no page of the run is in the set. The run is within reach.
-    #[inline]
-    pub(super) fn lacks(&self, run: PageRun) -> bool {
-        self.reaches(run) && Parts::of(run).all(|(word, mask)| self.words[word] & mask == 0)
+    pub(super) fn take(&mut self, run: PageRun) -> bool {
+        let parts = Parts::of(run);
+        match self.words(run) {
+            Some([only]) if *only & parts.only == parts.only => *only &= !parts.only,
+            Some([head, middle @ .., tail]) => {
+                // No early end: the middle is as fast to read whole, and it is nearly always there.
+                let whole = middle.iter().fold(u64::MAX, |all, word| all & word) == u64::MAX;
+                if !whole || *head & parts.head != parts.head || *tail & parts.tail != parts.tail {
+                    return false;
+                }
+                *head &= !parts.head;
+                middle.fill(0);
+                *tail &= !parts.tail;
+            }
+            _ => return false,
+        }
+        true
     }
 
     /// Puts every page of a run within reach into the set.
     #[inline]
     pub(super) fn insert(&mut self, run: PageRun) {
-        if self.reaches(run) {
-            Parts::of(run).for_each(|(word, mask)| self.words[word] |= mask);
+        let parts = Parts::of(run);
+        match self.words(run) {
+            Some([only]) => *only |= parts.only,
+            Some([head, middle @ .., tail]) => {
+                *head |= parts.head;
+                middle.fill(u64::MAX);
+                *tail |= parts.tail;
+            }
+            _ => {}
         }
     }
 
-    /// Takes every page of a run within reach out of the set.
+    /// The words that a run within reach touches.
     #[inline]
-    pub(super) fn remove(&mut self, run: PageRun) {
-        if self.reaches(run) {
-            Parts::of(run).for_each(|(word, mask)| self.words[word] &= !mask);
+    fn words(&mut self, run: PageRun) -> Option<&mut [u64]> {
+        if !self.reaches(run) {
+            return None;
         }
+        self.words.get_mut((run.first / WORD_PAGES) as usize..=((run.end() - 1) / WORD_PAGES) as usize)
     }
 }
 
-/// The words that a run touches, each with the bits of the run in it.
+/// The bits of a run in the first word that it touches, in the last, and in the one that is both.
 struct Parts {
-    at: u32,
-    end: u32,
+    head: u64,
+    tail: u64,
+    only: u64,
 }
 
 impl Parts {
     #[inline]
     fn of(run: PageRun) -> Self {
-        Self { at: run.first, end: run.end() }
-    }
-}
-
-impl Iterator for Parts {
-    type Item = (usize, u64);
-
-    #[inline]
-    fn next(&mut self) -> Option<(usize, u64)> {
-        if self.at >= self.end {
-            return None;
-        }
-        let bit = self.at % WORD_PAGES;
-        let count = (self.end - self.at).min(WORD_PAGES - bit);
-        let word = (self.at / WORD_PAGES) as usize;
-        self.at += count;
-        // `count` is 1 to 64, so neither shift is by 64.
-        Some((word, (u64::MAX >> (WORD_PAGES - count)) << bit))
+        let head = u64::MAX << (run.first % WORD_PAGES);
+        let tail = u64::MAX >> (WORD_PAGES - 1 - run.end().wrapping_sub(1) % WORD_PAGES);
+        Self { head, tail, only: head & tail }
     }
 }
 
@@ -89,32 +92,55 @@ impl Iterator for Parts {
 mod tests {
     use super::*;
 
+    const PAGES: u32 = 200;
+
+    fn set(runs: &[(u32, u32)]) -> PageSet {
+        let mut set = PageSet::empty(PAGES);
+        runs.iter().for_each(|&(first, pages)| set.insert(PageRun { first, pages }));
+        set
+    }
+
     #[test]
-    fn runs_at_every_place_of_a_word_are_held_exactly() {
-        const PAGES: u32 = 200;
+    fn runs_at_every_place_of_a_word_are_taken_exactly() {
         for first in 0..PAGES {
             for pages in 1..=PAGES - first {
                 let run = PageRun { first, pages };
-                let mut set = PageSet::empty(PAGES);
-                set.insert(run);
-                let held = |page| set.holds(PageRun { first: page, pages: 1 });
-                assert!((0..PAGES).all(|page| held(page) == (page >= first && page < first + pages)));
-                assert!(set.holds(run) && !set.lacks(run));
-                set.remove(run);
-                assert!(set.lacks(PageRun { first: 0, pages: PAGES }));
+                let mut beside = set(&[(0, PAGES)]);
+                assert!(beside.take(run) && !beside.take(run));
+                let mut only = set(&[(first, pages)]);
+                for page in 0..PAGES {
+                    let inside = page >= first && page < run.end();
+                    let single = PageRun { first: page, pages: 1 };
+                    assert_eq!((beside.take(single), only.take(single)), (!inside, inside));
+                }
             }
         }
     }
 
     #[test]
-    fn runs_out_of_reach_are_never_held_and_change_nothing() {
-        let mut set = PageSet::empty(100);
-        set.insert(PageRun { first: 0, pages: 100 });
-        for (first, pages) in [(0, 0), (100, 1), (99, 2), (u32::MAX, 1), (1, u32::MAX), (0, 101)] {
-            let run = PageRun { first, pages };
-            assert!(!set.holds(run) && !set.lacks(run), "{run:?}");
-            set.remove(run);
+    fn a_run_that_lacks_a_page_is_not_taken_and_nothing_changes() {
+        for lacking in 0..PAGES {
+            let (before, behind) = ((0, lacking), (lacking + 1, PAGES - lacking - 1));
+            let mut set = set(&[before, behind]);
+            for first in 0..=lacking {
+                assert!(!set.take(PageRun { first, pages: PAGES - first }));
+                assert!(!set.take(PageRun { first, pages: lacking + 1 - first }));
+            }
+            let mut back = |(first, pages)| pages == 0 || set.take(PageRun { first, pages });
+            assert!(back(before) && back(behind));
         }
-        assert!(set.holds(PageRun { first: 0, pages: 100 }));
+    }
+
+    #[test]
+    fn runs_out_of_reach_are_never_taken_and_change_nothing() {
+        let mut set = set(&[(0, PAGES)]);
+        for (first, pages) in
+            [(0, 0), (PAGES, 1), (PAGES - 1, 2), (u32::MAX, 1), (1, u32::MAX), (0, PAGES + 1)]
+        {
+            let run = PageRun { first, pages };
+            assert!(!set.take(run), "{run:?}");
+            set.insert(run);
+        }
+        assert!(set.take(PageRun { first: 0, pages: PAGES }) && !set.take(PageRun { first: 0, pages: 1 }));
     }
 }
