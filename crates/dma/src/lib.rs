@@ -6,3 +6,4 @@
 
 pub mod frame;
 pub mod iova;
+pub mod pool;

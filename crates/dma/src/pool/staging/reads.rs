@@ -1,0 +1,138 @@
+//! The blocks of reads: slots that the device fills, and what was staged meanwhile.
+//!
+//! In: ranges, writes that leave the overlay while a read is with the device. Out: the device's bytes with newer ones
+//! over them. Invariant: a read sees every byte that was staged when it began, whatever completes before it ends.
+
+use super::config::Shape;
+use super::memory::StagingMemory;
+use super::writes::narrow;
+use super::{DeviceRange, Place, ReadId, StageError};
+use std::ops::Range;
+
+/// Bytes that left the overlay while the read was with the device, the newest of each.
+#[derive(Clone, Debug, Default)]
+struct Patch {
+    bytes: Vec<u8>,
+    /// For each unit of the read, whether `bytes` has it.
+    units: Vec<bool>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Slot {
+    busy: bool,
+    generation: u32,
+    offset: u64,
+    length: usize,
+    patch: Patch,
+}
+
+impl Slot {
+    fn range(&self) -> Range<u64> {
+        // Checked when the read began.
+        self.offset..self.offset + u64::try_from(self.length).unwrap_or(0)
+    }
+}
+
+/// Every read that the device has.
+#[derive(Debug)]
+pub(super) struct Reads<M> {
+    memories: Vec<M>,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    shape: Shape,
+}
+
+impl<M: StagingMemory> Reads<M> {
+    pub(super) fn new(memories: Vec<M>, shape: Shape) -> Self {
+        let count = memories.len() * shape.slots_per_block;
+        Self { memories, slots: vec![Slot::default(); count], free: (0..count).rev().collect(), shape }
+    }
+
+    /// Takes a slot for a read that was checked.
+    pub(super) fn begin(
+        &mut self,
+        offset: u64,
+        length: usize,
+    ) -> Result<(ReadId, DeviceRange, Place), StageError> {
+        let full = StageError::ReadsFull { in_flight: narrow(self.in_flight()) };
+        let index = self.free.pop().ok_or(full)?;
+        let slot = &mut self.slots[index];
+        slot.busy = true;
+        slot.offset = offset;
+        slot.length = length;
+        let id = ReadId { index: narrow(index), generation: slot.generation };
+        Ok((id, DeviceRange { offset, bytes: length }, self.shape.place(index)))
+    }
+
+    /// A write leaves the overlay because the device has it: reads under way keep what they should see of it, also where a
+    /// newer write hides it, for that one may fail. Writes that overlap leave in their order, so the newest stays.
+    pub(super) fn keep(&mut self, range: &Range<u64>, memory: &M, at: usize) {
+        if self.free.len() == self.slots.len() {
+            return;
+        }
+        let (unit, slot_bytes) = (self.unit(), self.shape.slot_bytes);
+        for slot in self.slots.iter_mut().filter(|slot| slot.busy) {
+            let read = slot.range();
+            let part = range.start.max(read.start)..range.end.min(read.end);
+            if part.start < part.end {
+                let within = |base: u64, point: u64| usize::try_from(point - base).unwrap_or(0);
+                let to = within(read.start, part.start)..within(read.start, part.end);
+                let patch = &mut slot.patch;
+                patch.bytes.resize(slot_bytes, 0);
+                patch.units.resize(slot_bytes / unit, false);
+                memory.copy_to(at + within(range.start, part.start), &mut patch.bytes[to.clone()]);
+                patch.units[to.start / unit..to.end / unit].fill(true);
+            }
+        }
+    }
+
+    /// Where a read's bytes come from and go, if the device has such a read and `into` is as long as it.
+    pub(super) fn range(&self, id: ReadId) -> Option<Range<u64>> {
+        let slot = self.slots.get(usize::try_from(id.index).ok()?)?;
+        (slot.busy && slot.generation == id.generation).then(|| slot.range())
+    }
+
+    /// Copies what the device brought, and what left the overlay meanwhile. The read is one that [`Self::range`] knows
+    /// and `into` is as long as it.
+    pub(super) fn copy(&self, id: ReadId, into: &mut [u8]) {
+        let Some(index) = usize::try_from(id.index).ok() else { return };
+        let slot = &self.slots[index];
+        let place = self.shape.place(index);
+        self.memories[place.block].copy_to(place.at, into);
+        let unit = self.unit();
+        for (number, _) in slot.patch.units.iter().enumerate().filter(|(_, kept)| **kept) {
+            let bytes = number * unit..(number + 1) * unit;
+            into[bytes.clone()].copy_from_slice(&slot.patch.bytes[bytes]);
+        }
+    }
+
+    /// Gives the slot of a read back.
+    pub(super) fn end(&mut self, id: ReadId) {
+        let Some(index) = usize::try_from(id.index).ok() else { return };
+        let slot = &mut self.slots[index];
+        slot.busy = false;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.patch.units.fill(false);
+        self.free.push(index);
+    }
+
+    /// Reads that the device has.
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// The memory of a block, to be filled by a device that copies.
+    pub(super) fn memory_mut(&mut self, block: usize) -> Option<&mut M> {
+        self.memories.get_mut(block)
+    }
+
+    /// The memory of a block.
+    pub(super) fn memory(&self, block: usize) -> Option<&M> {
+        self.memories.get(block)
+    }
+
+    fn unit(&self) -> usize {
+        // It divides a slot, whose length fits.
+        usize::try_from(self.shape.unit_bytes).unwrap_or(1)
+    }
+}

@@ -1,0 +1,265 @@
+//! Examples of the static tier, one promise each.
+
+use super::*;
+use headwater_host::foreign::Foreign;
+use headwater_host::region::Region;
+
+const NOW: Nanos = Nanos(1_000);
+const UNHURRIED: BatchLimits = BatchLimits { slots: 1_000, bytes: 1 << 30, age: Nanos::from_millis(1) };
+/// Two blocks of four slots for writes, one for reads.
+const SMALL: StagingConfig = StagingConfig {
+    write_blocks: 2,
+    read_blocks: 1,
+    block_bytes: 4 * 4_096,
+    slot_bytes: 4_096,
+    unit_bytes: 1,
+    batch: UNHURRIED,
+};
+
+#[derive(Debug, PartialEq, Eq)]
+struct Broken(&'static str);
+
+type Result3 = Result<Staging<Foreign>, StagingConfigError>;
+
+fn open(config: &StagingConfig) -> Result3 {
+    Staging::open(config, |bytes| Ok(Foreign::anonymous(bytes).unwrap()))
+}
+
+fn small() -> Staging<Foreign> {
+    open(&SMALL).unwrap()
+}
+
+fn drained(staging: &mut Staging<Foreign>, now: Nanos) -> Vec<DrainWrite> {
+    let mut writes = Vec::new();
+    staging.drain(now, &mut writes);
+    writes
+}
+
+fn content(staging: &Staging<Foreign>, write: &DrainWrite) -> Vec<u8> {
+    let mut bytes = vec![0; write.range.bytes];
+    staging.write_memory(write.place.block).unwrap().copy_to(write.place.at, &mut bytes);
+    bytes
+}
+
+fn ok(staging: &mut Staging<Foreign>, slot: SlotId) -> u64 {
+    staging.complete::<Broken>(slot, Ok(())).unwrap().tag
+}
+
+#[test]
+fn a_batch_closes_by_count_by_bytes_and_by_age() {
+    let batch = BatchLimits { slots: 3, bytes: 100, age: Nanos(50) };
+    let mut staging = open(&StagingConfig { batch, ..SMALL }).unwrap();
+    for place in 0..2 {
+        staging.stage(NOW, place * 10, &[1], place).unwrap();
+    }
+    assert_eq!(drained(&mut staging, NOW).len(), 0, "two of three");
+    staging.stage(NOW, 20, &[1], 2).unwrap();
+    assert_eq!(drained(&mut staging, NOW).len(), 3, "the count is reached");
+    staging.stage(NOW, 1_000, &[7; 100], 3).unwrap();
+    assert_eq!(drained(&mut staging, NOW).len(), 1, "the bytes are reached");
+    staging.stage(NOW, 2_000, &[9], 4).unwrap();
+    assert_eq!(staging.deadline(), Some(Nanos(1_050)));
+    assert_eq!(drained(&mut staging, Nanos(1_049)).len(), 0);
+    let writes = drained(&mut staging, Nanos(1_050));
+    assert_eq!(writes[0].range, DeviceRange { offset: 2_000, bytes: 1 });
+    assert_eq!(content(&staging, &writes[0]), [9]);
+    assert_eq!(staging.deadline(), None);
+    let counted = staging.statistics();
+    assert_eq!((counted.closed_full, counted.closed_by_age, counted.closed_by_flush), (2, 1, 0));
+}
+
+#[test]
+fn a_flush_closes_at_once_and_settles_with_what_was_staged_before_it() {
+    let mut staging = small();
+    staging.stage(NOW, 0, b"before", 1).unwrap();
+    let barrier = staging.flush();
+    let later = staging.stage(NOW, 100, b"after", 2).unwrap();
+    let writes = drained(&mut staging, NOW);
+    assert_eq!(writes.len(), 1, "what came after the flush is not hurried");
+    assert!(!staging.is_settled(barrier));
+    ok(&mut staging, writes[0].slot);
+    assert!(staging.is_settled(barrier));
+    assert_ne!(writes[0].slot, later);
+    let empty = staging.flush();
+    drained(&mut staging, NOW);
+    assert!(!staging.is_settled(empty));
+}
+
+#[test]
+fn all_blocks_full_says_how_many_completions_to_wait_for() {
+    let mut staging = small();
+    for place in 0..8 {
+        staging.stage(NOW, place * 4_096, &[1; 4_096], place).unwrap();
+    }
+    let full = staging.stage(NOW, 1 << 20, &[1], 8).unwrap_err();
+    assert_eq!(full, StageError::Full { completions: 4, undrained: 8 });
+    assert!(full.to_string().contains("retry after 4 completions"), "{full}");
+    // The refusal closed the batch, so that whoever waits for room makes it.
+    let writes = drained(&mut staging, NOW);
+    assert_eq!(writes.len(), 8);
+    for write in &writes[4..7] {
+        ok(&mut staging, write.slot);
+    }
+    let full = staging.stage(NOW, 1 << 20, &[1], 8).unwrap_err();
+    assert_eq!(full, StageError::Full { completions: 1, undrained: 0 });
+    ok(&mut staging, writes[7].slot);
+    staging.stage(NOW, 1 << 20, &[1], 8).unwrap();
+    assert_eq!(staging.statistics().refused, 2);
+}
+
+#[test]
+fn a_full_block_swaps_with_the_empty_one_while_it_drains() {
+    let mut staging = small();
+    for place in 0..4 {
+        staging.stage(NOW, place * 4_096, &[1], place).unwrap();
+    }
+    staging.stage(NOW, 4 * 4_096, &[1], 4).unwrap();
+    staging.flush();
+    let writes = drained(&mut staging, NOW);
+    assert_eq!(writes.iter().map(|write| write.place.block).collect::<Vec<_>>(), [0, 0, 0, 0, 1]);
+    assert!(writes.iter().all(|write| write.place.at.is_multiple_of(4_096)), "each slot is one PRP entry");
+}
+
+#[test]
+fn a_failed_write_completes_its_own_slot_and_no_other() {
+    let mut staging = small();
+    for tag in 0..3 {
+        staging.stage(NOW, tag * 8_192, &[1; 512], tag).unwrap();
+    }
+    staging.flush();
+    let writes = drained(&mut staging, NOW);
+    let broken = staging.complete(writes[1].slot, Err(Broken("media"))).unwrap();
+    assert_eq!(broken, Completed { tag: 1, result: Err(Broken("media")) });
+    assert_eq!(staging.statistics().staged, 2);
+    assert_eq!(ok(&mut staging, writes[2].slot), 2);
+    assert_eq!(ok(&mut staging, writes[0].slot), 0);
+    assert_eq!(staging.statistics().failed, 1);
+}
+
+#[test]
+fn an_answer_that_belongs_to_nothing_is_refused() {
+    let mut staging = small();
+    let slot = staging.stage(NOW, 0, b"x", 0).unwrap();
+    assert_eq!(staging.complete::<Broken>(slot, Ok(())), Err(NotWithDevice), "it was not drained");
+    staging.flush();
+    drained(&mut staging, NOW);
+    ok(&mut staging, slot);
+    assert_eq!(staging.complete::<Broken>(slot, Ok(())), Err(NotWithDevice), "it was answered before");
+    let mut bytes = [0; 8];
+    let ReadStart::Device { read, .. } = staging.read(0, &mut bytes).unwrap() else {
+        panic!("nothing is staged")
+    };
+    let short = staging.finish_read::<Broken>(read, Ok(()), &mut bytes[..7]);
+    assert_eq!(short, Err(ReadError::Length { bytes: 8, given_bytes: 7 }));
+    staging.finish_read::<Broken>(read, Ok(()), &mut bytes).unwrap();
+    let again = staging.finish_read::<Broken>(read, Ok(()), &mut bytes);
+    assert_eq!(again, Err(ReadError::NotWithDevice(NotWithDevice)));
+}
+
+#[test]
+fn a_write_waits_for_the_older_one_that_it_overlaps() {
+    let mut staging = small();
+    staging.stage(NOW, 0, &[1; 100], 1).unwrap();
+    staging.stage(NOW, 50, &[2; 100], 2).unwrap();
+    staging.stage(NOW, 500, &[3; 100], 3).unwrap();
+    staging.flush();
+    let first = drained(&mut staging, NOW);
+    assert_eq!(first.iter().map(|write| write.range.offset).collect::<Vec<_>>(), [0, 500]);
+    assert_eq!(drained(&mut staging, NOW).len(), 0);
+    // Also when the older one fails.
+    staging.complete(first[0].slot, Err(Broken("media"))).unwrap();
+    let second = drained(&mut staging, NOW);
+    assert_eq!(second.iter().map(|write| write.range.offset).collect::<Vec<_>>(), [50]);
+}
+
+#[test]
+fn staged_bytes_are_read_without_the_device_and_partial_overlap_over_it() {
+    let mut staging = small();
+    staging.stage(NOW, 10, b"old old old", 0).unwrap();
+    staging.stage(NOW, 14, b"new", 1).unwrap();
+    let mut bytes = [0; 11];
+    assert_eq!(staging.read(10, &mut bytes).unwrap(), ReadStart::Staged);
+    assert_eq!(&bytes, b"old new old");
+    let mut bytes = [0; 16];
+    let ReadStart::Device { read, place, range } = staging.read(8, &mut bytes).unwrap() else {
+        panic!("not all of it is staged")
+    };
+    assert_eq!(range, DeviceRange { offset: 8, bytes: 16 });
+    staging.read_memory_mut(place.block).unwrap().copy_from(place.at, &[b'.'; 16]);
+    staging.finish_read::<Broken>(read, Ok(()), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"..old new old...");
+    assert_eq!(staging.overlay(21, &mut bytes[..4]), 0);
+}
+
+#[test]
+fn a_read_sees_what_was_staged_when_it_began_though_it_completes_before_the_read() {
+    let mut staging = small();
+    staging.stage(NOW, 0, b"first", 0).unwrap();
+    staging.stage(NOW, 0, b"second", 1).unwrap();
+    staging.flush();
+    let mut bytes = [0; 8];
+    let ReadStart::Device { read, place, .. } = staging.read(0, &mut bytes).unwrap() else {
+        panic!("partly staged")
+    };
+    // The device reads before it writes.
+    staging.read_memory_mut(place.block).unwrap().copy_from(place.at, &[b'.'; 8]);
+    let first = drained(&mut staging, NOW);
+    ok(&mut staging, first[0].slot);
+    let second = drained(&mut staging, NOW);
+    // The newer write fails, so that the older one is what the device has.
+    staging.complete(second[0].slot, Err(Broken("media"))).unwrap();
+    staging.finish_read::<Broken>(read, Ok(()), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"first...");
+}
+
+#[test]
+fn all_read_slots_taken_is_back_pressure_and_a_failed_read_gives_its_slot_back() {
+    let mut staging = small();
+    let mut bytes = [0; 512];
+    let reads: Vec<_> = (0..4).map(|place| staging.read(place * 512, &mut bytes).unwrap()).collect();
+    assert_eq!(staging.read(9_000, &mut bytes), Err(StageError::ReadsFull { in_flight: 4 }));
+    let ReadStart::Device { read, .. } = reads[2] else { panic!("nothing is staged") };
+    let failed = staging.finish_read(read, Err(Broken("media")), &mut bytes);
+    assert_eq!(failed, Err(ReadError::Device(Broken("media"))));
+    assert!(staging.read(9_000, &mut bytes).is_ok());
+}
+
+#[test]
+fn requests_that_cannot_be_are_told_what_to_change() {
+    let mut staging = open(&StagingConfig { unit_bytes: 512, ..SMALL }).unwrap();
+    let mut refused = |offset, bytes: usize| staging.stage(NOW, offset, &vec![0; bytes], 0).unwrap_err();
+    assert_eq!(refused(0, 0), StageError::Empty { offset: 0 });
+    assert_eq!(refused(0, 4_608), StageError::TooLong { bytes: 4_608, slot_bytes: 4_096 });
+    assert_eq!(refused(7, 512), StageError::Misaligned { offset: 7, bytes: 512, unit_bytes: 512 });
+    assert_eq!(refused(512, 7), StageError::Misaligned { offset: 512, bytes: 7, unit_bytes: 512 });
+    let last = u64::MAX - 511;
+    assert_eq!(refused(last, 512), StageError::Overflow { offset: last, bytes: 512 });
+    assert_eq!(staging.statistics().writes, 0);
+}
+
+#[test]
+fn shapes_that_cannot_be_are_told_what_to_change() {
+    let refused = |config| open(&config).unwrap_err();
+    assert_eq!(refused(StagingConfig { write_blocks: 0, ..SMALL }), StagingConfigError::NoBlocks);
+    assert_eq!(refused(StagingConfig { read_blocks: 0, ..SMALL }), StagingConfigError::NoBlocks);
+    assert_eq!(
+        refused(StagingConfig { slot_bytes: 512, ..SMALL }),
+        StagingConfigError::Slot { slot_bytes: 512 }
+    );
+    assert!(matches!(refused(StagingConfig { unit_bytes: 3, ..SMALL }), StagingConfigError::Unit { .. }));
+    assert!(matches!(refused(StagingConfig { block_bytes: 1, ..SMALL }), StagingConfigError::Block { .. }));
+    assert!(matches!(
+        refused(StagingConfig { block_bytes: usize::MAX, ..SMALL }),
+        StagingConfigError::Block { .. }
+    ));
+    let short = Staging::open(&SMALL, |_| Ok::<_, StagingConfigError>(Region::zeroed(4_096).unwrap()));
+    assert_eq!(short.map(|_| ()), Err(StagingConfigError::Memory { got_bytes: 4_096, block_bytes: 16_384 }));
+}
+
+#[test]
+fn the_papers_counts_are_a_preset() {
+    let paper = StagingConfig::paper();
+    assert_eq!((paper.read_blocks, paper.write_blocks, paper.block_bytes), (1, 2, 32 << 20));
+    assert_eq!(paper.slot_bytes, 4_096);
+    assert_eq!(open(&paper).unwrap().statistics().pinned_bytes, 96 << 20);
+}
