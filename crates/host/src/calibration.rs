@@ -5,10 +5,12 @@
 //! written costs a measurement of a few milliseconds and nothing else.
 
 mod measure;
+pub mod memory;
 
 use crate::clock::{Clock, Nanos};
 use crate::topology::Topology;
-use serde::{Deserialize, Serialize};
+use memory::MemoryCost;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
@@ -42,9 +44,10 @@ pub struct Calibration {
 }
 
 /// Where a calibration comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
     /// Measured just now.
+    #[default]
     Measured,
     /// Measured by an earlier run on this machine.
     Cached,
@@ -61,11 +64,22 @@ pub enum SpinOverride {
     Ignored(String),
 }
 
-/// Values as they are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Values as they are kept. What another version keeps beside them stays in the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Kept {
     wake_round_trip_ns: u64,
     streaming_copy_from_bytes: u64,
+    /// Since version 0.1: absent until somebody asked for it, and where it does not parse.
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
+    memory: Option<Vec<MemoryCost>>,
+    #[serde(flatten)]
+    others: BTreeMap<String, serde_json::Value>,
+}
+
+/// Rows, or nothing where they are not what this version writes.
+fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<MemoryCost>>, D::Error> {
+    let value = serde_json::Value::deserialize(from)?;
+    Ok(serde_json::from_value(value).ok())
 }
 
 /// The cache file: values by the fingerprint of the machine that measured them.
@@ -78,32 +92,27 @@ impl Calibration {
     /// This host's thresholds: from the cache if they are there, measured and kept if not.
     #[must_use]
     pub fn load_or_measure(clock: &Clock) -> Self {
-        let path = cache_path(env::var_os("XDG_CACHE_HOME").as_deref(), env::var_os("HOME").as_deref());
         let spin = env::var_os(SPIN_VARIABLE).map(|value| value.to_string_lossy().into_owned());
-        Self::load_or_measure_at(clock, path.as_deref(), spin.as_deref())
+        Self::load_or_measure_at(clock, &Place::of_this_host(), spin.as_deref())
     }
 
-    fn load_or_measure_at(clock: &Clock, path: Option<&Path>, spin: Option<&str>) -> Self {
-        let topology = Topology::read();
-        let fingerprint = fingerprint(&topology);
-        let mut cache = path.and_then(load).unwrap_or_default();
-        let found = cache.machines.get(&fingerprint).copied();
-        let (kept, origin) = match found {
+    fn load_or_measure_at(clock: &Clock, place: &Place, spin: Option<&str>) -> Self {
+        let (kept, origin) = match place.kept() {
             Some(kept) => (kept, Origin::Cached),
             None => (measure(clock), Origin::Measured),
         };
-        if let (Origin::Measured, Some(path)) = (origin, path) {
-            if cache.machines.len() >= MACHINES_MAX {
-                cache.machines.clear();
-            }
-            cache.machines.insert(fingerprint, kept);
-            // A cache that cannot be written is measured again next time.
-            let _ = store(path, &cache);
+        if origin == Origin::Measured {
+            place.change(|cache, fingerprint| {
+                if cache.machines.len() >= MACHINES_MAX {
+                    cache.machines.clear();
+                }
+                cache.machines.insert(fingerprint.to_owned(), kept.clone());
+            });
         }
-        Self::from_kept(kept, origin, topology.cores(), spin)
+        Self::from_kept(&kept, origin, place.cores, spin)
     }
 
-    fn from_kept(kept: Kept, origin: Origin, cores: usize, spin: Option<&str>) -> Self {
+    fn from_kept(kept: &Kept, origin: Origin, cores: usize, spin: Option<&str>) -> Self {
         let wake_round_trip = Nanos(kept.wake_round_trip_ns);
         let measured = if cores > 1 { wake_round_trip.min(SPIN_MAX) } else { Nanos::ZERO };
         let (spin_before_sleep, spin_override) = match spin.map(|text| (text, text.trim().parse::<u64>())) {
@@ -121,8 +130,43 @@ impl Calibration {
     }
 }
 
+/// Where values are kept, and whose they are.
+#[derive(Debug)]
+struct Place {
+    path: Option<PathBuf>,
+    fingerprint: String,
+    cores: usize,
+}
+
+impl Place {
+    fn of_this_host() -> Self {
+        Self::at(cache_path(env::var_os("XDG_CACHE_HOME").as_deref(), env::var_os("HOME").as_deref()))
+    }
+
+    fn at(path: Option<PathBuf>) -> Self {
+        let topology = Topology::read();
+        Self { path, fingerprint: fingerprint(&topology), cores: topology.cores() }
+    }
+
+    /// What this machine has kept.
+    fn kept(&self) -> Option<Kept> {
+        self.path.as_deref().and_then(load)?.machines.remove(&self.fingerprint)
+    }
+
+    /// Reads the file, changes it, writes it back. A cache that cannot be written is measured again next time.
+    fn change(&self, change: impl FnOnce(&mut CacheFile, &str)) {
+        if let Some(path) = &self.path {
+            let mut cache = load(path).unwrap_or_default();
+            change(&mut cache, &self.fingerprint);
+            let _ = store(path, &cache);
+        }
+    }
+}
+
 fn measure(clock: &Clock) -> Kept {
     Kept {
+        memory: None,
+        others: BTreeMap::new(),
         // A system without eventfds or threads to spare spins as long as it ever would.
         wake_round_trip_ns: measure::wake_round_trip(clock).unwrap_or(SPIN_MAX).0,
         streaming_copy_from_bytes: measure::streaming_copy_from_bytes(clock)
@@ -169,10 +213,15 @@ fn store(path: &Path, cache: &CacheFile) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const KEPT: Kept = Kept { wake_round_trip_ns: 7_000, streaming_copy_from_bytes: 2_048 };
+    const KEPT: Kept = Kept {
+        wake_round_trip_ns: 7_000,
+        streaming_copy_from_bytes: 2_048,
+        memory: None,
+        others: BTreeMap::new(),
+    };
 
     fn at(path: Option<&Path>) -> Calibration {
-        Calibration::load_or_measure_at(&Clock::start(), path, None)
+        Calibration::load_or_measure_at(&Clock::start(), &Place::at(path.map(Path::to_owned)), None)
     }
 
     #[test]
@@ -217,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_override_wins_and_nonsense_is_told() {
-        let from = |spin| Calibration::from_kept(KEPT, Origin::Cached, 4, spin);
+        let from = |spin| Calibration::from_kept(&KEPT, Origin::Cached, 4, spin);
         assert_eq!(from(None).spin_before_sleep, Nanos(7_000));
         assert_eq!(from(Some("120")).spin_before_sleep, Nanos::from_micros(120));
         assert_eq!(from(Some("0")).spin_before_sleep, Nanos::ZERO);
@@ -231,8 +280,8 @@ mod tests {
     #[test]
     fn the_spin_has_a_ceiling_and_one_core_never_spins() {
         let slow = Kept { wake_round_trip_ns: 900_000, ..KEPT };
-        assert_eq!(Calibration::from_kept(slow, Origin::Cached, 2, None).spin_before_sleep, SPIN_MAX);
-        assert_eq!(Calibration::from_kept(slow, Origin::Cached, 1, None).spin_before_sleep, Nanos::ZERO);
+        assert_eq!(Calibration::from_kept(&slow, Origin::Cached, 2, None).spin_before_sleep, SPIN_MAX);
+        assert_eq!(Calibration::from_kept(&slow, Origin::Cached, 1, None).spin_before_sleep, Nanos::ZERO);
     }
 
     #[test]

@@ -1,0 +1,159 @@
+//! What it costs to make memory ready for a device, against copying into memory that already is.
+//!
+//! In: a clock, the calibration cache. Out: [`MemoryCosts`], a row a size: the paper's Figure 1 for this machine, with each
+//! operation named. Invariant: a cell is the median of real operations, or is empty because the system refused; from [`SPAN`]
+//! on every operation is made once only, so that all of it takes less than 50 ms where the machine is not overloaded.
+
+mod measure;
+
+use super::{CacheFile, Calibration, Origin, Place};
+use crate::clock::{Clock, Nanos};
+use serde::{Deserialize, Serialize};
+
+/// How long operations are repeated.
+pub const SPAN: Nanos = Nanos::from_millis(35);
+
+/// The sizes that are measured.
+pub const SIZES: [usize; 8] = [4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 4 << 20];
+
+/// One size: what each way costs, there and back, in nanoseconds. Empty where the system refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryCost {
+    /// Bytes.
+    pub bytes: u64,
+    /// Copying from where it was just read to where it was just written.
+    pub copy_hot_ns: Option<u64>,
+    /// Copying from and to memory that the caches have forgotten.
+    pub copy_cold_ns: Option<u64>,
+    /// Mapping new memory, locking it, unmapping it: pinning for one request.
+    pub map_and_lock_ns: Option<u64>,
+    /// Locking and unlocking memory that is there.
+    pub lock_resident_ns: Option<u64>,
+    /// Registering memory that is there, in pages of 4 KiB, with `io_uring`, and taking it back.
+    pub register_small_ns: Option<u64>,
+    /// The same of memory in transparent huge pages.
+    pub register_huge_ns: Option<u64>,
+    /// Mapping reserved huge pages, filled, and unmapping them: what the paper's 800 us for one page were.
+    pub map_reserved_huge_ns: Option<u64>,
+}
+
+/// Every size, smallest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryCosts {
+    /// A row a size.
+    pub rows: Vec<MemoryCost>,
+    /// Where the values come from.
+    pub origin: Origin,
+    /// How long measuring took, when it was measured just now.
+    pub took: Nanos,
+}
+
+impl MemoryCosts {
+    /// This host's costs: from the calibration cache if they are there, measured and kept if not.
+    #[must_use]
+    pub fn load_or_measure(clock: &Clock) -> Self {
+        Self::load_or_measure_at(clock, &Place::of_this_host())
+    }
+
+    /// Measures now, and neither reads nor writes the cache.
+    #[must_use]
+    pub fn measure(clock: &Clock) -> Self {
+        let start = clock.now();
+        let rows = measure::rows(clock, start.after(SPAN));
+        Self { rows, origin: Origin::Measured, took: clock.now().since(start) }
+    }
+
+    pub(super) fn load_or_measure_at(clock: &Clock, place: &Place) -> Self {
+        if let Some(rows) = place.kept().and_then(|kept| kept.memory).filter(|rows| usable(rows)) {
+            return Self { rows, origin: Origin::Cached, took: Nanos::ZERO };
+        }
+        let costs = Self::measure(clock);
+        // The rest of the machine's values stands beside these.
+        let _ = Calibration::load_or_measure_at(clock, place, None);
+        place.change(|cache: &mut CacheFile, fingerprint| {
+            if let Some(kept) = cache.machines.get_mut(fingerprint) {
+                kept.memory = Some(costs.rows.clone());
+            }
+        });
+        costs
+    }
+}
+
+/// Whether kept rows are those that would be measured. Others are measured again.
+fn usable(rows: &[MemoryCost]) -> bool {
+    let sizes = SIZES.iter().map(|&bytes| u64::try_from(bytes).unwrap_or(u64::MAX));
+    rows.iter().map(|row| row.bytes).eq(sizes) && rows.iter().all(|row| row.copy_hot_ns.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn every_size_is_measured_and_copies_always_work() {
+        let costs = MemoryCosts::measure(&Clock::start());
+        assert_eq!(costs.rows.len(), SIZES.len());
+        assert!(costs.rows[0].copy_hot_ns.is_some());
+        for (row, bytes) in costs.rows.iter().zip(SIZES) {
+            assert_eq!(row.bytes, bytes as u64);
+        }
+    }
+
+    #[test]
+    fn a_second_run_uses_what_the_first_measured() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let place = Place::at(Some(directory.path().join("calibration.json")));
+        let clock = Clock::start();
+        let rows = SIZES.map(|bytes| MemoryCost {
+            bytes: bytes as u64,
+            copy_hot_ns: Some(7),
+            ..MemoryCost::default()
+        });
+        let _ = MemoryCosts::load_or_measure_at(&clock, &place);
+        place.change(|cache, fingerprint| {
+            cache.machines.get_mut(fingerprint).unwrap().memory = Some(rows.to_vec());
+        });
+        let second = MemoryCosts::load_or_measure_at(&clock, &place);
+        assert_eq!((second.origin, second.rows), (Origin::Cached, rows.to_vec()));
+        // The other values were not disturbed.
+        assert_eq!(Calibration::load_or_measure_at(&clock, &place, None).origin, Origin::Cached);
+    }
+
+    #[test]
+    fn a_cache_of_another_version_is_used_as_far_as_it_goes_and_kept_whole() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("calibration.json");
+        let place = Place::at(Some(path.clone()));
+        let clock = Clock::start();
+        let _ = MemoryCosts::load_or_measure_at(&clock, &place);
+        let mut file: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let machines = file["machines"].as_object_mut().unwrap();
+        let kept = machines.values_mut().next().unwrap().as_object_mut().unwrap();
+        // Written before this table was, and by a version that knows more.
+        kept.remove("memory").unwrap();
+        kept.insert("later".to_owned(), serde_json::json!({ "threshold": 5 }));
+        fs::write(&path, serde_json::to_vec(&file).unwrap()).unwrap();
+        assert_eq!(Calibration::load_or_measure_at(&clock, &place, None).origin, Origin::Cached);
+        assert_eq!(MemoryCosts::load_or_measure_at(&clock, &place).origin, Origin::Measured);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("\"memory\"") && text.contains("\"later\""), "{text}");
+    }
+
+    #[test]
+    fn damaged_rows_are_measured_again() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("calibration.json");
+        let place = Place::at(Some(path.clone()));
+        let clock = Clock::start();
+        let _ = MemoryCosts::load_or_measure_at(&clock, &place);
+        for damage in ["[]", "[{\"bytes\": 3}]", "7", "[{\"bytes\": \"x\"}]"] {
+            let mut file: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+            let machines = file["machines"].as_object_mut().unwrap();
+            let kept = machines.values_mut().next().unwrap().as_object_mut().unwrap();
+            kept.insert("memory".to_owned(), serde_json::from_str(damage).unwrap());
+            fs::write(&path, serde_json::to_vec(&file).unwrap()).unwrap();
+            assert_eq!(MemoryCosts::load_or_measure_at(&clock, &place).origin, Origin::Measured, "{damage}");
+        }
+    }
+}

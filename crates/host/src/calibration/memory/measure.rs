@@ -1,0 +1,188 @@
+//! The operations themselves, timed.
+//!
+//! In: a clock and the time from which on no operation is repeated. Out: a row a size. Cells whose operation the system
+//! refuses stay empty.
+
+use super::{MemoryCost, SIZES};
+use crate::clock::{Clock, Nanos};
+use crate::copy::copy;
+use crate::region::{HUGE_PAGE_BYTES, Region};
+use io_uring::IoUring;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munlock, munmap};
+use std::ffi::c_void;
+use std::hint::black_box;
+use std::{fs, io, ptr};
+
+const PAGE_BYTES: usize = 4_096;
+/// Rounds of one cell, and how long they may take together.
+const ROUNDS: usize = 15;
+const CELL_SPAN: Nanos = Nanos::from_micros(350);
+/// As much as what was touched last has to wait before it is touched again: more than most caches of a core.
+const COLD_BYTES: usize = 24 << 20;
+const LARGEST: usize = SIZES[SIZES.len() - 1];
+
+/// Memory that every way but mapping works on, resident before anything is timed.
+struct Bench {
+    /// In pages of 4 KiB.
+    small: Region,
+    /// In transparent huge pages, where there are any.
+    huge: Option<Region>,
+    cold: Region,
+    /// Where in `cold` the next cold copy goes.
+    at: usize,
+    ring: Option<IoUring>,
+    reserved_huge: bool,
+}
+
+pub(super) fn rows(clock: &Clock, deadline: Nanos) -> Vec<MemoryCost> {
+    let row = |bytes| MemoryCost { bytes: wide(bytes), ..MemoryCost::default() };
+    match Bench::new() {
+        Ok(mut bench) => SIZES.iter().map(|&bytes| bench.row(clock, deadline, bytes)).collect(),
+        Err(_) => SIZES.iter().map(|&bytes| row(bytes)).collect(),
+    }
+}
+
+impl Bench {
+    fn new() -> io::Result<Self> {
+        let says = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let region = |bytes| Region::zeroed(bytes).map_err(io::Error::other);
+        let transparent = says("/sys/kernel/mm/transparent_hugepage/enabled");
+        let mut bench = Self {
+            small: region(2 * LARGEST)?,
+            huge: (!transparent.is_empty() && !transparent.contains("[never]"))
+                .then(|| region(LARGEST))
+                .transpose()?,
+            cold: region(COLD_BYTES)?,
+            at: 0,
+            ring: IoUring::new(2).ok(),
+            reserved_huge: says("/proc/sys/vm/nr_hugepages")
+                .trim()
+                .parse::<u64>()
+                .is_ok_and(|pages| pages > 1),
+        };
+        let start = bench.small.as_mut_ptr().cast::<c_void>();
+        // SAFETY: bounds and alignment: exactly the mapping of a region that starts on a huge page. Lifetime: the region
+        // lives. Aliasing: the advice changes how untouched pages are backed, not what they hold.
+        let _only_slower_if_refused = unsafe { madvise(start, bench.small.len(), Advice::LinuxNoHugepage) };
+        touch(&mut bench.small);
+        touch(&mut bench.cold);
+        bench.huge.iter_mut().for_each(touch);
+        Ok(bench)
+    }
+
+    fn row(&mut self, clock: &Clock, deadline: Nanos, bytes: usize) -> MemoryCost {
+        let cell = |operation: &mut dyn FnMut() -> io::Result<()>| cell(clock, deadline, operation);
+        let (from, to) = self.small.split_at_mut(LARGEST);
+        let copy_hot_ns = cell(&mut || {
+            copy(black_box(&mut to[..bytes]), &from[..bytes]);
+            Ok(())
+        });
+        let (cold, at) = (&mut self.cold, &mut self.at);
+        let copy_cold_ns = cell(&mut || {
+            copy_cold(cold, at, bytes);
+            Ok(())
+        });
+        let resident = &mut self.small[..bytes];
+        let lock_resident_ns = cell(&mut || lock(resident));
+        let ring = self.ring.as_ref();
+        let register_cell = |memory: &mut [u8]| {
+            let ring = ring?;
+            cell(&mut || register(ring, memory))
+        };
+        let register_small_ns = register_cell(resident);
+        let register_huge_ns = self.huge.as_mut().and_then(|huge| register_cell(&mut huge[..bytes]));
+        MemoryCost {
+            bytes: wide(bytes),
+            copy_hot_ns,
+            copy_cold_ns,
+            lock_resident_ns,
+            register_small_ns,
+            register_huge_ns,
+            map_reserved_huge_ns: self
+                .reserved_huge
+                .then(|| cell(&mut || map_reserved_huge(bytes)))
+                .flatten(),
+            map_and_lock_ns: cell(&mut || map_and_lock(bytes)),
+        }
+    }
+}
+
+/// The median of a few rounds, or nothing if the system refused one. The first round is made in any case: a table with
+/// holes would say nothing of the ways that it compares, and one round of everything takes a few milliseconds.
+fn cell(clock: &Clock, deadline: Nanos, operation: &mut dyn FnMut() -> io::Result<()>) -> Option<u64> {
+    let start = clock.now();
+    let until = start.after(CELL_SPAN).min(deadline);
+    let mut spans = Vec::with_capacity(ROUNDS);
+    let mut before = start;
+    while spans.is_empty() || (spans.len() < ROUNDS && before < until) {
+        operation().ok()?;
+        let now = clock.now();
+        spans.push(now.since(before).0);
+        before = now;
+    }
+    spans.sort_unstable();
+    spans.get(spans.len() / 2).copied()
+}
+
+fn touch(region: &mut Region) {
+    region.chunks_mut(PAGE_BYTES).for_each(|page| page[0] = 1);
+}
+
+/// Copies from one half of the memory to the other, each time behind where it did so last.
+fn copy_cold(cold: &mut Region, at: &mut usize, bytes: usize) {
+    let (from, to) = cold.split_at_mut(COLD_BYTES / 2);
+    if *at + bytes > from.len() {
+        *at = 0;
+    }
+    copy(black_box(&mut to[*at..*at + bytes]), &from[*at..*at + bytes]);
+    *at += bytes;
+}
+
+/// Locks memory that is there and unlocks it.
+fn lock(memory: &mut [u8]) -> io::Result<()> {
+    let start = memory.as_mut_ptr().cast::<c_void>();
+    // SAFETY: bounds, alignment: the range is the slice; the kernel rounds to pages, whose bytes it leaves alone.
+    // Lifetime: it is unlocked before the borrow ends. Aliasing: nothing is read or written.
+    unsafe { mlock(start, memory.len()) }?;
+    // SAFETY: as above.
+    unsafe { munlock(start, memory.len()) }?;
+    Ok(())
+}
+
+/// Registers memory that is there and takes it back.
+fn register(ring: &IoUring, memory: &mut [u8]) -> io::Result<()> {
+    let vector = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
+    // SAFETY: bounds: the vector is the slice. Alignment: none is needed. Lifetime: it is unregistered below, before the
+    // borrow ends; if that fails the kernel keeps pages pinned, not used. Aliasing: no request is ever made of this ring.
+    unsafe { ring.submitter().register_buffers(&[vector]) }?;
+    ring.submitter().unregister_buffers()
+}
+
+/// Maps new memory and locks it, which fills it, then gives it back.
+fn map_and_lock(bytes: usize) -> io::Result<()> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a private anonymous mapping at an address of the kernel's choice touches no memory that exists.
+    let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) }?;
+    // SAFETY: exactly the mapping just made, to which nobody else has the address.
+    let locked = unsafe { mlock(start, bytes) };
+    // SAFETY: as above; nothing uses it afterwards. Unmapping unlocks.
+    unsafe { munmap(start, bytes) }?;
+    Ok(locked?)
+}
+
+/// Maps reserved huge pages, filled, then gives them back.
+fn map_reserved_huge(bytes: usize) -> io::Result<()> {
+    let bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB | MapFlags::POPULATE;
+    // SAFETY: a private anonymous mapping at an address of the kernel's choice touches no memory that exists. It is never
+    // read or written, so that a missing page cannot fault.
+    let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, flags) }?;
+    // SAFETY: exactly the mapping just made, to which nobody else has the address.
+    unsafe { munmap(start, bytes) }?;
+    Ok(())
+}
+
+fn wide(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
