@@ -21,7 +21,7 @@ use headwater_nvme::controller::AdminAnswer;
 use headwater_nvme::controller::admin::{Identity, SanitizeFacts, SanitizeState};
 use std::collections::{BTreeSet, VecDeque};
 use traffic::Traffic;
-pub(crate) use work::{Step, Work, format_of, namespace_id, steps};
+pub(crate) use work::{Step, Work, format_of, mark, namespace_id, steps};
 
 /// Who submits the commands of actions: no face has this number.
 pub const ADMINISTRATION_FACE: FaceId = FaceId(255);

@@ -10,9 +10,11 @@
 
 pub(crate) mod attachment;
 pub(crate) mod bucket;
+pub mod sanitize_mark;
 pub(crate) mod table;
 
 use crate::device::Durability;
+use sanitize_mark::SanitizeMark;
 
 /// What kind of data a namespace holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,4 +133,6 @@ pub enum NamespaceChange {
     Detach(Vec<u16>),
     /// Detach it from every controller, those to come included.
     DetachAll,
+    /// A sanitize operation of the whole device began or ended; whatever namespace it is submitted with.
+    Sanitize(SanitizeMark),
 }

@@ -331,6 +331,91 @@ fn a_sanitize_leaves_no_byte_of_any_namespace_on_the_medium() {
     host.set(NamespaceId::FIRST, b"key", b"value");
 }
 
+impl Host {
+    /// Turns until no sanitize operation goes on.
+    fn sanitized(&mut self) -> SanitizeState {
+        for _ in 0..100_000 {
+            if !self.device.is_sanitizing() {
+                break;
+            }
+            self.device.poll(Nanos::ZERO, WALL);
+        }
+        Subsystem::sanitize(&self.device).state
+    }
+}
+
+#[test]
+fn a_sanitize_that_a_power_cut_interrupts_goes_on_by_itself_until_nothing_is_left() {
+    let secret = b"never to be read again";
+    let (mut cuts, mut resumed) = (0, 0);
+    for turns in 0.. {
+        let mut host = Host::new();
+        for round in 0..300_u32 {
+            host.set(NamespaceId(1 + u8::try_from(round % 3).unwrap()), &round.to_le_bytes(), secret);
+        }
+        assert_eq!(host.admin(AdminOpcode::Sanitize, 0, [2, 0], &[]), AdminAnswer::SUCCESS);
+        for _ in 0..turns {
+            host.device.poll(Nanos::ZERO, WALL);
+        }
+        let was_over = !host.device.is_sanitizing();
+        let mut host = if turns % 2 == 0 { host.reopened() } else { host.reopened().reopened() };
+        cuts += 1;
+        resumed += usize::from(host.device.is_sanitizing());
+        assert!(!(was_over && host.device.is_sanitizing()), "what was told is not taken back, {turns} turns");
+        assert_eq!(host.sanitized(), SanitizeState::Completed, "cut after {turns} turns");
+        assert!(!host.medium_holds(secret), "cut after {turns} turns");
+        let log = host.admin(AdminOpcode::GetLogPage, 0, [0x0007_0081, 0], &[]).data;
+        assert_eq!(
+            (&log[..3], &log[4..8]),
+            (&[0xFF, 0xFF, 1][..], &[2, 0, 0, 0][..]),
+            "completed, as commanded"
+        );
+        if was_over {
+            break;
+        }
+    }
+    assert!(resumed > 2, "{resumed} of {cuts} cuts came before the end");
+}
+
+#[test]
+fn what_a_sanitize_came_to_is_told_after_a_restart_and_so_is_that_something_was_written_since() {
+    let mut host = Host::new();
+    host.set(NamespaceId::FIRST, b"key", b"value");
+    assert_eq!(host.admin(AdminOpcode::Sanitize, 0, [2, 0], &[]), AdminAnswer::SUCCESS);
+    assert_eq!(host.sanitized(), SanitizeState::Completed);
+    let mut host = host.restarted();
+    let facts = Subsystem::sanitize(&host.device);
+    assert_eq!((facts.state, facts.command, facts.written_since), (SanitizeState::Completed, 2, false));
+    host.set(NamespaceId::FIRST, b"key", b"value");
+    assert!(Subsystem::sanitize(&host.device).written_since);
+    let host = host.restarted();
+    let facts = Subsystem::sanitize(&host.device);
+    assert_eq!((facts.state, facts.written_since), (SanitizeState::Completed, true));
+}
+
+#[test]
+fn health_and_media_pages_tell_what_hosts_wrote_and_what_the_medium_did_for_it() {
+    let mut host = Host::new();
+    let value = vec![7; 10_000];
+    for round in 0..600_u32 {
+        // Few keys over and over, and some that stay between them, so that collection has something to move.
+        let key = if round % 8 == 0 { 1_000 + round } else { round % 20 };
+        host.set(NamespaceId::FIRST, &key.to_le_bytes(), &value);
+    }
+    let health = host.admin(AdminOpcode::GetLogPage, 0, [0x007F_0002, 0], &[]).data;
+    let count = |page: &[u8], at: usize| u64::from_le_bytes(page[at..at + 8].try_into().unwrap());
+    assert_eq!(count(&health, 48), (600 * 10_000_u64).div_ceil(512_000), "data units written");
+    assert_eq!(count(&health, 80), 600, "host write commands");
+    let media = host.admin(AdminOpcode::GetLogPage, 0, [0x007F_00C0, 0], &[]).data;
+    let stats = host.device.stats();
+    let (client, programmed) = (count(&media, 8), count(&media, 16));
+    assert_eq!((client, programmed), (stats.client_bytes, stats.programmed_bytes));
+    assert!(client > 6_000_000 && programmed > client, "{client} bytes became {programmed}");
+    assert!(count(&media, 24) > 0 && count(&media, 32) > 0, "collection moved and erased");
+    let amplification = u32::from_le_bytes(media[4..8].try_into().unwrap());
+    assert_eq!(u64::from(amplification), programmed * 1_000 / client);
+}
+
 #[test]
 fn while_a_sanitize_goes_on_nothing_else_changes_namespaces() {
     let mut host = Host::new();

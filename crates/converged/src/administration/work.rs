@@ -6,6 +6,7 @@
 use super::AdminTicket;
 use crate::command::{Command, NamespaceId};
 use crate::interpreter::MissingKey;
+use crate::namespace::sanitize_mark::{SanitizeMark, SanitizePhase};
 use crate::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind};
 use headwater_nvme::controller::admin::{NamespaceAction, NamespaceFormat};
 use headwater_nvme::spec::identify::NSID_BROADCAST;
@@ -24,6 +25,14 @@ pub(crate) struct Work {
     pub(crate) steps: VecDeque<Step>,
     /// The first step is with the device.
     pub(crate) in_flight: bool,
+    /// Of a sanitize operation whose blocks are erased, or cannot be: what it came to.
+    pub(crate) ending: Option<SanitizePhase>,
+}
+
+/// Marks how far a sanitize operation is.
+pub(crate) fn mark(phase: SanitizePhase, command: u32) -> Step {
+    let change = NamespaceChange::Sanitize(SanitizeMark { phase, command });
+    (NamespaceId::FIRST, Command::Namespace(change))
 }
 
 /// A namespace number of the device.
@@ -98,7 +107,10 @@ pub(crate) fn steps(
                 named(*nsid)?.into_iter().filter(|(_, namespace)| namespace.kind == NamespaceKind::Kv);
             key_spaces.map(|(id, _)| change(id, NamespaceChange::MissingKey(told))).collect()
         }
-        NamespaceAction::Sanitize { .. } => existing.iter().map(|(id, _)| (*id, Command::Clear)).collect(),
+        NamespaceAction::Sanitize { command } => {
+            let clears = existing.iter().map(|(id, _)| (*id, Command::Clear));
+            [mark(SanitizePhase::Running, *command)].into_iter().chain(clears).collect()
+        }
         NamespaceAction::Attach { nsid, controllers } => named(*nsid)?
             .into_iter()
             .map(|(id, _)| change(id, NamespaceChange::Attach(controllers.clone())))
@@ -107,6 +119,6 @@ pub(crate) fn steps(
             .into_iter()
             .map(|(id, _)| change(id, NamespaceChange::Detach(controllers.clone())))
             .collect(),
-        NamespaceAction::LeaveSanitizeFailure => VecDeque::new(),
+        NamespaceAction::LeaveSanitizeFailure => VecDeque::from([mark(SanitizePhase::Never, 0)]),
     })
 }

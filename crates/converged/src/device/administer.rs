@@ -5,13 +5,14 @@
 
 use super::Device;
 use crate::administration::{
-    ACTIONS_MAX, ADMINISTRATION_FACE, AdminTicket, CONTROLLERS_MAX, Purge, Step, Work, format_of,
+    ACTIONS_MAX, ADMINISTRATION_FACE, AdminTicket, CONTROLLERS_MAX, Purge, Step, Work, format_of, mark,
     namespace_uuid, steps,
 };
 use crate::command::{Completion, FaceId, NamespaceId, SubmitError};
 use crate::limits::NAMESPACES;
 use crate::media::Media;
 use crate::namespace::Namespace;
+use crate::namespace::sanitize_mark::{FoundMark, SanitizeMark, SanitizePhase};
 use crate::record::{LBA_BYTES, UNIT_BYTES, record_units};
 use headwater_nvme::controller::AdminAnswer;
 use headwater_nvme::controller::admin::{Identity, NamespaceAction, NamespaceFormat, SanitizeState};
@@ -69,12 +70,10 @@ impl<M: Media> Device<M> {
             Ok(steps) => steps,
             Err(status) => return self.administration.answer(ticket, AdminAnswer::with_status(status)),
         };
-        let mut work = Work { ticket: Some(ticket), action, steps, in_flight: false };
+        let work = Work { ticket: Some(ticket), action, steps, in_flight: false, ending: None };
         if let NamespaceAction::Sanitize { command } = work.action {
             self.administration.sanitize.command = command;
             self.administration.sanitize_is(SanitizeState::Running(0));
-            work.ticket = None;
-            self.administration.answer(ticket, AdminAnswer::SUCCESS);
         }
         self.administration.works.push_back(work);
     }
@@ -167,8 +166,17 @@ impl<M: Media> Device<M> {
             };
             return self.finish_action(AdminAnswer::with_status(status));
         }
-        if let NamespaceAction::Create { .. } = work.action {
-            self.finish_action(AdminAnswer::with_result(completion.position));
+        match work.action {
+            NamespaceAction::Create { .. } => {
+                self.finish_action(AdminAnswer::with_result(completion.position));
+            }
+            // It is marked: whatever happens now, it goes on to its end.
+            NamespaceAction::Sanitize { .. } => {
+                if let Some(ticket) = work.ticket.take() {
+                    self.administration.answer(ticket, AdminAnswer::SUCCESS);
+                }
+            }
+            _ => {}
         }
         self.administration.touch();
     }
@@ -179,10 +187,13 @@ impl<M: Media> Device<M> {
             return;
         };
         let success = answer.status.is_success();
-        match &work.action {
-            NamespaceAction::Sanitize { .. } if success => self.begin_purge(),
-            NamespaceAction::Sanitize { .. } => self.administration.sanitize_is(SanitizeState::Failed),
-            NamespaceAction::LeaveSanitizeFailure => self.administration.sanitize_is(SanitizeState::Never),
+        match (&work.action, work.ending) {
+            (NamespaceAction::Sanitize { .. }, Some(phase)) if success => self.end_sanitize(phase),
+            (NamespaceAction::Sanitize { .. }, None) if success => self.begin_purge(),
+            (NamespaceAction::Sanitize { .. }, _) => self.end_sanitize(SanitizePhase::Failed),
+            (NamespaceAction::LeaveSanitizeFailure, _) if success => {
+                self.administration.sanitize_is(SanitizeState::Never);
+            }
             _ => {}
         }
         self.administration.touch();
@@ -203,22 +214,60 @@ impl<M: Media> Device<M> {
         let Some(Purge { up_to, blocks }) = self.administration.purge else {
             return false;
         };
-        let state = match self.utl.purge(up_to) {
-            _ if self.utl.failed.is_some() => SanitizeState::Failed,
-            Ok(0) => SanitizeState::Completed,
+        let phase = match self.utl.purge(up_to) {
+            _ if self.utl.failed.is_some() => SanitizePhase::Failed,
+            Ok(0) => SanitizePhase::Completed,
             Ok(left) => {
                 let done = blocks.saturating_sub(left) * PROGRESS_PARTS / blocks;
                 self.administration.sanitize.state =
                     SanitizeState::Running(u16::try_from(done).unwrap_or(u16::MAX - 1));
                 return false;
             }
-            Err(_) => SanitizeState::Failed,
+            Err(_) => SanitizePhase::Failed,
         };
         self.administration.purge = None;
         self.utl.end_purge();
-        self.administration.sanitized_at = self.utl.stats.client_bytes;
-        self.administration.sanitize_is(state);
+        // It has ended when that cannot be lost any more: a power cut before makes it go on.
+        let command = self.administration.sanitize.command;
+        self.administration.works.push_back(Work {
+            ticket: None,
+            action: NamespaceAction::Sanitize { command },
+            steps: VecDeque::from([mark(phase, command)]),
+            in_flight: false,
+            ending: Some(phase),
+        });
         true
+    }
+
+    fn end_sanitize(&mut self, phase: SanitizePhase) {
+        self.administration.sanitized_at = self.utl.stats.client_bytes;
+        self.administration.sanitize_is(phase.state());
+    }
+
+    /// After a start: says what the last sanitize operation came to, and goes on with one that did not end.
+    pub(super) fn resume_sanitize(&mut self) {
+        let Some(FoundMark { mark: SanitizeMark { phase, command }, sequence }) = self.utl.table.sanitize()
+        else {
+            return;
+        };
+        self.administration.sanitize.command = command;
+        self.administration.sanitize_is(phase.state());
+        // No count says what was written since; a later sequence does. Recovery leaves one out, and after several starts
+        // this may say that something was written where nothing was, never the other way round.
+        let written = self.utl.applied().0 > sequence.0 + 1;
+        self.administration.sanitized_at = if written { u64::MAX } else { self.utl.stats.client_bytes };
+        if phase == SanitizePhase::Running {
+            let action = NamespaceAction::Sanitize { command };
+            // The steps of this action are possible whatever there is.
+            let steps = self.plan_action(&action).unwrap_or_default();
+            self.administration.works.push_back(Work {
+                ticket: None,
+                action,
+                steps,
+                in_flight: false,
+                ending: None,
+            });
+        }
     }
 }
 

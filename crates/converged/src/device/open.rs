@@ -133,7 +133,10 @@ impl<M: Media> Device<M> {
         debris.blocks.retain(|block| device.utl.blocks.get(*block).order != 0);
         device.utl.collector.clean_up(debris);
         match device.settle(now, start.wall, progress) {
-            Ok(()) => Ok(device),
+            Ok(()) => {
+                device.resume_sanitize();
+                Ok(device)
+            }
             Err(error) => Err(OpenError { media: device.utl.media, reason: error.into() }),
         }
     }

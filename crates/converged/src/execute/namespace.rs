@@ -10,6 +10,7 @@ use crate::limits::{BATCH_WRITES_MAX, NAMESPACE_BLOCKS_MAX, NAMESPACES};
 use crate::log::Source;
 use crate::media::Media;
 use crate::namespace::attachment::Attachment;
+use crate::namespace::sanitize_mark::{self, SANITIZE_BYTES, SanitizeMark};
 use crate::namespace::table::{Slot, encode, place};
 use crate::namespace::{Namespace, NamespaceChange, NamespaceKind};
 use crate::record::{HEADER_BYTES, LBA_BYTES, UNIT_BYTES, batch_flags, record_units};
@@ -39,6 +40,9 @@ pub(super) fn change<M: Media>(
     namespace: NamespaceId,
     change: &NamespaceChange,
 ) -> Result<Outcome, Stall> {
+    if let NamespaceChange::Sanitize(mark) = change {
+        return mark_sanitize(utl, *mark);
+    }
     let plan = match plan(utl, namespace, change) {
         Ok(plan) => plan,
         Err(status) => return Ok(Outcome::status(status, Sequence(0))),
@@ -82,6 +86,17 @@ pub(super) fn change<M: Media>(
     let mut outcome = Outcome { gate: Gate::Durable(sequence), ..Outcome::wrote(sequence) };
     outcome.completion.position = u32::from(plan.number.0);
     Ok(outcome)
+}
+
+/// Writes how far a sanitize operation is.
+fn mark_sanitize<M: Media>(utl: &mut Utl<M>, mark: SanitizeMark) -> Result<Outcome, Stall> {
+    let bytes = record_units(LBA_BYTES, SANITIZE_BYTES) as usize * UNIT_BYTES;
+    utl.client_room(bytes + bytes / 8)?;
+    let place = sanitize_mark::place();
+    let old = utl.index.find(place, 0).map(|entry| Found { entry, header: None });
+    let sequence =
+        write(utl, place, Some(Source::Bytes(&sanitize_mark::encode(mark))), old, batch_flags(0, 0));
+    Ok(Outcome { gate: Gate::Durable(sequence), ..Outcome::wrote(sequence) })
 }
 
 /// Writes the record of one block, or its tombstone.
@@ -131,6 +146,8 @@ fn plan<M: Media>(utl: &Utl<M>, number: NamespaceId, change: &NamespaceChange) -
         NamespaceChange::Attach(controllers) => attached(attachment.clone().with(controllers)),
         NamespaceChange::Detach(controllers) => attached(attachment.clone().without(controllers)),
         NamespaceChange::DetachAll => attached(Attachment::NOBODY),
+        // Written by itself: it is about no namespace.
+        NamespaceChange::Sanitize(_) => Err(Status::INVALID_FIELD),
         NamespaceChange::Format(kind) => {
             let namespace = formatted(settings()?, *kind);
             fits(&namespace).map_err(|_| Status::INVALID_FORMAT)?;

@@ -4,6 +4,7 @@
 //! Invariant: what is shown is durable; a change takes effect at once and is shown when its record cannot be lost any more.
 
 use super::attachment::Attachment;
+use super::sanitize_mark::FoundMark;
 use super::{BlockFormat, MissingKey, Namespace, NamespaceKind, NamespaceLimits};
 use crate::command::{Lba, NamespaceId, Sequence};
 use crate::device::Durability;
@@ -181,6 +182,8 @@ pub(crate) struct Table {
     /// Changes that are not durable yet, in the order of their sequences.
     pending: VecDeque<(Sequence, NamespaceId)>,
     generation: u64,
+    /// The last sanitize operation, as recovery found it.
+    sanitize: Option<FoundMark>,
 }
 
 impl Default for Table {
@@ -192,6 +195,7 @@ impl Default for Table {
             shown_attachments: [const { Attachment::EVERYBODY }; NAMESPACES],
             pending: VecDeque::new(),
             generation: 0,
+            sanitize: None,
         }
     }
 }
@@ -273,6 +277,16 @@ impl Table {
         self.shown[namespace.index()] = slot;
         self.attachments[namespace.index()].clone_from(attachment);
         self.shown_attachments[namespace.index()].clone_from(attachment);
+    }
+
+    /// What recovery found of sanitize operations.
+    pub(crate) fn load_sanitize(&mut self, mark: Option<FoundMark>) {
+        self.sanitize = mark;
+    }
+
+    /// What recovery found of sanitize operations.
+    pub(crate) fn sanitize(&self) -> Option<FoundMark> {
+        self.sanitize
     }
 
     /// A change was written with this sequence.

@@ -90,6 +90,8 @@ impl Disk {
                 Some(Seen { attached: now.attached && !controllers.contains(&CONTROLLER), ..now })
             }
             NamespaceChange::DetachAll => Some(Seen { attached: false, ..now }),
+            // About the whole device; this world does not ask for it.
+            NamespaceChange::Sanitize(_) => self.now,
         }
     }
 
