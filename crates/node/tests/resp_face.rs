@@ -12,5 +12,7 @@ mod clients;
 mod differential;
 #[path = "resp_face/model.rs"]
 mod model;
+#[path = "resp_face/unruly.rs"]
+mod unruly;
 #[path = "resp_face/wire.rs"]
 mod wire;

@@ -146,6 +146,24 @@ fn a_reset_of_the_device_takes_everything_back() {
 }
 
 #[test]
+fn a_subsystem_reset_takes_the_queues_and_leaves_its_mark() {
+    let mut node = Node::new();
+    let mut guest = node.guest();
+    let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
+    queue.submit(&mut node, &mut guest, store(1, key("late"), data(9), StoreOptions::NONE));
+    guest.set_register(&mut node, 0x20, 0x4E56_4D64);
+    assert_eq!(guest.register(&mut node, 0x1C), 1, "CSTS.RDY: that was no signature");
+    guest.set_register(&mut node, 0x20, 0x4E56_4D65);
+    node.settle();
+    assert!(node.face.is_idle(), "nothing is in flight");
+    assert_eq!(guest.register(&mut node, 0x1C), 1 << 4, "CSTS.NSSRO, and not ready");
+    assert_eq!(guest.register(&mut node, 0x14) & 1, 0, "CC.EN");
+    guest.set_register(&mut node, 0x1C, 1 << 4);
+    let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
+    assert_eq!(queue.run(&mut node, &mut guest, flush(1)).0, Status::SUCCESS);
+}
+
+#[test]
 fn memory_with_queues_in_it_that_goes_away_fails_the_controller_until_it_is_reset() {
     let mut node = Node::new();
     let mut guest = node.guest();
