@@ -91,7 +91,6 @@ impl<M: Media> Device<M> {
         let mut operation = Operation::new(face, token, namespace, Work::Command(command), self.now);
         operation.format = self.utl.table.format(namespace);
         operation.find_keys(&self.utl.hasher);
-        self.utl.index.prefetch(operation.span.first);
         let at = self.slab.insert(operation);
         self.take_in(at, namespace);
         Ok(())

@@ -5,6 +5,7 @@
 //! Invariant: the index names exactly the newest record of every key that exists, and the block table, the expiry queue
 //! and the key counts agree with it.
 
+mod ahead;
 mod collect;
 mod debris;
 mod find;
@@ -32,7 +33,9 @@ use crate::namespace::NamespaceKind;
 use crate::namespace::table::{Slot, Table};
 use crate::reads::{Reads, Waiter, read_page};
 use crate::record::UNIT_BYTES;
+use ahead::Ahead;
 use headwater_host::clock::Nanos;
+use std::cell::Cell;
 
 /// Blocks that only the collector may open.
 const RESERVE_BLOCKS: usize = 3;
@@ -109,6 +112,8 @@ pub(crate) struct Utl<M> {
     pub(crate) failed: Option<crate::media::MediaError>,
     /// Pages of a checkpoint that were programmed since the checkpointer last looked.
     pub(crate) checkpoint_done: usize,
+    /// What is left to be asked for of the record that is read next.
+    ahead: Cell<Ahead>,
     done: Vec<MediaDone>,
 }
 
@@ -140,6 +145,7 @@ impl<M: Media> Utl<M> {
             set_aside: 0,
             failed: None,
             checkpoint_done: 0,
+            ahead: Cell::new(Ahead::NOTHING),
             done: Vec::new(),
             media,
         }

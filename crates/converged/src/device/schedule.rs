@@ -14,27 +14,25 @@
 use super::Device;
 use crate::command::Completion;
 use crate::execute::{Gate, Outcome, execute};
-use crate::index::{Index, KeyHash};
+use crate::index::{Entry, Index, KeyHash};
 use crate::media::Media;
-use crate::media::geometry::{PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::operation::{Span, Work};
 use crate::reads::Waiter;
-use crate::record::UNIT_BYTES;
 use crate::utl::Stall;
-use headwater_host::copy::prefetch;
+use headwater_host::copy::prefetch_read;
 use headwater_nvme::spec::status::Status;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Operations looked at together, so that the memory of the next is on its way while one is worked on.
 const PREFETCH_BATCH: usize = 32;
-/// Longest record that is brought in whole before it is read; a longer one hides its own latency.
-const PREFETCH_BYTES_MAX: usize = 8 << 10;
 
 /// Who waits for what.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     /// Submitted, and not yet run.
     pub(super) incoming: VecDeque<usize>,
+    /// Records that the next of these will read, as far as was looked ahead.
+    ahead: Vec<Option<Entry>>,
     /// To be run (again) before anything new.
     runnable: VecDeque<usize>,
     /// Keys and blocks held by stalled operations, none meeting another, by the first of each run.
@@ -114,53 +112,42 @@ impl<M: Media> Device<M> {
     /// Runs new operations in the order of their submission.
     pub(super) fn run_incoming(&mut self) -> bool {
         let moved = !self.schedule.incoming.is_empty();
+        let mut ahead = std::mem::take(&mut self.schedule.ahead);
         while !self.schedule.incoming.is_empty() {
             let batch = self.schedule.incoming.len().min(PREFETCH_BATCH);
-            for &at in self.schedule.incoming.iter().take(batch) {
-                if let Some(operation) = self.slab.get(at) {
-                    self.utl.prefetch_record(operation.span.first);
-                }
-            }
-            for _ in 0..batch {
+            self.prefetch_batch(batch, &mut ahead);
+            for next in 1..=batch {
                 if let Some(at) = self.schedule.incoming.pop_front() {
-                    self.prefetch_value_of_next();
+                    if let Some(Some(entry)) = ahead.get(next) {
+                        self.utl.expect(*entry);
+                    }
                     self.run(at);
+                    self.utl.bring_in_rest();
                 }
             }
         }
+        self.schedule.ahead = ahead;
         moved
     }
 
-    /// Has the whole of the record that will be read next on its way while this one is worked on: its lines lie on pages
-    /// of their own, which the processor does not foresee.
-    #[inline]
-    fn prefetch_value_of_next(&self) {
-        let next = self.schedule.incoming.front().and_then(|&at| self.slab.get(at));
-        let Some(operation) = next.filter(|operation| operation.reads_value()) else {
-            return;
-        };
-        let Some(entry) = self.utl.index.find(operation.span.first, 0) else {
-            return;
-        };
-        let bytes = entry.units as usize * UNIT_BYTES;
-        if bytes > PREFETCH_BYTES_MAX {
-            return;
+    /// Has what the next operations will look at on its way: first all their index slots, then both ends of their records,
+    /// because ways through the page tables overlap only where nothing lies between. Says which records will be read.
+    fn prefetch_batch(&self, batch: usize, ahead: &mut Vec<Option<Entry>>) {
+        let operations = || self.schedule.incoming.iter().take(batch).filter_map(|&at| self.slab.get(at));
+        for operation in operations() {
+            self.utl.index.prefetch(operation.span.first);
         }
-        let page = entry.address.page();
-        let within = entry.address.offset_in_block() % PAGE_DATA_BYTES;
-        let here = bytes.min(PAGE_DATA_BYTES - within);
-        self.prefetch_lines(page, within, here);
-        if bytes > here && usize::from(page.page) + 1 < PAGES_PER_BLOCK {
-            let next = PageAddress::new(page.block, page.page + 1);
-            self.prefetch_lines(next, 0, (bytes - here).min(PAGE_DATA_BYTES));
-        }
-    }
-
-    #[inline]
-    fn prefetch_lines(&self, page: PageAddress, from: usize, bytes: usize) {
-        if let Some(data) = self.utl.page(page) {
-            prefetch(&data[from..from + bytes]);
-        }
+        ahead.clear();
+        ahead.extend(operations().map(|operation| {
+            let entry = self.utl.prefetch_record(operation.span.first)?;
+            if !operation.reads_value() {
+                // What replaces or removes it counts it out of its block.
+                prefetch_read(self.utl.blocks.get(entry.address.block()));
+                return None;
+            }
+            self.utl.prefetch_end(entry);
+            Some(entry)
+        }));
     }
 
     /// Runs one operation, unless one of its keys is held by another.

@@ -24,6 +24,7 @@ struct Slot {
 }
 
 const _: () = assert!(size_of::<Slot>() == 16);
+const SLOTS_PER_LINE: usize = 64 / size_of::<Slot>();
 
 impl Slot {
     fn pack(hash: u64, entry: Entry) -> Self {
@@ -95,9 +96,14 @@ impl Segment {
         (!slot.is_empty() && slot.hash() == hash).then(|| slot.entry())
     }
 
+    #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
-        if let Some(slot) = self.slots.get(self.home(hash)) {
-            headwater_host::copy::prefetch_read(slot);
+        // The entry lies at home or a few slots behind it, which is as often the next line.
+        let home = self.home(hash);
+        for slot in [home, home + SLOTS_PER_LINE] {
+            if let Some(slot) = self.slots.get(slot) {
+                headwater_host::copy::prefetch_read(slot);
+            }
         }
     }
 

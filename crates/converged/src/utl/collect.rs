@@ -441,6 +441,6 @@ fn in_place<'a, M: Media>(
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
-const fn page_of(block: BlockId, page: usize) -> PageAddress {
+pub(super) const fn page_of(block: BlockId, page: usize) -> PageAddress {
     PageAddress::new(block, page as u8)
 }

@@ -130,18 +130,17 @@ impl<'a, M: Media> Iterator for Gather<'a, M> {
 }
 
 impl<M: Media> Utl<M> {
-    /// Asks the processor for the first line of the record that a hash probably leads to.
+    /// Asks the processor for the first line of the record that a hash probably leads to, and says which one that is.
     #[inline]
-    pub(crate) fn prefetch_record(&self, hash: KeyHash) {
-        if let Some(entry) = self.index.find(hash, 0)
-            && let Some(bytes) = self.page(entry.address.page())
-        {
-            let offset = entry.address.offset_in_block() % PAGE_DATA_BYTES;
-            prefetch_read(&bytes[offset]);
-            if let Some(line) = bytes.get(offset + 64) {
-                prefetch_read(line);
-            }
+    pub(crate) fn prefetch_record(&self, hash: KeyHash) -> Option<Entry> {
+        let entry = self.index.find(hash, 0)?;
+        let bytes = self.page(entry.address.page())?;
+        let offset = entry.address.offset_in_block() % PAGE_DATA_BYTES;
+        prefetch_read(&bytes[offset]);
+        if let Some(line) = bytes.get(offset + 64) {
+            prefetch_read(line);
         }
+        Some(entry)
     }
 
     fn all_pages(&self, address: RecordAddress, bytes: usize) -> Stall {
@@ -240,6 +239,7 @@ impl<M: Media> Utl<M> {
         for piece in Gather::new(self, entry.address, 4, key_end - 4) {
             crc = crc32c(crc, piece.map_err(stall)?);
         }
+        self.bring_in_piece();
         let value_bytes = header.value_bytes.min(window.bytes_max) as usize;
         let start = if let Sink::Bytes(bytes) = sink { bytes.len() } else { 0 };
         let copied = match sink {
@@ -293,6 +293,7 @@ impl<M: Media> Utl<M> {
         for piece in Gather::new(self, address, skip, taken) {
             let piece = piece?;
             crc = crc32c(crc, piece);
+            self.bring_in_piece();
             segments.copy_out(at, piece);
             at += piece.len();
         }
