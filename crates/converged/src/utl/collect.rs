@@ -5,6 +5,7 @@
 //! Invariant: a record is moved only if the index names exactly its address at that moment (compare and swap); a
 //! tombstone is dropped only when no block is left that was opened before it was written.
 
+use super::ahead::PAGES_AHEAD;
 use super::debris::Debris;
 use super::{Found, Gather, Stall, Utl};
 use crate::blocks::BlockState;
@@ -234,6 +235,9 @@ impl<M: Media> Utl<M> {
             return Ok(true);
         }
         self.want_block(victim.block, victim.page)?;
+        if victim.offset == 0 && victim.page.is_multiple_of(PAGES_AHEAD) {
+            self.look_ahead(victim.block, victim.page);
+        }
         if victim.page >= usize::from(self.blocks.get(victim.block).pages) {
             self.finish_victim(victim.block);
             return Ok(false);
