@@ -22,9 +22,10 @@ pub const DRAIN_MAX: Nanos = Nanos(10_000_000_000);
 /// Least time between two publications of the numbers.
 const PUBLISH_EVERY: Nanos = Nanos(100_000_000);
 
-/// Least time between two looks at faces that cost calls into the kernel, while another one is looked at in memory, or
-/// while they are quiet and another one is not.
+/// Least time between two looks at faces that cost calls into the kernel, while another one is looked at in memory.
 const KERNEL_EVERY: Nanos = Nanos(5_000);
+/// Least time between two looks at such a face while it is quiet and another one is not.
+const QUIET_EVERY: Nanos = Nanos(10_000);
 /// How long ago a face may have moved that is not quiet.
 const QUIET_AFTER: Nanos = Nanos(50_000);
 
@@ -125,7 +126,12 @@ impl<D: CoreDevice> CoreLoop<'_, D> {
         let in_memory = self.faces.iter().any(|face| face.poll_cost() == PollCost::Memory);
         let is_lively = |moved: Nanos| now.since(moved) < QUIET_AFTER;
         let lively = last.iter().any(|&moved| is_lively(moved));
-        let all = !(in_memory || lively) || now.since(*all_polled) >= KERNEL_EVERY;
+        let every = match (in_memory, lively) {
+            (true, _) => KERNEL_EVERY,
+            (false, true) => QUIET_EVERY,
+            (false, false) => Nanos::ZERO,
+        };
+        let all = now.since(*all_polled) >= every;
         if all {
             *all_polled = now;
         }

@@ -69,11 +69,9 @@ fn run(context: &Context) -> Result<Findings, LabError> {
 }
 
 fn depth_1(findings: &mut Findings, host: &mut Host, (rounds, count): (usize, u64)) -> Result<(), LabError> {
-    let mut line = Floor::start()?.connect()?;
-    let samples = in_turns(
-        rounds,
-        &mut [&mut || median_of(count, |_| host.read_one()), &mut || median_of(count, |_| line.ping())],
-    )?;
+    let floor = Floor::start()?;
+    let samples =
+        in_turns(rounds, &mut [&mut || median_of(count, |_| host.read_one()), &mut || ping(&floor, count)])?;
     let (ours, bare) = (Spread::of(&samples[0]), Spread::of(&samples[1]));
     let row = |what: &str, spread: Option<Spread>| {
         Row::new().with("depth 1, polling", what).with("median_us", spread)
@@ -150,6 +148,12 @@ fn median_of(count: u64, mut call: impl FnMut(u64) -> Result<(), LabError>) -> R
     }
     times.sort_unstable();
     Ok(each(Nanos(times[times.len() / 2]), 1))
+}
+
+/// The median round trip of a line that is there for so long only: its other end polls, and would take the node's time.
+fn ping(floor: &Floor, count: u64) -> Result<f64, LabError> {
+    let mut line = floor.connect()?;
+    median_of(count, |_| line.ping())
 }
 
 /// Stores the values that are read.

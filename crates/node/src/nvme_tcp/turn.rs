@@ -30,6 +30,8 @@ const WATCH_EVERY: Nanos = Nanos::from_micros(5);
 const LATEST_FOR: Nanos = Nanos::from_micros(50);
 /// How long it may keep the face from asking for the others.
 const LATEST_ALONE: Nanos = Nanos::from_micros(20);
+/// How often it is asked in one turn, when the device has nothing of this face: a turn takes longer than a look.
+const LATEST_LOOKS: u32 = 4;
 /// How often connections are looked for that take too long.
 const SWEEP_EVERY: Nanos = Nanos::from_millis(250);
 /// How often the device is run again in one turn while it keeps answering.
@@ -46,6 +48,11 @@ impl NvmeTcpFace {
         moved |= self.retry(device);
         let spoke = self.take_latest(device);
         moved |= spoke;
+        if spoke {
+            // Its answers need not wait for the others.
+            self.settle(device, now, wall);
+            self.flush_all();
+        }
         // The others are not forgotten over it.
         if !spoke || now.since(self.watched) >= LATEST_ALONE {
             moved |= self.take_events(device);
@@ -81,12 +88,18 @@ impl NvmeTcpFace {
         let Some((id, spoke)) = self.latest.filter(|(_, spoke)| self.is_recent(*spoke)) else {
             return false;
         };
-        let Some(mut connection) = self.connections.take(id) else {
-            return false;
-        };
-        connection.readable = true;
-        self.feed(device, connection);
-        self.latest.is_some_and(|(_, again)| again > spoke)
+        let looks = if self.shared.flights.len() == 0 { LATEST_LOOKS } else { 1 };
+        for _ in 0..looks {
+            let Some(mut connection) = self.connections.take(id) else {
+                return false;
+            };
+            connection.readable = true;
+            self.feed(device, connection);
+            if self.latest.is_some_and(|(_, again)| again > spoke) {
+                return true;
+            }
+        }
+        false
     }
 
     fn is_recent(&self, spoke: Nanos) -> bool {

@@ -15,7 +15,7 @@ const ANSWER_BYTES: usize = 24 + 4_096 + 24;
 /// Bytes asked of the kernel in one receive.
 const RECEIVE_BYTES: usize = 128 << 10;
 
-/// The answering thread. It ends when the line to it does.
+/// The answering thread, which polls while there is a line to it and sleeps otherwise. It ends with the process.
 #[derive(Debug)]
 pub(super) struct Floor {
     address: SocketAddr,
@@ -27,7 +27,7 @@ impl Floor {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         std::thread::spawn(move || {
-            if let Ok((stream, _)) = listener.accept() {
+            while let Ok((stream, _)) = listener.accept() {
                 // The other side is gone: that is how it ends.
                 let _ = serve(&stream);
             }
@@ -35,7 +35,7 @@ impl Floor {
         Ok(Self { address })
     }
 
-    /// The one line to it.
+    /// A line to it; one at a time.
     pub(super) fn connect(&self) -> Result<Line, LabError> {
         let stream = TcpStream::connect(self.address).map_err(failed)?;
         set_up(&stream).map_err(failed)?;

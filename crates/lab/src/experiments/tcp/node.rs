@@ -14,8 +14,8 @@ use std::process::{Child, Command, Stdio};
 
 /// How long the node may take until it answers.
 const READY_MAX: Nanos = Nanos::from_millis(10_000);
-/// Microseconds of polling before sleep that never pass between two answers.
-const SPIN_LONG_US: &str = "100000";
+/// Microseconds of polling before sleep that hardly ever pass between two answers; it sleeps while the floor is measured.
+const SPIN_LONG_US: &str = "5000";
 
 /// How host and node wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
