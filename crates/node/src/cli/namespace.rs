@@ -3,16 +3,14 @@
 //! In: arguments. Out: a table or JSON, or one line that says what changed, durable when it is printed.
 
 use super::attach::SocketArgs;
+use super::embedded::{StoppedNode, open_stopped};
 use super::failure::{Failure, answer_json, answer_line};
-use super::progress::Progress;
-use crate::config::{Bytes, Config, DurabilityMode, Overrides};
+use crate::config::{Bytes, DurabilityMode};
 use crate::core_device::CoreDevice;
-use crate::data_dir::{DataDir, IfMissing};
 use crate::pipeline::carry_out;
 use clap::{Args, Subcommand};
 use headwater::namespace_wish::{change_of, durability_text, table};
 use headwater_converged::command::Command;
-use headwater_host::clock::Clock;
 use headwater_io::attach::admin::{AdminAnswer, AdminRequest, DurabilityText, NamespaceText, NamespaceWish};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -204,17 +202,8 @@ fn whole_blocks(size: Bytes, block_bytes: u64) -> Result<u64, Failure> {
 
 /// Asks the device of a stopped node.
 fn ask_offline(data: &Path, request: AdminRequest) -> Result<AdminAnswer, Failure> {
-    let config = Config::assemble(None, Overrides { data: Some(data.to_owned()), ..Overrides::default() })?;
-    let directory = DataDir::take(data, IfMissing::Refuse)?;
-    let clock = Clock::start();
-    let mut progress = Progress::start("opening");
-    let opened = crate::device_file::open_device(&directory, &config, clock, &mut |recovery| {
-        progress.phase(recovery.stage);
-        progress.total(Some(recovery.total));
-        progress.set(recovery.done, 0);
-    });
-    let mut device = opened.map_err(Failure::failed)?;
-    drop(progress);
+    // The directory is held until the device is shut down.
+    let StoppedNode { mut device, clock, directory: _held } = open_stopped(data)?;
     let AdminRequest::Namespace { id, wish } = request else {
         return Ok(AdminAnswer::Namespaces(table(&device)));
     };
