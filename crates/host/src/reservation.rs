@@ -30,6 +30,8 @@ pub use page_table::{AdoptError, ClaimState, Found, PageTable};
 pub use span::{LentSpan, Span};
 
 use crate::foreign::{Foreign, TakeError};
+use crate::numa::{BindError, NodeId};
+use crate::pinning::Memory;
 use page_set::PageSet;
 use range::{BackError, Range};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -149,6 +151,27 @@ impl Reservation {
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.range.shared().map(OwnedFd::as_fd)
+    }
+
+    /// Lets all pages that are committed from now on come from one memory node.
+    ///
+    /// # Errors
+    /// [`BindError`] says what to do about it; nothing has changed then.
+    pub fn bind(&mut self, node: NodeId) -> Result<(), BindError> {
+        self.range.bind(node)
+    }
+
+    /// A committed run as something that can be pinned. `None` if a page of it is not committed.
+    #[must_use]
+    pub fn memory(&self, run: PageRun) -> Option<Memory> {
+        let mut page = run.first;
+        while self.available.reaches(run) && page < run.end() {
+            let (&first, &(pages, backing)) = self.committed.range(..=page).next_back()?;
+            backing.filter(|_| page - first < pages)?;
+            page = first + pages;
+        }
+        let address = self.table.place(run.first).as_ptr().addr();
+        self.available.reaches(run).then(|| Memory::new(address, run.bytes()))
     }
 
     /// Puts pages behind a run that has none, all of them present and zeroed. Says of which kind they are: the first of

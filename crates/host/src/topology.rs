@@ -31,6 +31,9 @@ pub struct MemoryNode {
     pub cpus: Vec<usize>,
     /// Its memory in bytes, 0 if the kernel does not say.
     pub memory_bytes: u64,
+    /// How far each node is, this one among them, in the order of [`Topology::nodes`]: 10 is here, 20 twice as far. Empty
+    /// if the kernel does not say.
+    pub distances: Vec<u32>,
 }
 
 /// The machine, as far as the kernel shows it.
@@ -78,6 +81,10 @@ impl Topology {
                 number,
                 cpus: list(&text(&path.join("cpulist"))),
                 memory_bytes: node_memory(&text(&path.join("meminfo"))),
+                distances: text(&path.join("distance"))
+                    .split_whitespace()
+                    .filter_map(|word| word.parse().ok())
+                    .collect(),
             })
             .collect();
         Self {
@@ -93,6 +100,19 @@ impl Topology {
     #[must_use]
     pub fn last_level_cache_bytes(&self) -> u64 {
         self.caches.iter().map(|cache| cache.bytes).max().unwrap_or(0)
+    }
+
+    /// Numbers of all nodes, the closest to `node` first: itself, and of equally far ones the lower number. Where the kernel
+    /// says nothing about distances, every other node is equally far.
+    #[must_use]
+    pub fn nodes_from(&self, node: u32) -> Vec<u32> {
+        let distances = self.nodes.iter().find(|known| known.number == node).map(|known| &known.distances);
+        let far = |place: usize| distances.and_then(|distances| distances.get(place)).copied();
+        let mut order: Vec<_> = (self.nodes.iter().enumerate())
+            .map(|(place, known)| (known.number != node, far(place).unwrap_or(u32::MAX), known.number))
+            .collect();
+        order.sort_unstable();
+        order.into_iter().map(|(_, _, number)| number).collect()
     }
 
     /// Processors that work for this thread: those it may run on, at least one.
@@ -238,6 +258,7 @@ mod tests {
             "Node 2 MemTotal:       2048 kB\nNode 2 MemFree: 1 kB\n",
         );
         put("sys/devices/system/node/possible", "0-1");
+        put("sys/devices/system/node/node2/distance", "10 21\n");
         let found = Topology::read_from(root.path());
         assert_eq!(found.cpu_model, "Some CPU 9000");
         assert_eq!(found.cpus_online, [0, 1, 2, 5]);
@@ -248,6 +269,8 @@ mod tests {
         assert_eq!(numbers, [2, 10]);
         assert_eq!(found.nodes[0].memory_bytes, 2 << 20);
         assert_eq!(found.nodes[0].cpus, [0, 1, 2]);
+        assert_eq!(found.nodes[0].distances, [10, 21]);
+        assert!(found.nodes[1].distances.is_empty());
     }
 
     #[test]
@@ -259,6 +282,27 @@ mod tests {
         assert_eq!(size("K"), None);
         assert_eq!(size("99999999999999999999G"), None);
         assert_eq!(size("18446744073709551615G"), None);
+    }
+
+    #[test]
+    fn nodes_are_ordered_by_their_distance() {
+        let node = |number, distances: &[u32]| MemoryNode {
+            number,
+            cpus: Vec::new(),
+            memory_bytes: 0,
+            distances: distances.to_vec(),
+        };
+        let nodes = vec![
+            node(0, &[10, 32, 21, 32]),
+            node(1, &[32, 10, 32, 21]),
+            node(4, &[]),
+            node(7, &[32, 21, 32, 10]),
+        ];
+        let topology = Topology { nodes, ..Topology::default() };
+        assert_eq!(topology.nodes_from(0), [0, 4, 1, 7]);
+        assert_eq!(topology.nodes_from(7), [7, 1, 0, 4]);
+        assert_eq!(topology.nodes_from(4), [4, 0, 1, 7]);
+        assert_eq!(topology.nodes_from(9), [0, 1, 4, 7]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use super::PageRun;
 use super::backing::{Backing, PAGE_BYTES};
+use crate::numa::{BindError, NodeId, bind_range};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
@@ -27,6 +28,7 @@ pub(super) struct Range {
     start: NonNull<u8>,
     bytes: usize,
     shared: Option<OwnedFd>,
+    node: Option<NodeId>,
 }
 
 // SAFETY: a mapping belongs to the process and to no thread; the methods that change it take `&mut`.
@@ -56,11 +58,18 @@ impl Range {
             let _ = mapped?;
         }
         let start = NonNull::new(start.cast::<u8>()).ok_or(Errno::NOMEM)?;
-        Ok(Self { start, bytes, shared })
+        Ok(Self { start, bytes, shared, node: None })
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
+    }
+
+    /// Lets pages come from one node, from now on.
+    pub(super) fn bind(&mut self, node: NodeId) -> Result<(), BindError> {
+        bind_range(self.start.as_ptr().addr(), self.bytes, node)?;
+        self.node = Some(node);
+        Ok(())
     }
 
     pub(super) fn shared(&self) -> Option<&OwnedFd> {
@@ -110,6 +119,12 @@ impl Range {
         let made =
             unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) };
         let made = made.map_err(BackError::Refused)?;
+        // The range's policy does not reach a mapping beside it; whether it can be had was told when the range was bound.
+        let bound = self.node.map_or(Ok(()), |node| bind_range(made.addr(), bytes, node));
+        if bound.is_err() {
+            give_back(made, bytes);
+            return Err(BackError::Refused(Errno::INVAL));
+        }
         if let Err(errno) = present(made, bytes) {
             give_back(made, bytes);
             return Err(BackError::Refused(errno));
@@ -153,7 +168,12 @@ impl Range {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: the run lies in this range and the caller has made sure that nobody has an address into it.
         match unsafe { mmap_anonymous(start, bytes, ProtFlags::empty(), flags) } {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                // Best effort: the next commit of ordinary pages here should come from the range's node again, and the
+                // same policy was accepted for the same range before.
+                let _ = self.node.map(|node| bind_range(start.addr(), bytes, node));
+                Ok(())
+            }
             Err(errno) => Err(BackError::Lost(errno)),
         }
     }

@@ -5,6 +5,7 @@
 
 use super::PageRun;
 use super::backing::PAGE_BYTES;
+use crate::pinning::Memory;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -140,6 +141,12 @@ impl LentSpan {
     #[inline]
     pub fn bytes(&self) -> usize {
         self.span.bytes()
+    }
+
+    /// The pages as something that can be pinned.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        Memory::new(self.address(), self.bytes())
     }
 
     /// The device is done: the bytes are the CPU's again.
