@@ -74,7 +74,6 @@ impl NvmeTcpTarget {
 #[derive(Debug)]
 pub struct NvmeTcp {
     session: Arc<Session>,
-    next_queue: u16,
     /// Regions have numbers only, because no device address exists; each begins where the one before ended.
     next_region: u64,
 }
@@ -86,7 +85,7 @@ impl NvmeTcp {
     /// [`IoError::Gone`] when nobody answers, [`IoError::Refused`] when the device refuses, with its reason.
     pub fn open(target: NvmeTcpTarget) -> Result<Self, IoError> {
         let session = Session::open(target)?;
-        Ok(Self { session, next_queue: 1, next_region: REGIONS_START })
+        Ok(Self { session, next_region: REGIONS_START })
     }
 
     /// The names of the subsystems that a discovery controller at `address` tells of.
@@ -124,9 +123,7 @@ impl Backend for NvmeTcp {
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
-        let queue = queue::TcpQueue::open(Arc::clone(&self.session), self.next_queue, depth)?;
-        self.next_queue += 1;
-        Ok(Box::new(queue))
+        Ok(Box::new(queue::TcpQueue::open(Arc::clone(&self.session), depth)?))
     }
 }
 

@@ -59,6 +59,8 @@ pub(super) struct Control {
     pub(super) in_capsule_max: u32,
     /// Most entries of a queue.
     pub(super) entries_max: u32,
+    /// Most I/O queues at a time.
+    pub(super) queues_max: u16,
     /// OFCS bit 0: Disconnect is known.
     pub(super) disconnects: bool,
 }
@@ -67,7 +69,11 @@ impl Control {
     pub(super) fn open(target: &NvmeTcpTarget) -> Result<Self, IoError> {
         let mut control = Self::connect(target)?;
         let queues = (QUEUES_WANTED - 1) | (QUEUES_WANTED - 1) << 16;
-        control.call(admin(number::SET_FEATURES, 0, number::NUMBER_OF_QUEUES, queues), Transfer::None)?;
+        let granted =
+            control.call(admin(number::SET_FEATURES, 0, number::NUMBER_OF_QUEUES, queues), Transfer::None)?;
+        // NSQA and NCQA, 0's based.
+        let [a, b, c, d] = granted.to_le_bytes();
+        control.queues_max = u16::from_le_bytes([a, b]).min(u16::from_le_bytes([c, d])).saturating_add(1);
         let page = control.identify(0, 0x01, 0)?;
         let units = u32::from_le_bytes([page[1_792], page[1_793], page[1_794], page[1_795]]);
         control.in_capsule_max = units.saturating_mul(16).saturating_sub(ENTRY_BYTES);
@@ -86,8 +92,15 @@ impl Control {
         let [a, b, _, _] = done.result.to_bytes();
         let page = Buffer::whole(Foreign::anonymous(IDENTIFY_BYTES)?, Iova(0));
         let controller = u16::from_le_bytes([a, b]);
-        let mut control =
-            Self { link, page, controller, in_capsule_max: 0, entries_max: 0, disconnects: false };
+        let mut control = Self {
+            link,
+            page,
+            controller,
+            in_capsule_max: 0,
+            entries_max: 0,
+            queues_max: 0,
+            disconnects: false,
+        };
         let capabilities = control.property(Register::Capabilities)?;
         control.entries_max = u32::try_from(capabilities & 0xFFFF).unwrap_or(0) + 1;
         let set = PropertyFields::set(Register::Configuration.offset(), ENABLE);

@@ -74,13 +74,18 @@ pub(super) fn open_link(
 }
 
 impl TcpQueue {
-    /// Connects queue `number`. Blocks.
-    pub(super) fn open(session: Arc<Session>, number: u16, depth: u32) -> Result<Self, IoError> {
+    /// Connects another queue. Blocks.
+    pub(super) fn open(session: Arc<Session>, depth: u32) -> Result<Self, IoError> {
+        let number = session.take_number()?;
         let before = session.epoch();
-        let (link, epoch) = match session.link(number, depth) {
-            Err(IoError::Gone { .. }) => session.link_again(before, number, depth)?,
-            linked => linked?,
+        let linked = match session.link(number, depth) {
+            Err(IoError::Gone { .. }) => session.link_again(before, number, depth),
+            linked => linked,
         };
+        if linked.is_err() {
+            session.give_number(number);
+        }
+        let (link, epoch) = linked?;
         let places = usize::try_from(depth).unwrap_or(0);
         Ok(Self {
             session,
@@ -203,5 +208,6 @@ impl Drop for TcpQueue {
             // Closing the connection says the same, less politely.
             let _ = self.link.call_within(disconnect_entry(), Transfer::None, FAREWELL_WITHIN);
         }
+        self.session.give_number(self.number);
     }
 }

@@ -10,6 +10,7 @@ use super::link::Link;
 use super::queue::open_link;
 use crate::error::IoError;
 use headwater_host::clock::{Clock, Nanos};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +30,24 @@ pub(super) enum Again {
     MustNot,
 }
 
+/// The numbers of I/O queues. They are given out in turn, so that one that was just given back, and may still be known to the
+/// device, is not soon another queue's.
+#[derive(Debug, Default)]
+struct Numbers {
+    last: u16,
+    used: BTreeSet<u16>,
+}
+
+impl Numbers {
+    fn take(&mut self, most: u16) -> Option<u16> {
+        let mut turn = (self.last.saturating_add(1)..=most).chain(1..=self.last.min(most));
+        let number = turn.find(|number| !self.used.contains(number))?;
+        self.used.insert(number);
+        self.last = number;
+        Some(number)
+    }
+}
+
 /// One host's controller, shared by its queues.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -36,6 +55,7 @@ pub(super) struct Session {
     /// `None` while it is looked for, and once it was given up.
     control: Mutex<Option<Control>>,
     epoch: AtomicU64,
+    numbers: Mutex<Numbers>,
     /// Its end is the end of the thread that says that the host lives.
     _alive: Sender<()>,
 }
@@ -50,6 +70,7 @@ impl Session {
             target,
             control: Mutex::new(Some(control)),
             epoch: AtomicU64::new(1),
+            numbers: Mutex::default(),
             _alive: alive,
         });
         if every > Nanos::ZERO {
@@ -88,6 +109,23 @@ impl Session {
             }
             other => other,
         }
+    }
+
+    /// The number of another I/O queue, until it is [given back](Self::give_number).
+    pub(super) fn take_number(&self) -> Result<u16, IoError> {
+        let most = self.call(Again::May, |control| Ok(control.queues_max))?;
+        let taken = self.numbers().take(most);
+        let reason = || format!("all {most} queues that the device gives a host are in use; drop one first");
+        taken.ok_or_else(|| IoError::Refused { reason: reason() })
+    }
+
+    /// A queue is over.
+    pub(super) fn give_number(&self, number: u16) {
+        self.numbers().used.remove(&number);
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, Numbers> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Connects I/O queue `number` to the present controller. With the epoch of the controller that it is of.
@@ -162,5 +200,25 @@ impl Session {
 
     fn gone(&self, reason: &str) -> IoError {
         IoError::Gone { what: self.target.address.to_string(), reason: reason.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_given_in_turn_and_never_twice() {
+        let mut numbers = Numbers::default();
+        let all: Vec<u16> = (0..4).filter_map(|_| numbers.take(4)).collect();
+        assert_eq!(all, [1, 2, 3, 4]);
+        assert_eq!(numbers.take(4), None);
+        numbers.used.remove(&2);
+        numbers.used.remove(&3);
+        assert_eq!((numbers.take(4), numbers.take(4), numbers.take(4)), (Some(2), Some(3), None));
+        numbers.used.remove(&1);
+        numbers.used.remove(&4);
+        assert_eq!(numbers.take(4), Some(4), "not the one that was first in line before");
+        assert_eq!(numbers.take(2), Some(1), "a device that came back gives fewer");
     }
 }

@@ -6,6 +6,7 @@ use headwater_converged::administration::AdminTicket;
 use headwater_converged::command::FaceId;
 use headwater_host::clock::Nanos;
 use headwater_io::{Command, Condition, Device, IoError, NvmeTcp, NvmeTcpTarget};
+use headwater_node::nvme_tcp::limits::IO_QUEUES_MAX;
 use headwater_nvme::controller::admin::NamespaceAction;
 use headwater_nvme::spec::fabrics::{connect_status, disconnect_entry};
 use headwater_nvme::spec::status::Status;
@@ -116,6 +117,27 @@ fn commands_in_flight_are_carried_out_by_a_device_that_came_back() {
         for place in 0..16_u8 {
             let value = client.get(&[b'k', place]).unwrap().unwrap();
             assert_eq!(value, [round * 16 + place; 4_096], "key {place} after round {round}");
+        }
+    }
+}
+
+#[test]
+fn queues_come_and_go_more_often_than_there_are_numbers() {
+    let node = Node::start();
+    let mut client = node.client(Digests::default());
+    for _ in 0..3 {
+        let mut crowd = Vec::new();
+        let refused = loop {
+            match client.queue(4) {
+                Ok(queue) => crowd.push(queue),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(refused.contains("in use"), "{refused}");
+        assert_eq!(crowd.len(), usize::from(IO_QUEUES_MAX));
+        for queue in &mut crowd {
+            queue.submit(&Command::flush(1), 7).unwrap();
+            assert_eq!(queue.wait(None).unwrap().unwrap().token, 7);
         }
     }
 }
