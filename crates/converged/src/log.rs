@@ -14,13 +14,15 @@ mod writer;
 use crate::blocks::Blocks;
 use crate::command::Sequence;
 use crate::dram::Dram;
-use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
+use crate::media::geometry::{
+    BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress,
+};
 use crate::media::{Media, MediaOp, MediaToken, Refused};
 use crate::page::{NO_RECORD, PageKind, PageSpare};
 use crate::record::{FLAG_CHAINED, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use headwater_dma::frame::Frame;
 use headwater_host::clock::Nanos;
-use headwater_host::copy::{copy, crc32c};
+use headwater_host::copy::{copy_streaming, crc32c};
 use std::collections::{BTreeMap, VecDeque};
 use writer::Writer;
 
@@ -28,6 +30,9 @@ pub use source::Source;
 
 /// A record longer than this goes on in the next block when the open one cannot hold it; a shorter one moves there whole.
 const CHAIN_FROM_BYTES: usize = BLOCK_DATA_BYTES / 16;
+
+/// Data and spare; what a frame has behind them belongs to the media.
+const PAGE_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
 
 /// Whether the header's checksum is right already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -384,7 +389,8 @@ impl Log {
                     self.filled.push_front(Filled { id, page, frame });
                     break;
                 };
-                copy(&mut shown, &frame);
+                // A frame that comes from the cache is cold: to write past it spares reading first what is overwritten.
+                copy_streaming(&mut shown[..PAGE_BYTES], &frame[..PAGE_BYTES]);
                 dram.insert(page, shown);
                 dram.pin(page);
             }
