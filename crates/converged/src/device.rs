@@ -128,12 +128,14 @@ impl<M: Media> Device<M> {
 
     fn settle_release(&mut self) -> bool {
         if self.utl.failed.is_some() {
-            return self.release.fail(Status::INTERNAL_ERROR);
+            let woken = self.schedule.wake_durable(Sequence(u64::MAX));
+            return self.release.fail(Status::INTERNAL_ERROR) | woken;
         }
         let durable = self.utl.commit.durable;
+        let woken = self.schedule.wake_durable(durable);
         self.tracer.durable(durable, self.now);
         self.utl.table.advance(durable);
-        self.release.advance(durable)
+        self.release.advance(durable) | woken
     }
 
     /// An operation is finished: its completion goes to the release rule.
@@ -389,7 +391,7 @@ impl<M: Media> Device<M> {
                 }
                 true
             }
-            Err(Stall::Room { .. }) => false,
+            Err(Stall::Room { .. } | Stall::Durable(_)) => false,
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::media::Media;
 use crate::namespace::NamespaceKind;
 use crate::namespace::table::Slot;
 use crate::operation::{Operation, Subject, Work};
-use crate::record::{RecordAddress, UNIT_BYTES, batch_flags, record_units};
+use crate::record::{FLAGS_BATCH, RecordAddress, UNIT_BYTES, batch_flags, record_units};
 use crate::utl::{Found, NewRecord, Reach, Stall, Utl, Window};
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
@@ -162,6 +162,19 @@ impl<'a> One<'a> {
         }
     }
 
+    /// A write that was decided by what a batch or a clear did must not outlive it: were a power cut to take the batch and
+    /// leave the write, part of the batch would have happened. Once it runs, everything it saw is below its own sequence, so
+    /// that its acknowledgement covers that too.
+    fn rests_on<M: Media>(&self, utl: &Utl<M>, found: Option<&Found>) -> Result<(), Stall> {
+        let sequence = match (self.condition, found.map(|found| found.header)) {
+            (Condition::Always, _) | (_, Some(None)) => return Ok(()),
+            (_, Some(Some(header))) if header.flags & FLAGS_BATCH != 0 => header.sequence,
+            (_, Some(Some(_))) => return Ok(()),
+            (_, None) => utl.last_joint_removal,
+        };
+        if sequence <= utl.commit.durable { Ok(()) } else { Err(Stall::Durable(sequence)) }
+    }
+
     fn expiry_ms(expiry: Expiry, found: Option<&Found>) -> u64 {
         match expiry {
             Expiry::Never => 0,
@@ -191,6 +204,7 @@ fn store<M: Media>(
     if let Err(status) = one.check(utl, found.as_ref()) {
         return Ok(Outcome::status(status, saw(utl, found.as_ref())));
     }
+    one.rests_on(utl, found.as_ref())?;
     let alive = found.as_ref().filter(|found| !utl.expired(found));
     let record = NewRecord {
         namespace: one.namespace,
@@ -219,6 +233,7 @@ fn delete<M: Media>(utl: &mut Utl<M>, one: &One<'_>) -> Result<Outcome, Stall> {
     let Some(alive) = found.filter(|found| !utl.expired(found)) else {
         return Ok(Outcome::status(Status::KEY_DOES_NOT_EXIST, saw(utl, found.as_ref())));
     };
+    one.rests_on(utl, Some(&alive))?;
     remove(utl, one, alive)
 }
 
@@ -315,6 +330,9 @@ fn batch<M: Media>(
             outcome.completion.position = u32::try_from(position).unwrap_or(u32::MAX);
             return Ok(outcome);
         }
+    }
+    for (one, _, found) in &planned {
+        one.rests_on(utl, found.as_ref())?;
     }
     // What made a key absent may still be lost to a power cut while this batch is not: then the batch says it itself.
     let absent_for_good = utl.last_removal <= utl.commit.durable;

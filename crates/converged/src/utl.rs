@@ -54,6 +54,8 @@ pub(crate) enum Stall {
         /// Ready blocks, the collector's reserve not counted.
         blocks: usize,
     },
+    /// This must be durable first.
+    Durable(Sequence),
 }
 
 /// What is kept of a namespace.
@@ -102,6 +104,8 @@ pub(crate) struct Utl<M> {
     pub(crate) wall_ms: u64,
     /// Sequence of the last tombstone or clear: what a command saw that found nothing.
     pub(crate) last_removal: Sequence,
+    /// Sequence of the last record that removed more than its own key: a clear, or a delete of a batch.
+    pub(crate) last_joint_removal: Sequence,
     /// Blocks that a stalled append needs erased ahead.
     pub(crate) ready_wanted: usize,
     /// Blocks that the collector needs beyond its usual reserve, to move the largest chained record there has been.
@@ -140,6 +144,7 @@ impl<M: Media> Utl<M> {
             stats: DeviceStats::default(),
             wall_ms: 0,
             last_removal: Sequence(0),
+            last_joint_removal: Sequence(0),
             ready_wanted: 0,
             chain_reserve: 0,
             set_aside: 0,

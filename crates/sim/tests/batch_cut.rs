@@ -87,3 +87,44 @@ fn a_batch_that_is_lost_takes_nothing_along_when_one_of_its_keys_expired() {
     }
     assert!(happened > 0 && lost > 0, "{happened} batches happened and {lost} were lost");
 }
+
+/// A write that was decided by what a batch did outlived it: the power cut took the batch, whose pages were the older ones,
+/// and left a value made from one of its keys.
+#[test]
+fn a_write_made_from_a_batch_never_outlives_it() {
+    let config = DeviceConfig { durability: [Durability::OnFlush; 16], ..DeviceConfig::default() };
+    let damage =
+        DamagePlan { whole_percent: 50, torn_percent: 0, neighbour_percent: 0, unreadable_percent: 0 };
+    let start = BootTime { now: Nanos::ZERO, wall: WALL };
+    let (mut both, mut neither) = (0, 0);
+    for seed in 0..400 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let media = SimMedia::new(SimMediaConfig::new(FILE, 20));
+        let wreck = media.wreck();
+        let mut device = <Device<SimMedia> as Engine>::open(media, &config, start).unwrap();
+        assert_eq!(ask(&mut device, WALL, Command::Flush).status, Status::SUCCESS);
+        // Over several pages, so that the write behind it lies on another one.
+        let writes = vec![put(b"counter", 10, Expiry::Never), put(b"long", 20_000, Expiry::Never)];
+        submit(&mut device, Command::Batch { writes });
+        let (key, value) = (Bytes::from_static(b"counter"), Bytes::from(vec![8; 11]).into());
+        let condition = Condition::IfExists;
+        submit(&mut device, Command::Store { key, value, condition, expiry: Expiry::Never });
+        submit(&mut device, Command::Flush);
+        // The power goes after any number of turns.
+        let mut now = Nanos::ZERO;
+        for _ in 0..rng.u32(1..60) {
+            if !Engine::poll(&mut device, now, WALL) {
+                now = Engine::next_deadline(&device).unwrap_or(now).max(now);
+            }
+        }
+        drop(device);
+        let media = wreck.next_boot(&mut rng, &damage).unwrap();
+        let mut device = <Device<SimMedia> as Engine>::open(media, &config, start).unwrap();
+        match (value_bytes(&mut device, b"counter"), value_bytes(&mut device, b"long")) {
+            (None, None) => neither += 1,
+            (Some(10 | 11), Some(20_000)) => both += 1,
+            torn => panic!("seed {seed}: the write is there and the batch is not: {torn:?}"),
+        }
+    }
+    assert!(both > 0 && neither > 0, "{both} times both were there, {neither} times neither");
+}

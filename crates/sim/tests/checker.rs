@@ -372,3 +372,50 @@ fn a_lost_update_is_seen() {
     let lost = run.answer(&answer(2, Status::SUCCESS, 2));
     assert!(matches!(lost, Err(Violation::LostUpdate { .. })), "{lost:?}");
 }
+
+fn store_if(condition: Condition) -> Command {
+    Command::Store { key: key("a"), value: key("two").into(), condition, expiry: Expiry::Never }
+}
+
+#[test]
+fn what_decided_an_acknowledged_write_must_stay_whole() {
+    for lost in [false, true] {
+        let mut run = history();
+        run.ask(ALWAYS, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]));
+        // There was nothing before: only the batch, which nobody acknowledged, can have put something there.
+        run.write(ALWAYS, 2, &store_if(Condition::IfExists), 3);
+        run.cut();
+        run.settle(ALWAYS, "a", &found(0, "two", 3)).unwrap();
+        let other = if lost { nothing(0) } else { found(0, "from the batch too", 2) };
+        let judged = run.settle(ALWAYS, "b", &other);
+        assert_eq!(matches!(judged, Err(Violation::Lost { .. })), lost, "{judged:?}");
+    }
+}
+
+#[test]
+fn a_clear_that_decided_an_acknowledged_write_must_stay() {
+    let mut run = history();
+    run.write(ALWAYS, 1, &store("a", "one"), 1);
+    run.write(ALWAYS, 2, &store("b", "one"), 2);
+    run.ask(ALWAYS, 3, &Command::Clear);
+    run.write(ALWAYS, 4, &store_if(Condition::IfAbsent), 4);
+    run.cut();
+    run.settle(ALWAYS, "a", &found(0, "two", 4)).unwrap();
+    assert!(matches!(run.settle(ALWAYS, "b", &found(0, "one", 2)), Err(Violation::CameBack { .. })));
+}
+
+#[test]
+fn a_write_that_outlives_the_batch_it_replaced_a_part_of_is_seen() {
+    for lost in [false, true] {
+        let mut run = history();
+        run.write(ON_FLUSH, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]), 2);
+        run.ask(ON_FLUSH, 2, &get("a"));
+        run.answer(&found(2, "from the batch", 1)).unwrap();
+        run.ask(ON_FLUSH, 3, &store_if(Condition::IfSequence(Sequence(1))));
+        run.cut();
+        run.settle(ON_FLUSH, "a", &found(0, "two", 3)).unwrap();
+        let other = if lost { nothing(0) } else { found(0, "from the batch too", 2) };
+        let judged = run.settle(ON_FLUSH, "b", &other);
+        assert_eq!(matches!(judged, Err(Violation::TornBatch { .. })), lost, "{judged:?}");
+    }
+}

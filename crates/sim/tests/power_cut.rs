@@ -106,6 +106,8 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
         "a whole batch lost a record that was needed no more while recovery cleaned up, and then counted as torn",
     ),
     (11293, "like 11070, with a record over two blocks"),
+    (3825, "a write that replaced a batch's record outlived the batch"),
+    (4557, "like 3825"),
 ];
 
 #[test]

@@ -7,12 +7,13 @@
 //!     |  ^---------- key held by another: behind it, in order
 //!     +-- pages missing: holds its keys --pages came--> run again
 //!     +-- no room: holds its keys, first come first served --room--> run again
+//!     +-- rests on what may be lost: holds its keys --durable--> run again
 //! ```
 //!
 //! Invariant: operations on one key run in the order of their submission, whatever each of them waits for.
 
 use super::Device;
-use crate::command::Completion;
+use crate::command::{Completion, Sequence};
 use crate::execute::{Gate, Outcome, execute};
 use crate::index::{Entry, Index, KeyHash};
 use crate::media::Media;
@@ -21,7 +22,7 @@ use crate::reads::Waiter;
 use crate::utl::Stall;
 use headwater_host::copy::prefetch_read;
 use headwater_nvme::spec::status::Status;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Operations looked at together, so that the memory of the next is on its way while one is worked on.
 const PREFETCH_BATCH: usize = 32;
@@ -39,6 +40,8 @@ pub(super) struct Schedule {
     held: BTreeMap<KeyHash, Held>,
     /// Stalled for room, in order.
     room: VecDeque<usize>,
+    /// Stalled until so much is durable.
+    durable: BTreeSet<(Sequence, usize)>,
     /// Expiries under way.
     pub(super) expiring: usize,
 }
@@ -52,6 +55,17 @@ struct Held {
 }
 
 impl Schedule {
+    /// Lets those go on who waited for no more than this to be durable. Returns whether there were any.
+    pub(super) fn wake_durable(&mut self, durable: Sequence) -> bool {
+        let mut any = false;
+        while let Some((_, at)) = self.durable.first().copied().filter(|(wanted, _)| *wanted <= durable) {
+            self.durable.pop_first();
+            self.runnable.push_back(at);
+            any = true;
+        }
+        any
+    }
+
     /// Takes an operation that waits for its turn, and holds nothing, out of line. Whether it did.
     pub(super) fn pull(&mut self, at: usize) -> bool {
         let behind = self.held.values_mut().map(|held| &mut held.behind);
@@ -238,6 +252,13 @@ impl<M: Media> Device<M> {
                     self.utl.reads.request(*page, Waiter::Operation(at), &self.utl.blocks);
                 }
                 operation.pinned = pages;
+            }
+            Stall::Durable(sequence) => {
+                self.utl.commit.want(sequence);
+                // Whoever stands in line for room is asked again every turn.
+                if !self.schedule.room.contains(&at) {
+                    self.schedule.durable.insert((sequence, at));
+                }
             }
             Stall::Room { blocks } => {
                 self.utl.collector.demand(blocks);

@@ -242,7 +242,7 @@ pub(crate) fn reach<M: Media, T>(
         let missing = match ask(utl) {
             Ok(answer) => return Ok(answer),
             Err(Stall::Pages(pages)) => pages,
-            Err(Stall::Room { .. }) => unreachable!("reading needs no room"),
+            Err(Stall::Room { .. } | Stall::Durable(_)) => unreachable!("reading needs no room"),
         };
         bring_in(utl, missing, now)?;
     }

@@ -74,6 +74,9 @@ impl<M: Media> Utl<M> {
         } else {
             self.blocks.add_tombstone(address, units, header.sequence);
             self.last_removal = header.sequence;
+            if new.batch != 0 {
+                self.last_joint_removal = header.sequence;
+            }
             if let Some(old) = old {
                 self.index.remove(new.hash, old.entry.address);
                 self.forget_record(new.hash, old);
@@ -133,6 +136,7 @@ impl<M: Media> Utl<M> {
         self.log.advance();
         self.blocks.add_tombstone(address, header.units(), sequence);
         self.last_removal = sequence;
+        self.last_joint_removal = sequence;
         let removed = self.namespaces[namespace.index()].keys;
         let blocks = &mut self.blocks;
         let mut flat = 0;

@@ -75,17 +75,27 @@ impl Checker {
         let history = self.key(namespace, &one.key).clone();
         let mut before = history.clone();
         before.writes.retain(|write| write.group != group);
-        let possible = match one.condition {
-            Condition::Always => true,
-            Condition::IfExists => !before.explanations(&self.groups, Seen::Something, when).is_empty(),
-            Condition::IfAbsent => !before.explanations(&self.groups, Seen::Absent, when).is_empty(),
-            Condition::IfSequence(Sequence(wanted)) => {
-                let places = before.explanations(&self.groups, Seen::Something, when);
-                let known = |place: &usize| before.writes[*place].sequence;
-                places.iter().any(|place| known(place).is_none_or(|sequence| sequence == wanted))
-            }
+        let seen = match one.condition {
+            Condition::Always => return Ok(()),
+            Condition::IfExists | Condition::IfSequence(_) => Seen::Something,
+            Condition::IfAbsent => Seen::Absent,
         };
-        if possible {
+        let mut places = before.explanations(&self.groups, seen, when);
+        if let Condition::IfSequence(Sequence(wanted)) = one.condition {
+            let known = |place: &usize| before.writes[*place].sequence;
+            places.retain(|place| known(place).is_none_or(|sequence| sequence == wanted));
+        }
+        if !places.is_empty() {
+            // The write was acknowledged, so what decided it has happened, whole, and lasts as long as the write.
+            self.promote(namespace, &before, &places, (seen, when), Release::WhenDurable);
+            let always = self.spaces[namespace.index()].durability == Durability::Always;
+            if let (Condition::IfSequence(Sequence(wanted)), [only], true) =
+                (one.condition, &places[..], always)
+                && before.writes[*only].sequence == Some(wanted)
+                && let Some(group) = self.groups.get_mut(&before.writes[*only].group)
+            {
+                group.kept = true;
+            }
             return Ok(());
         }
         Err(Violation::ConditionMisjudged {

@@ -56,13 +56,23 @@ impl Checker {
         when: Interval,
     ) -> Result<(), Violation> {
         let places = history.explanations(&self.groups, seen, when);
+        let rests_on = |place: &usize| {
+            let base = history.writes[*place].replaces?;
+            history.writes.iter().find(|write| write.sequence == Some(base)).map(|write| write.group)
+        };
+        // What is there named the record that it replaced: so that one was there, and the whole batch with it.
+        let mut based_on = None;
+        if let [only] = &places[..] {
+            based_on = rests_on(only);
+        }
         for write in &history.writes {
             let batch = write.group;
             if self.groups.get(&batch).is_none_or(|group| group.writes < 2) {
                 continue;
             }
             let explained_by = || places.iter().map(|&place| &history.writes[place]);
-            if places.len() == 1 && explained_by().all(|other| other.group == batch) {
+            let shows = based_on == Some(batch) || explained_by().all(|other| other.group == batch);
+            if places.len() == 1 && shows {
                 self.shown.entry(batch).or_insert(history.number);
             } else if explained_by().all(|other| surely_after(&self.groups, write, other)) {
                 self.lacked.entry(batch).or_insert(history.number);
