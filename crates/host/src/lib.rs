@@ -12,6 +12,7 @@ pub mod clock;
 pub mod copy;
 pub mod file;
 pub mod foreign;
+pub mod fork;
 pub mod numa;
 pub mod owner_lock;
 pub mod pinning;
