@@ -1,0 +1,412 @@
+//! The buddy allocator: runs of pages out of one range, split on allocation and joined again on free.
+//!
+//! In: how many pages, and on which boundary. Out: [`PageRun`]s, none overlapping another. One bit a page says whether it
+//! is free; these bits are the whole truth and lie in [`Words`], which a caller may keep anywhere. Blocks of 64 pages and
+//! less are found inside a word by arithmetic, larger ones by a bitmap an order, each with summaries, derived from the
+//! bits when a buddy is opened. Invariant: a free block never lies beside its free buddy, so the largest block is known
+//! without looking, and a run is given back exactly once.
+//!
+//! # What this does not do
+//! It touches no memory but its bitmaps, waits for nobody and locks nothing.
+
+pub use headwater_host::reservation::PageRun;
+
+pub use crate::buddy::runs::FreeRuns;
+use bit_tree::BitTree;
+use leaf::{LEAF_ORDER, LEAF_PAGES, ones};
+
+mod bit_tree;
+mod leaf;
+mod runs;
+#[cfg(test)]
+mod tests;
+
+/// Where the bits of a buddy lie: words that are loaded and stored one at a time.
+pub trait Words {
+    /// The word.
+    fn load(&self, index: usize) -> u64;
+
+    /// Stores the word.
+    fn store(&mut self, index: usize, word: u64);
+}
+
+impl Words for Vec<u64> {
+    #[inline]
+    fn load(&self, index: usize) -> u64 {
+        self[index]
+    }
+
+    #[inline]
+    fn store(&mut self, index: usize, word: u64) {
+        self[index] = word;
+    }
+}
+
+/// A run that cannot be freed or taken as asked. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The run leaves the range, or has no pages.
+    #[error("pages {first}+{count} lie outside of the {pages} pages there are: free what was allocated")]
+    Outside {
+        /// First page named.
+        first: u32,
+        /// How many were named.
+        count: u32,
+        /// How many there are.
+        pages: u32,
+    },
+    /// Some page of the run is free already.
+    #[error("page {page} is free already: free a run once")]
+    DoubleFree {
+        /// The lowest of them.
+        page: u32,
+    },
+    /// Some page of the run is in use.
+    #[error("page {page} is in use: take free pages only")]
+    InUse {
+        /// The lowest of them.
+        page: u32,
+    },
+}
+
+/// The allocator over `pages` pages. All are in use until they are freed for the first time.
+#[derive(Clone, Debug)]
+pub struct Buddy<W> {
+    words: W,
+    pages: u32,
+    free_pages: u32,
+    /// By order: below 6 leaves by their largest block, from 6 on free blocks by number.
+    blocks: Vec<BitTree>,
+    /// Orders whose set is not empty.
+    orders: u64,
+    /// Leaves with a free page.
+    inhabited: BitTree,
+}
+
+impl Buddy<Vec<u64>> {
+    /// A buddy whose bits are in ordinary memory, with no free page.
+    #[must_use]
+    pub fn new(pages: u32) -> Self {
+        Self::open(vec![0; pages.div_ceil(LEAF_PAGES) as usize], pages)
+    }
+}
+
+impl<W: Words> Buddy<W> {
+    /// A buddy over bits that are there already: the same state as that of whoever stored them. There must be a word for
+    /// every 64 pages; bits behind the last page count as used.
+    #[must_use]
+    pub fn open(words: W, pages: u32) -> Self {
+        let leaves = pages.div_ceil(LEAF_PAGES);
+        let top = LEAF_ORDER + leaves.max(1).next_power_of_two().trailing_zeros();
+        let set = |order: u32| BitTree::new(leaves.div_ceil(1 << order.saturating_sub(LEAF_ORDER)) as usize);
+        let mut buddy = Self {
+            words,
+            pages,
+            free_pages: 0,
+            blocks: (0..=top).map(set).collect(),
+            orders: 0,
+            inhabited: BitTree::new(leaves as usize),
+        };
+        for leaf in 0..leaves {
+            let within = ones((pages - leaf * LEAF_PAGES).min(LEAF_PAGES));
+            let word = buddy.word(leaf) & within;
+            if word != 0 {
+                buddy.words.store(leaf as usize, 0);
+                buddy.add(leaf, word);
+                buddy.free_pages += word.count_ones();
+            }
+        }
+        buddy
+    }
+
+    /// How many pages there are, free or not.
+    #[must_use]
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// How many pages are free.
+    #[must_use]
+    pub fn free_pages(&self) -> u32 {
+        self.free_pages
+    }
+
+    /// Pages of the largest free block, which is what [`allocate`](Self::allocate) can surely give; 0 if none is free.
+    #[must_use]
+    pub fn largest(&self) -> u32 {
+        self.orders.checked_ilog2().map_or(0, |order| 1 << order)
+    }
+
+    /// The free runs in address order, neighbouring blocks joined.
+    #[must_use]
+    pub fn free_runs(&self) -> FreeRuns<'_, W> {
+        FreeRuns::new(self)
+    }
+
+    /// A run of exactly `pages` pages out of the tightest block, the lowest of these. What the block has beyond that
+    /// stays free.
+    pub fn allocate(&mut self, pages: u32) -> Option<PageRun> {
+        self.allocate_aligned(pages, 1)
+    }
+
+    /// The same, starting at a multiple of `align_pages`, a power of two.
+    pub fn allocate_aligned(&mut self, pages: u32, align_pages: u32) -> Option<PageRun> {
+        if pages == 0 || pages > self.free_pages {
+            return None;
+        }
+        let order = pages.checked_next_power_of_two()?.max(align_pages).trailing_zeros();
+        let found = self.orders.checked_shr(order).filter(|&orders| orders != 0)?.trailing_zeros() + order;
+        let block = self.blocks[found as usize].first()?;
+        let first = if found < LEAF_ORDER {
+            let leaf = narrow(block);
+            let word = self.word(leaf);
+            let at = leaf::find(word, order)?;
+            self.replace(leaf, word, word & !(ones(pages) << at));
+            leaf * LEAF_PAGES + at
+        } else {
+            self.remove(found, narrow(block));
+            self.split(found, narrow(block), order.max(LEAF_ORDER), pages)
+        };
+        self.free_pages -= pages;
+        Some(PageRun { first, pages })
+    }
+
+    /// A run of exactly `pages` pages out of the shortest free run that has so many, whatever blocks it is made of. Looks
+    /// at every free run: for when [`allocate`](Self::allocate) finds nothing.
+    pub fn allocate_joined(&mut self, pages: u32, align_pages: u32) -> Option<PageRun> {
+        // A run of n pages contains an aligned block of at least a quarter of n's next power of two.
+        if pages == 0 || pages > self.free_pages || self.largest() < pages.checked_next_power_of_two()? / 4 {
+            return None;
+        }
+        let fits = |run: PageRun| {
+            let first = run.first.checked_next_multiple_of(align_pages)?;
+            let end = first.checked_add(pages)?;
+            (end <= run.first + run.pages).then_some((run.pages, first))
+        };
+        let (_, first) = self.free_runs().filter_map(fits).min()?;
+        let run = PageRun { first, pages };
+        self.take(run).ok().map(|()| run)
+    }
+
+    /// Takes exactly these pages, all of which must be free.
+    ///
+    /// # Errors
+    /// Some page is in use or outside; nothing is taken.
+    pub fn take(&mut self, run: PageRun) -> Result<(), RunError> {
+        self.check(run)?;
+        let last = (run.first + run.pages - 1) / LEAF_PAGES;
+        if let Some(page) = self.lowest(run, |word| !word) {
+            return Err(RunError::InUse { page });
+        }
+        let mut leaf = run.first / LEAF_PAGES;
+        while leaf <= last {
+            let word = self.word(leaf);
+            if word != u64::MAX {
+                self.replace(leaf, word, word & !within(run, leaf));
+                leaf += 1;
+                continue;
+            }
+            let (order, block) = self.containing(leaf);
+            self.remove(order, block);
+            let span = 1 << (order - LEAF_ORDER);
+            let (low, high) = (block * span, block * span + span);
+            let (from, to) = (leaf, high.min(last + 1));
+            self.insert_leaves(low, from);
+            self.insert_leaves(to, high);
+            for leaf in from..to {
+                self.words.store(leaf as usize, 0);
+                self.inhabited.remove(leaf as usize);
+                self.add(leaf, !within(run, leaf));
+            }
+            leaf = to;
+        }
+        self.free_pages -= run.pages;
+        Ok(())
+    }
+
+    /// Gives pages back. They need not be one run that was allocated; a part of one, or several neighbours, will do.
+    ///
+    /// # Errors
+    /// Some page is free already or outside; nothing is freed.
+    pub fn free(&mut self, run: PageRun) -> Result<(), RunError> {
+        self.check(run)?;
+        if let Some(page) = self.lowest(run, |word| word) {
+            return Err(RunError::DoubleFree { page });
+        }
+        let end = run.first + run.pages;
+        let (mut leaf, last) = (run.first / LEAF_PAGES, (end - 1) / LEAF_PAGES);
+        if within(run, leaf) != u64::MAX {
+            self.add(leaf, within(run, leaf));
+            leaf += 1;
+        }
+        let whole = end / LEAF_PAGES;
+        if leaf < whole {
+            for leaf in leaf..whole {
+                self.words.store(leaf as usize, u64::MAX);
+                self.inhabited.insert(leaf as usize);
+            }
+            self.insert_leaves(leaf, whole);
+            leaf = whole;
+        }
+        if leaf <= last {
+            self.add(leaf, within(run, leaf));
+        }
+        self.free_pages += run.pages;
+        Ok(())
+    }
+
+    fn check(&self, run: PageRun) -> Result<(), RunError> {
+        let inside = run.pages > 0 && run.first.checked_add(run.pages).is_some_and(|end| end <= self.pages);
+        let outside = RunError::Outside { first: run.first, count: run.pages, pages: self.pages };
+        if inside { Ok(()) } else { Err(outside) }
+    }
+
+    /// The lowest page of the run whose bit is set in what `wrong` makes of its word.
+    fn lowest(&self, run: PageRun, wrong: impl Fn(u64) -> u64) -> Option<u32> {
+        let last = (run.first + run.pages - 1) / LEAF_PAGES;
+        (run.first / LEAF_PAGES..=last).find_map(|leaf| {
+            let bits = wrong(self.word(leaf)) & within(run, leaf);
+            (bits != 0).then(|| leaf * LEAF_PAGES + bits.trailing_zeros())
+        })
+    }
+
+    #[inline]
+    fn word(&self, leaf: u32) -> u64 {
+        self.words.load(leaf as usize)
+    }
+
+    fn leaves(&self) -> u32 {
+        self.pages.div_ceil(LEAF_PAGES)
+    }
+
+    fn next_inhabited(&self, leaf: u32) -> Option<u32> {
+        self.inhabited.next_from(leaf as usize).map(narrow)
+    }
+
+    /// Takes `pages` pages from the start of a whole free block that is in no set any more, and puts the rest back: halves
+    /// down to `order`, then leaves, then pages.
+    #[inline]
+    fn split(&mut self, mut found: u32, mut block: u32, order: u32, pages: u32) -> u32 {
+        while found > order {
+            (found, block) = (found - 1, block * 2);
+            self.insert(found, block + 1);
+        }
+        let span = 1 << (order - LEAF_ORDER);
+        let leaf = block * span;
+        let (whole, rest) = (pages / LEAF_PAGES, pages % LEAF_PAGES);
+        for leaf in leaf..leaf + whole {
+            self.words.store(leaf as usize, 0);
+            self.inhabited.remove(leaf as usize);
+        }
+        let mut kept = leaf + whole;
+        if rest > 0 {
+            let word = !ones(rest);
+            self.words.store(kept as usize, word);
+            self.insert(leaf::largest(word).unwrap_or(0), kept);
+            kept += 1;
+        }
+        self.insert_leaves(kept, leaf + span);
+        leaf * LEAF_PAGES
+    }
+
+    /// Frees the pages of `mask` in one leaf, none of which is free.
+    #[inline]
+    fn add(&mut self, leaf: u32, mask: u64) {
+        if mask == 0 {
+            return;
+        }
+        let before = self.word(leaf);
+        if before | mask != u64::MAX {
+            return self.replace(leaf, before, before | mask);
+        }
+        if let Some(order) = leaf::largest(before) {
+            self.remove(order, leaf);
+        } else {
+            self.inhabited.insert(leaf as usize);
+        }
+        self.words.store(leaf as usize, u64::MAX);
+        self.join(LEAF_ORDER, leaf);
+    }
+
+    /// Changes the word of a leaf that is whole neither before nor after.
+    #[inline]
+    fn replace(&mut self, leaf: u32, before: u64, after: u64) {
+        self.words.store(leaf as usize, after);
+        let (old, new) = (leaf::largest(before), leaf::largest(after));
+        if old == new {
+            return;
+        }
+        if let Some(order) = old {
+            self.remove(order, leaf);
+        } else {
+            self.inhabited.insert(leaf as usize);
+        }
+        if let Some(order) = new {
+            self.insert(order, leaf);
+        } else {
+            self.inhabited.remove(leaf as usize);
+        }
+    }
+
+    /// Puts whole free leaves into the sets, as the largest blocks they make.
+    fn insert_leaves(&mut self, mut from: u32, to: u32) {
+        while from < to {
+            let order = from.trailing_zeros().min((to - from).ilog2());
+            self.join(LEAF_ORDER + order, from >> order);
+            from += 1 << order;
+        }
+    }
+
+    /// Puts a free block into its set, joined with its buddy as often as that is free.
+    #[inline]
+    fn join(&mut self, mut order: u32, mut block: u32) {
+        while (order as usize) < self.blocks.len() - 1
+            && self.blocks[order as usize].has((block ^ 1) as usize)
+        {
+            self.remove(order, block ^ 1);
+            (order, block) = (order + 1, block / 2);
+        }
+        self.insert(order, block);
+    }
+
+    /// The free block that a whole free leaf belongs to.
+    fn containing(&self, leaf: u32) -> (u32, u32) {
+        let mut order = LEAF_ORDER;
+        while !self.blocks[order as usize].has((leaf >> (order - LEAF_ORDER)) as usize) {
+            order += 1;
+        }
+        (order, leaf >> (order - LEAF_ORDER))
+    }
+
+    #[inline]
+    fn insert(&mut self, order: u32, block: u32) {
+        self.blocks[order as usize].insert(block as usize);
+        self.orders |= 1 << order;
+    }
+
+    #[inline]
+    fn remove(&mut self, order: u32, block: u32) {
+        let set = &mut self.blocks[order as usize];
+        set.remove(block as usize);
+        if set.is_empty() {
+            self.orders &= !(1 << order);
+        }
+    }
+}
+
+/// The pages of a run that lie in one leaf, as bits.
+#[inline]
+fn within(run: PageRun, leaf: u32) -> u64 {
+    let base = leaf * LEAF_PAGES;
+    let low = run.first.max(base) - base;
+    let high = (run.first + run.pages - base).min(LEAF_PAGES);
+    ones(high - low) << low
+}
+
+/// A number of a set as the page number it is: sets are bounded by page numbers.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "members of a set are below the number of leaves, a u32")]
+fn narrow(member: usize) -> u32 {
+    member as u32
+}

@@ -1,0 +1,62 @@
+//! The free runs of a buddy: every stretch of free pages that no used page divides, in address order.
+//!
+//! In: the words of a buddy. Out: [`PageRun`]s. Invariant: two runs never touch, and neighbouring blocks are one run
+//! whatever their orders.
+
+use super::leaf::LEAF_PAGES;
+use super::{Buddy, PageRun, Words};
+
+/// Iterates over the free runs. Leaves without a free page are skipped by the summary, not looked at.
+#[derive(Debug)]
+pub struct FreeRuns<'a, W> {
+    buddy: &'a Buddy<W>,
+    /// The first page that has not been looked at.
+    at: u32,
+}
+
+impl<'a, W: Words> FreeRuns<'a, W> {
+    pub(super) fn new(buddy: &'a Buddy<W>) -> Self {
+        Self { buddy, at: 0 }
+    }
+
+    /// The first free page at or behind `at`.
+    fn start(&self) -> Option<u32> {
+        let mut leaf = self.at / LEAF_PAGES;
+        let mut below = self.at % LEAF_PAGES;
+        loop {
+            let found = self.buddy.next_inhabited(leaf)?;
+            if found != leaf {
+                below = 0;
+            }
+            let rest = self.buddy.word(found) & (u64::MAX << below);
+            if rest != 0 {
+                return Some(found * LEAF_PAGES + rest.trailing_zeros());
+            }
+            (leaf, below) = (found + 1, 0);
+        }
+    }
+
+    /// The first page behind `start` that is not free.
+    fn end(&self, start: u32) -> u32 {
+        let (mut leaf, mut below) = (start / LEAF_PAGES, start % LEAF_PAGES);
+        while leaf < self.buddy.leaves() {
+            let used = !self.buddy.word(leaf) & (u64::MAX << below);
+            if used != 0 {
+                return leaf * LEAF_PAGES + used.trailing_zeros();
+            }
+            (leaf, below) = (leaf + 1, 0);
+        }
+        self.buddy.pages()
+    }
+}
+
+impl<W: Words> Iterator for FreeRuns<'_, W> {
+    type Item = PageRun;
+
+    fn next(&mut self) -> Option<PageRun> {
+        let first = self.start()?;
+        let end = self.end(first);
+        self.at = end;
+        Some(PageRun { first, pages: end - first })
+    }
+}
