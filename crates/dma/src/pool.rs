@@ -1,5 +1,229 @@
-//! The buffer system: pinned memory, managed by request size.
+//! The pool: memory that is pinned once and used many times.
 //!
-//! In: requests. Out: memory that devices can see. Invariant: each tier keeps its own, stated where it is defined.
+//! In: [`Request`]s. Out: [`Payload`]s, which go back by being dropped. Invariants: no byte is in two buffers; what is
+//! pinned never passes the cap; nobody in line is overtaken; a buffer outlives the pool that made it.
+//!
+//! The order of trial: the thread's cache, a free run, several free runs if the request allows them, growth, growth in the
+//! place of idle chunks, what the caches of other threads hold; then [`PoolError::WouldBlock`] or the line.
+//!
+//! # What this does not do
+//! It starts no transfer, and reads no clock but the one it is configured with.
+
+pub use budget::Tier;
+pub use charge::Charge;
+pub use config::{
+    CAP_MAX, CHUNK_MAX, CHUNK_MIN, ChunkRule, ConfigError, PAPER_BLOCKS, PaperBlocks, PoolConfig, Sharing,
+    TierBorders,
+};
+pub use error::PoolError;
+pub use home::Home;
+pub use lookup::{Lookup, PageState};
+pub use pinner::{PinError, PinToken, Pinner, SimulatedCosts, SimulatedPinner, Stuck, Time, Unpinned};
+pub use placement::{NodeId, OneNode, PlaceError, Placement};
+pub use request::{Request, Shape, Zeroed};
+pub use statistics::{BUCKETS, Histogram, NodeStatistics, Statistics, Steps};
+pub use ticker::Ticker;
+pub use waiter::{Allocation, Waiter};
+
+use crate::buffer::{Buffer, Payload};
+use depot::Depot;
+use headwater_host::clock::Nanos;
+use headwater_host::sync::Ordering;
+use std::fmt;
+use std::sync::Arc;
+use trial::finish;
 
 pub mod staging;
+
+mod arena;
+mod budget;
+mod cache;
+mod charge;
+mod chunks;
+mod config;
+mod decay;
+mod depot;
+mod error;
+mod home;
+mod line;
+mod lookup;
+mod pinner;
+mod placement;
+mod planner;
+mod request;
+mod rule;
+mod statistics;
+mod threads;
+mod ticker;
+mod trial;
+mod waiter;
+mod want;
+
+/// A handle to a pool. Clones are handles to the same one; when the last is dropped the pool is closed: its memory goes as
+/// its buffers come back, and who waits in line is told.
+#[derive(Clone)]
+pub struct Pool {
+    depot: &'static Depot,
+    _open: Arc<Open>,
+}
+
+/// Closes the pool when the last handle is gone.
+struct Open(&'static Depot);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Pool {
+    /// Opens a pool. Nothing is pinned before something is asked for.
+    ///
+    /// # Errors
+    /// A configuration that contradicts itself, a pinner whose preflight finds the cap too high, or no addresses.
+    pub fn open(config: PoolConfig) -> Result<Self, PoolError> {
+        // Never freed, so that buffers need not count references to it: a few hundred bytes and the caches of threads.
+        let depot: &'static Depot = Box::leak(Box::new(Depot::open(config)?));
+        Ok(Self { depot, _open: Arc::new(Open(depot)) })
+    }
+
+    /// What the pool was opened with. The cap and m may have changed since: see [`statistics`](Self::statistics).
+    #[must_use]
+    pub fn config(&self) -> &PoolConfig {
+        &self.depot.config
+    }
+
+    /// Memory for a request, now or not at all.
+    ///
+    /// # Errors
+    /// [`PoolError::WouldBlock`] when it could be served later; any other error says what to change.
+    #[inline]
+    pub fn allocate(&self, request: &Request) -> Result<Payload, PoolError> {
+        if let Some((span, arena)) = self.depot.take_cached(request) {
+            let buffer = Buffer::new(span, request.bytes, Home::new(self.depot, arena));
+            return Ok(finish(Payload::Contiguous(buffer), request.zeroed));
+        }
+        self.allocate_shared(request)
+    }
+
+    /// `bytes` bytes in one piece, on a page: [`allocate`](Self::allocate) without the words.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Self::allocate).
+    #[inline]
+    pub fn buffer(&self, bytes: usize) -> Result<Buffer, PoolError> {
+        match self.allocate(&Request::bytes(bytes))? {
+            Payload::Contiguous(buffer) => Ok(buffer),
+            Payload::Scattered(_) => unreachable!("scatter/gather was not allowed"),
+        }
+    }
+
+    #[cold]
+    fn allocate_shared(&self, request: &Request) -> Result<Payload, PoolError> {
+        let want = self.depot.judge(request)?;
+        let waiting = self.depot.line.waiting();
+        let result = if waiting > 0 {
+            Err(PoolError::WouldBlock { bytes: request.bytes, waiting })
+        } else {
+            self.depot.attempt(&want)
+        };
+        if result.is_err() {
+            self.depot.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(finish(result?, want.zeroed))
+    }
+
+    /// Memory for a request, on this thread, after waiting in line for at most `span`.
+    ///
+    /// # Errors
+    /// [`PoolError::Timeout`] when the line did not move in time; any other error says what to change.
+    pub fn allocate_within(&self, request: &Request, span: Nanos) -> Result<Payload, PoolError> {
+        match self.allocate(request) {
+            Err(PoolError::WouldBlock { .. }) => self.enqueue(request)?.wait(span),
+            other => other,
+        }
+    }
+
+    /// Memory for a request, as a future. Dropping it cancels the request.
+    pub fn allocate_async(&self, request: &Request) -> Allocation {
+        Allocation::new(self.clone(), *request)
+    }
+
+    /// A place in line for a request, to be asked now and then. Dropping it gives the place up.
+    ///
+    /// # Errors
+    /// The request could never be served, or the pool is closed.
+    pub fn enqueue(&self, request: &Request) -> Result<Waiter, PoolError> {
+        Ok(Waiter::join(self.depot, self.depot.judge(request)?))
+    }
+
+    /// Changes the cap. A lower one takes effect as buffers come back; idle chunks go at once.
+    ///
+    /// # Errors
+    /// More than addresses were reserved for, less than one granule of a chunk, or more than may be pinned.
+    pub fn set_cap(&self, cap: usize) -> Result<(), PoolError> {
+        if !self.depot.is_ours() {
+            return Err(PoolError::Forked);
+        }
+        let (least, most) = (self.config().granule(), self.config().ceiling());
+        if cap > most {
+            return Err(PoolError::CapTooHigh { cap, most });
+        }
+        if cap < least {
+            return Err(ConfigError::Cap { cap, least, most }.into());
+        }
+        self.config().pinner.preflight(cap)?;
+        self.depot.recap(cap);
+        Ok(())
+    }
+
+    /// Leave to pin memory outside of the pool's chunks, counted against the cap as long as the value lives.
+    ///
+    /// # Errors
+    /// [`PoolError::WouldBlock`] when that would pass the cap, even without idle chunks; or more than the cap.
+    pub fn charge(&self, tier: Tier, bytes: usize) -> Result<Charge, PoolError> {
+        Charge::take(self.depot, tier, bytes)
+    }
+
+    /// Lets time have its effect: chunks that were idle for long are given back, caches that nobody uses are emptied, m
+    /// follows the load. To be called a few times in each idle time, by anybody; or see [`ticker`](Self::ticker).
+    pub fn tick(&self, now: Nanos) {
+        if self.depot.is_ours() {
+            self.depot.tick(now);
+        }
+    }
+
+    /// A thread that ticks by the pool's clock, sixteen times in each idle time, until the value is dropped.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn ticker(&self) -> std::io::Result<Ticker> {
+        Ticker::start(self.clone())
+    }
+
+    /// What an address is to the pool: the way from a pointer to its buffer. `None` for foreign memory.
+    #[must_use]
+    pub fn lookup(&self, address: *const u8) -> Option<Lookup> {
+        lookup::find(self.depot, address)
+    }
+
+    /// The buffer that was [given up](Buffer::leak) for this address, as long as its pages are.
+    ///
+    /// # Errors
+    /// The address is foreign, inside of a buffer, freed before, or that of a buffer that was not given up.
+    pub fn adopt(&self, address: *const u8) -> Result<Buffer, PoolError> {
+        lookup::adopt(self.depot, address)
+    }
+
+    /// Numbers of this moment.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.depot.statistics()
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({} of {} bytes pinned)", self.depot.budget.pinned(), self.depot.budget.cap())
+    }
+}

@@ -1,0 +1,114 @@
+//! Memory in several pieces that one command can name.
+//!
+//! In: spans that the planner chose. Out: pieces in order. Invariant: every piece but the last is whole pages and all go
+//! back together, so none is leaked by freeing the first.
+
+use super::lent::{DeviceSegment, Lendable, Lent};
+use crate::pool::Home;
+use headwater_host::reservation::Span;
+use std::fmt;
+
+/// Memory in pieces. All go back to the pool when it is dropped.
+pub struct Scattered {
+    spans: Vec<Span>,
+    bytes: usize,
+    home: Home,
+}
+
+impl Scattered {
+    pub(crate) fn new(spans: Vec<Span>, bytes: usize, home: Home) -> Self {
+        Self { spans, bytes, home }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many pieces.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// The pieces, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.spans.iter().scan(self.bytes, |left, span| {
+            let bytes = span.bytes().min(*left);
+            *left -= bytes;
+            Some(&span[..bytes])
+        })
+    }
+
+    /// The pieces, in order, to write into.
+    pub fn pieces_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.spans.iter_mut().scan(self.bytes, |left, span| {
+            let bytes = span.bytes().min(*left);
+            *left -= bytes;
+            Some(&mut span[..bytes])
+        })
+    }
+
+    /// Copies `from` into the pieces, as far as both go. Returns how many bytes.
+    pub fn copy_from(&mut self, mut from: &[u8]) -> usize {
+        let whole = from.len();
+        for piece in self.pieces_mut() {
+            let (now, rest) = from.split_at(piece.len().min(from.len()));
+            piece[..now.len()].copy_from_slice(now);
+            from = rest;
+        }
+        whole - from.len()
+    }
+
+    /// Copies the pieces into `into`, as far as both go. Returns how many bytes.
+    pub fn copy_to(&self, into: &mut [u8]) -> usize {
+        let mut at = 0;
+        for piece in self.pieces() {
+            let now = piece.len().min(into.len() - at);
+            into[at..at + now].copy_from_slice(&piece[..now]);
+            at += now;
+        }
+        at
+    }
+
+    /// Gives the bytes into a device's hands.
+    pub fn lend(self) -> Lent<Self> {
+        Lent::new(self)
+    }
+}
+
+impl Drop for Scattered {
+    fn drop(&mut self) {
+        if !self.spans.is_empty() {
+            self.home.give_all_back(std::mem::take(&mut self.spans));
+        }
+    }
+}
+
+impl Lendable for Scattered {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn segments(&self) -> Vec<DeviceSegment> {
+        let mut left = self.bytes;
+        let mut segment = |span: &Span| {
+            let bytes = span.bytes().min(left);
+            left -= bytes;
+            self.home.segment(span, bytes)
+        };
+        self.spans.iter().map(&mut segment).collect()
+    }
+
+    fn abandon(mut self) {
+        let spans = std::mem::take(&mut self.spans);
+        self.home.quarantine(spans.iter().map(Span::bytes).sum());
+    }
+}
+
+impl fmt::Debug for Scattered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Scattered({} bytes in {} pieces)", self.bytes, self.spans.len())
+    }
+}

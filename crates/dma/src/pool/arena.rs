@@ -1,0 +1,306 @@
+//! The memory of one node: addresses, the chunks behind them, and the one buddy over all of it.
+//!
+//! In: pages wanted, spans that come back. Out: spans. Pages of no chunk are in use as far as the buddy knows, so free runs
+//! of neighbouring chunks join by themselves. Invariant: a page is free in the buddy exactly when it is committed, pinned
+//! and not claimed.
+//!
+//! # What this does not do
+//! It decides nothing about caches, waiters or other nodes, and does not lock itself.
+
+use super::budget::{Budget, Tier};
+use super::chunks::{ChunkId, Chunks};
+use super::config::{PoolConfig, Sharing};
+use super::error::PoolError;
+use super::placement::NodeId;
+use super::planner;
+use super::statistics::{Histogram, Steps};
+use super::want::Want;
+use crate::buddy::{Buddy, PageRun};
+use headwater_host::clock::Nanos;
+use headwater_host::reservation::{PAGE_BYTES, PageTable, Reservation, Span};
+use headwater_host::sync::{AtomicU64, Ordering};
+
+/// Where a device finds the pages of each granule. Written before the first buffer of a chunk is given out and read by
+/// whoever holds such a buffer, so the lock of the arena orders the two.
+#[derive(Debug)]
+pub(super) struct Bindings {
+    granule_pages: u32,
+    /// One more than the device's address of the granule; 0 for none.
+    iova: Box<[AtomicU64]>,
+    /// One more than the chunk's number in a ring above, the granule's place in the chunk below; 0 for none.
+    slot: Box<[AtomicU64]>,
+}
+
+impl Bindings {
+    fn new(granules: u32, granule_pages: u32) -> Self {
+        let zeroes = || (0..granules).map(|_| AtomicU64::new(0)).collect();
+        Self { granule_pages, iova: zeroes(), slot: zeroes() }
+    }
+
+    /// Where a device finds a page.
+    pub(super) fn iova(&self, page: u32) -> Option<u64> {
+        let base = self.iova.get((page / self.granule_pages) as usize)?.load(Ordering::Relaxed);
+        let within = u64::from(page % self.granule_pages) * PAGE_BYTES as u64;
+        base.checked_sub(1).map(|base| base + within)
+    }
+
+    /// Under which number a ring knows the range a page is in, and how far into it the page starts.
+    pub(super) fn slot(&self, page: u32) -> Option<(u32, usize)> {
+        let word = self.slot.get((page / self.granule_pages) as usize)?.load(Ordering::Relaxed);
+        let slot = u32::try_from(word >> 32).ok()?.checked_sub(1)?;
+        let granule = u32::try_from(word & u64::from(u32::MAX)).ok()?;
+        let pages = granule as usize * self.granule_pages as usize + (page % self.granule_pages) as usize;
+        Some((slot, pages * PAGE_BYTES))
+    }
+
+    fn note(&self, chunk: PageRun, iova: Option<u64>, slot: Option<u32>) {
+        let first = chunk.first / self.granule_pages;
+        for granule in 0..chunk.pages / self.granule_pages {
+            let at = (first + granule) as usize;
+            let offset = u64::from(granule) * u64::from(self.granule_pages) * PAGE_BYTES as u64;
+            let iova = iova.map_or(0, |iova| iova + offset + 1);
+            let slot = slot.map_or(0, |slot| (u64::from(slot) + 1) << 32 | u64::from(granule));
+            self.iova[at].store(iova, Ordering::Relaxed);
+            self.slot[at].store(slot, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Why an arena did not grow.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum GrowError {
+    /// The cap, or the addresses of this node, are used up.
+    Full,
+    /// The kernel or the device refused.
+    Refused(PoolError),
+}
+
+/// The state of an arena, under its lock.
+#[derive(Debug)]
+pub(super) struct Arena {
+    node: NodeId,
+    pub(super) reservation: Reservation,
+    pub(super) buddy: Buddy<Vec<u64>>,
+    pub(super) chunks: Chunks,
+    /// Granules that no chunk has.
+    places: Buddy<Vec<u64>>,
+    granule_pages: u32,
+    /// Granules left empty behind each chunk, where chunks must not join.
+    gap: u32,
+    pub(super) steps: Steps,
+    pub(super) pinning: Histogram,
+    /// Chunks pinned and chunks unpinned since the pool was opened.
+    pub(super) grown: u64,
+    pub(super) retired: u64,
+}
+
+impl Arena {
+    /// Reserves addresses for twice as much as there may ever be, so that fragments of address space do not matter.
+    pub(super) fn open(config: &PoolConfig, node: NodeId) -> Result<(Self, PageTable, Bindings), PoolError> {
+        let granule = config.granule();
+        let bytes = config.ceiling().saturating_mul(2).next_multiple_of(granule).next_power_of_two();
+        let reservation = match config.sharing {
+            Sharing::Private => Reservation::new(bytes)?,
+            Sharing::Shared => Reservation::shared(bytes)?,
+        };
+        let table = reservation.table().clone();
+        let granule_pages = page_count(granule);
+        let granules = reservation.pages() / granule_pages;
+        let mut places = Buddy::new(granules);
+        // There is at least one granule, and none is free yet.
+        let _ = places.free(PageRun { first: 0, pages: granules });
+        let buddy = Buddy::new(reservation.pages());
+        let arena = Self {
+            node,
+            reservation,
+            buddy,
+            chunks: Chunks::new(granules, granule_pages),
+            places,
+            granule_pages,
+            gap: u32::from(!config.pinner.joins()),
+            steps: Steps::default(),
+            pinning: Histogram::default(),
+            grown: 0,
+            retired: 0,
+        };
+        Ok((arena, table, Bindings::new(granules, granule_pages)))
+    }
+
+    /// A run in one piece.
+    #[inline]
+    pub(super) fn contiguous(&mut self, pages: u32, align_pages: u32) -> Option<Span> {
+        let run = self.buddy.allocate_aligned(pages, align_pages)?;
+        Some(self.claim(run))
+    }
+
+    /// The same over the borders of blocks, by looking at every free run.
+    pub(super) fn joined(&mut self, pages: u32, align_pages: u32) -> Option<Span> {
+        let run = self.buddy.allocate_joined(pages, align_pages)?;
+        Some(self.claim(run))
+    }
+
+    /// Several runs that have as many pages together.
+    pub(super) fn scattered(&mut self, want: &Want) -> Option<Vec<Span>> {
+        if want.segments_max < 2 || self.buddy.free_pages() < want.pages {
+            return None;
+        }
+        let plan = planner::plan(self.buddy.free_runs(), want.pages, want.align_pages, want.segments_max)?;
+        let taken = plan.into_iter().map(|run| {
+            let free = self.buddy.take(run);
+            assert!(free.is_ok(), "the planner names free runs only");
+            self.claim(run)
+        });
+        Some(taken.collect())
+    }
+
+    /// Takes a span back.
+    #[inline]
+    pub(super) fn put(&mut self, span: Span) {
+        let run = self.reservation.release(span);
+        let freed = self.buddy.free(run);
+        assert!(freed.is_ok(), "a span comes back once");
+        self.chunks.put(run);
+    }
+
+    /// Pins a new chunk of `chunk` bytes, or of just what is wanted if that is more, or if the cap leaves no more.
+    pub(super) fn grow(
+        &mut self,
+        want: &Want,
+        chunk: usize,
+        config: &PoolConfig,
+        budget: &Budget,
+        bindings: &Bindings,
+    ) -> Result<(), GrowError> {
+        let least = want.pages.next_multiple_of(self.granule_pages);
+        let usual = page_count(chunk).max(least);
+        let mut last = GrowError::Full;
+        for pages in [Some(usual), Some(least).filter(|&least| least < usual)].into_iter().flatten() {
+            let bytes = pages as usize * PAGE_BYTES;
+            if !budget.reserve(Tier::Pool, bytes) {
+                continue;
+            }
+            match self.add_chunk(pages, want.align_pages, config, bindings) {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    budget.release(Tier::Pool, bytes);
+                    last = if matches!(error, GrowError::Full) { last } else { error };
+                }
+            }
+        }
+        Err(last)
+    }
+
+    fn add_chunk(
+        &mut self,
+        pages: u32,
+        align_pages: u32,
+        config: &PoolConfig,
+        bindings: &Bindings,
+    ) -> Result<(), GrowError> {
+        let granules = pages / self.granule_pages + self.gap;
+        let align = (align_pages / self.granule_pages).max(1);
+        let place = self.places.allocate_aligned(granules, align);
+        let place = place.or_else(|| self.places.allocate_joined(granules, align)).ok_or(GrowError::Full)?;
+        let run = PageRun { first: place.first * self.granule_pages, pages };
+        let address = self.reservation.address() + run.first as usize * PAGE_BYTES;
+        let made = self.commit_and_pin(run, address, config);
+        let (token, backing) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                self.give_place_back(run);
+                return Err(GrowError::Refused(error));
+            }
+        };
+        bindings.note(run, token.iova, token.slot);
+        self.chunks.add(run, token, backing);
+        let freed = self.buddy.free(run);
+        assert!(freed.is_ok(), "a place belongs to one chunk");
+        self.grown += 1;
+        Ok(())
+    }
+
+    fn commit_and_pin(
+        &mut self,
+        run: PageRun,
+        address: usize,
+        config: &PoolConfig,
+    ) -> Result<(super::pinner::PinToken, headwater_host::reservation::Backing), PoolError> {
+        config.placement.bind(self.node, address, run.bytes())?;
+        let backing = self.reservation.commit(run, config.backing)?;
+        let start = config.time.now();
+        let pinned = config.pinner.pin(address, run.bytes());
+        self.pinning.record(config.time.now().since(start));
+        match pinned {
+            Ok(token) => Ok((token, backing)),
+            Err(error) => {
+                // What the kernel does not take back is committed for good, and its place is never used again.
+                let _ = self.reservation.decommit(run);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Unpins empty chunks that `choose` picks by their stamp and length, until it has `bytes_max` bytes back.
+    pub(super) fn retire(
+        &mut self,
+        bytes_max: usize,
+        config: &PoolConfig,
+        budget: &Budget,
+        mut choose: impl FnMut(Option<Nanos>, usize) -> bool,
+    ) -> usize {
+        let mut chosen: Vec<(ChunkId, PageRun, Option<Nanos>)> =
+            self.chunks.empty().map(|(id, chunk)| (id, chunk.run, chunk.empty_since)).collect();
+        // The longest empty first; of those without a stamp the highest, so that low addresses fill up.
+        chosen.sort_by_key(|(_, run, since)| (since.is_none(), *since, std::cmp::Reverse(run.first)));
+        let mut back = 0;
+        for (id, run, since) in chosen {
+            if back >= bytes_max {
+                break;
+            }
+            if choose(since, run.bytes()) {
+                back += self.remove_chunk(id, run, config, budget);
+            }
+        }
+        back
+    }
+
+    /// Unpins one empty chunk. Bytes that came back: none if the device or the kernel held on to it.
+    fn remove_chunk(&mut self, id: ChunkId, run: PageRun, config: &PoolConfig, budget: &Budget) -> usize {
+        let taken = self.buddy.take(run);
+        assert!(taken.is_ok(), "an empty chunk is free as a whole");
+        let Some(chunk) = self.chunks.remove(id) else { return 0 };
+        let unpinned = config.pinner.unpin(chunk.token).is_ok();
+        if !unpinned || self.reservation.decommit(run).is_err() {
+            // A device may still reach it: its place, its memory and its share of the cap stay taken.
+            budget.lose(run.bytes());
+            return 0;
+        }
+        self.give_place_back(run);
+        budget.release(Tier::Pool, run.bytes());
+        self.retired += 1;
+        run.bytes()
+    }
+
+    fn give_place_back(&mut self, run: PageRun) {
+        if self.reservation.backing(run.first).is_some() {
+            return;
+        }
+        let pages = run.pages / self.granule_pages + self.gap;
+        let freed = self.places.free(PageRun { first: run.first / self.granule_pages, pages });
+        assert!(freed.is_ok(), "a place is given back once");
+    }
+
+    #[inline]
+    fn claim(&mut self, run: PageRun) -> Span {
+        self.chunks.take(run);
+        match self.reservation.claim(run) {
+            Ok(span) => span,
+            Err(error) => unreachable!("what the buddy gives is free: {error}"),
+        }
+    }
+}
+
+/// Bytes as whole pages; a configuration's sizes are below [`super::config::CAP_MAX`], so they fit.
+fn page_count(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,233 @@
+//! A thread's own stock: a stack of spans for each size class, of one node.
+//!
+//! In: spans that come back, requests for a class. Out: spans, the warmest first. Invariant: a span lies in the stack of
+//! the class that has exactly its pages; `bytes` is the sum of all, and never more than `quota`, which is this cache's
+//! part of what all caches together may hold.
+
+use headwater_host::reservation::PAGE_BYTES;
+
+/// Pages of the largest class: 1 MiB.
+pub(super) const CLASS_PAGES_MAX: usize = 256;
+
+/// Classes: 1 to 8 pages one by one, then four for each doubling.
+pub(super) const CLASSES: usize = 28;
+
+/// Pages of each class.
+const PAGES: [u16; CLASSES] = pages();
+
+const fn pages() -> [u16; CLASSES] {
+    let mut table = [0; CLASSES];
+    let mut class = 0;
+    let (mut pages, mut step) = (1_u16, 1);
+    while class < CLASSES {
+        table[class] = pages;
+        class += 1;
+        // 8 pages are four steps of two; from there each doubling is four steps.
+        if pages >= 8 && pages.is_power_of_two() {
+            step = pages / 4;
+        }
+        pages += step;
+    }
+    table
+}
+
+/// The class of each number of pages, by `pages - 1`.
+const CLASS_OF: [u8; CLASS_PAGES_MAX] = class_of();
+
+const fn class_of() -> [u8; CLASS_PAGES_MAX] {
+    let mut table = [0; CLASS_PAGES_MAX];
+    let (mut class, mut pages) = (0_u8, 1);
+    while pages <= CLASS_PAGES_MAX {
+        if pages > PAGES[class as usize] as usize {
+            class += 1;
+        }
+        table[pages - 1] = class;
+        pages += 1;
+    }
+    table
+}
+
+const _: () = assert!(PAGES[7] == 8 && PAGES[8] == 10 && PAGES[12] == 20 && PAGES[CLASSES - 1] == 256);
+
+/// A size class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Class(u8);
+
+impl Class {
+    /// The class that serves `bytes` bytes, `None` for 0 and for more than the largest class.
+    #[inline]
+    pub(super) fn serving(bytes: usize) -> Option<Self> {
+        CLASS_OF.get(bytes.wrapping_sub(1) / PAGE_BYTES).map(|&class| Self(class))
+    }
+
+    /// The class of exactly `pages` pages.
+    #[inline]
+    pub(super) fn exactly(pages: u32) -> Option<Self> {
+        let class = Self(*CLASS_OF.get(pages.wrapping_sub(1) as usize)?);
+        (class.pages() == pages).then_some(class)
+    }
+
+    /// Its pages.
+    #[inline]
+    pub(super) fn pages(self) -> u32 {
+        u32::from(PAGES[self.0 as usize])
+    }
+
+    /// Its bytes.
+    #[inline]
+    pub(super) fn bytes(self) -> usize {
+        self.pages() as usize * PAGE_BYTES
+    }
+
+    /// How many more to take when one was missing: up to 8, and about 64 KiB.
+    pub(super) fn batch(self) -> usize {
+        (64 * 1_024 / self.bytes()).clamp(1, 8)
+    }
+}
+
+/// The stock.
+#[derive(Debug)]
+pub(super) struct Cache<T> {
+    stacks: [Vec<T>; CLASSES],
+    bytes: usize,
+    quota: usize,
+    /// The arena whose spans these are.
+    arena: usize,
+    hits: u64,
+    /// Hits when a tick last looked.
+    hits_seen: u64,
+}
+
+impl<T> Cache<T> {
+    /// An empty cache for spans of an arena.
+    pub(super) fn new(arena: usize) -> Self {
+        Self { stacks: std::array::from_fn(|_| Vec::new()), bytes: 0, quota: 0, arena, hits: 0, hits_seen: 0 }
+    }
+
+    /// The arena whose spans it takes.
+    #[inline]
+    pub(super) fn arena(&self) -> usize {
+        self.arena
+    }
+
+    /// A span of the class, and counts it as a hit.
+    #[inline]
+    pub(super) fn pop(&mut self, class: Class) -> Option<T> {
+        let span = self.stacks[class.0 as usize].pop()?;
+        self.bytes -= class.bytes();
+        self.hits += 1;
+        Some(span)
+    }
+
+    /// Keeps a span, or gives it back if the quota has no room.
+    #[inline]
+    pub(super) fn push(&mut self, class: Class, span: T) -> Option<T> {
+        let bytes = self.bytes + class.bytes();
+        if bytes > self.quota {
+            return Some(span);
+        }
+        self.bytes = bytes;
+        self.stacks[class.0 as usize].push(span);
+        None
+    }
+
+    /// Bytes kept.
+    #[inline]
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Requests served since the cache was made.
+    #[inline]
+    pub(super) fn hits(&self) -> u64 {
+        self.hits
+    }
+
+    /// Bytes that the quota leaves.
+    #[inline]
+    pub(super) fn room(&self) -> usize {
+        self.quota - self.bytes
+    }
+
+    /// Raises the quota.
+    pub(super) fn grant(&mut self, bytes: usize) {
+        self.quota += bytes;
+    }
+
+    /// Gives up half of the class that holds the most bytes.
+    pub(super) fn spill(&mut self, into: &mut Vec<T>) {
+        let classes = self.stacks.iter().zip(PAGES).enumerate();
+        let fullest = classes.max_by_key(|(_, (stack, pages))| stack.len() * usize::from(*pages));
+        if let Some((class, (stack, pages))) = fullest {
+            let count = stack.len().div_ceil(2);
+            self.bytes -= count * usize::from(pages) * PAGE_BYTES;
+            // The bottom of the stack is the coldest.
+            into.extend(self.stacks[class].drain(..count));
+        }
+    }
+
+    /// Gives up everything and the quota, which is returned, and takes spans of `arena` from now on.
+    pub(super) fn empty(&mut self, arena: usize, into: &mut Vec<T>) -> usize {
+        self.stacks.iter_mut().for_each(|stack| into.append(stack));
+        self.bytes = 0;
+        self.arena = arena;
+        std::mem::take(&mut self.quota)
+    }
+
+    /// Whether nothing was served since this was last asked.
+    pub(super) fn was_idle(&mut self) -> bool {
+        let idle = self.hits == self.hits_seen;
+        self.hits_seen = self.hits;
+        idle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_has_the_tightest_class() {
+        assert_eq!(Class::serving(0), None);
+        assert_eq!(Class::serving((1 << 20) + 1), None);
+        for pages in 1..=256_u32 {
+            let class = Class::serving(pages as usize * PAGE_BYTES).unwrap();
+            assert!(class.pages() >= pages && class.pages() * 4 <= pages * 5 + 3, "{pages} pages");
+            assert_eq!(Class::serving((pages as usize - 1) * PAGE_BYTES + 1), Some(class));
+            assert_eq!(Class::exactly(pages), Some(class).filter(|class| class.pages() == pages));
+        }
+        assert_eq!(Class::exactly(0), None);
+        assert_eq!(Class::exactly(257), None);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_the_quota() {
+        let mut cache = Cache::new(0);
+        let class = Class::serving(8_192).unwrap();
+        assert_eq!(cache.push(class, 1), Some(1));
+        cache.grant(20_000);
+        assert_eq!((cache.push(class, 1), cache.push(class, 2), cache.push(class, 3)), (None, None, Some(3)));
+        assert_eq!((cache.bytes(), cache.pop(class), cache.hits()), (16_384, Some(2), 1));
+        let mut out = Vec::new();
+        assert_eq!(cache.empty(1, &mut out), 20_000);
+        assert_eq!((out, cache.bytes(), cache.arena()), (vec![1], 0, 1));
+    }
+
+    #[test]
+    fn a_spill_takes_the_coldest_half_of_the_fullest_class() {
+        let mut cache = Cache::new(0);
+        cache.grant(1 << 20);
+        let (one, four) = (Class::exactly(1).unwrap(), Class::exactly(4).unwrap());
+        for span in 0..5 {
+            cache.push(one, span);
+        }
+        for span in 10..13 {
+            cache.push(four, span);
+        }
+        let mut out = Vec::new();
+        cache.spill(&mut out);
+        assert_eq!(out, [10, 11]);
+        assert_eq!(cache.bytes(), 9 * PAGE_BYTES);
+        assert_eq!(cache.pop(four), Some(12));
+    }
+}

@@ -1,0 +1,244 @@
+//! The chunk table of an arena: which chunk a page lies in, how much of it is used, and which chunks are empty.
+//!
+//! In: chunks as they are pinned, runs as they are given out and come back. Out: what may be unpinned. Invariant: a chunk's
+//! `used` is the number of its pages that are claimed; the empty chunks are exactly those of which it is 0. Every step is
+//! one table look-up for each chunk that a run touches, however many chunks there are.
+
+use super::pinner::PinToken;
+use headwater_host::clock::Nanos;
+use headwater_host::reservation::{Backing, PageRun};
+
+/// Memory that was committed and pinned as one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunk {
+    pub(super) run: PageRun,
+    pub(super) token: PinToken,
+    pub(super) backing: Backing,
+    /// When a tick first saw it empty; `None` while it is used or no tick came by.
+    pub(super) empty_since: Option<Nanos>,
+    used: u32,
+    /// Its place among the empty chunks.
+    among_empty: usize,
+}
+
+/// Which of the chunks, as long as it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ChunkId(u32);
+
+const NONE: u32 = u32::MAX;
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Chunks {
+    granule_shift: u32,
+    /// By granule: the chunk there.
+    by_granule: Vec<u32>,
+    slots: Vec<Option<Chunk>>,
+    spare: Vec<u32>,
+    empty: Vec<u32>,
+    empty_pages: u64,
+    pages: u64,
+}
+
+impl Chunks {
+    /// A table for `granules` granules of `granule_pages` pages, a power of two.
+    pub(super) fn new(granules: u32, granule_pages: u32) -> Self {
+        Self {
+            granule_shift: granule_pages.trailing_zeros(),
+            by_granule: vec![NONE; granules as usize],
+            slots: Vec::new(),
+            spare: Vec::new(),
+            empty: Vec::new(),
+            empty_pages: 0,
+            pages: 0,
+        }
+    }
+
+    /// Notes a new chunk, all of it free. It consists of whole granules that no other chunk has.
+    pub(super) fn add(&mut self, run: PageRun, token: PinToken, backing: Backing) {
+        let index = self.spare.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            u32::try_from(self.slots.len() - 1).unwrap_or(NONE)
+        });
+        let among_empty = self.empty.len();
+        self.slots[index as usize] =
+            Some(Chunk { run, token, backing, empty_since: None, used: 0, among_empty });
+        self.empty.push(index);
+        let granules = self.granules(run);
+        self.by_granule[granules].fill(index);
+        self.pages += u64::from(run.pages);
+        self.empty_pages += u64::from(run.pages);
+    }
+
+    /// Forgets an empty chunk.
+    pub(super) fn remove(&mut self, id: ChunkId) -> Option<Chunk> {
+        let chunk = self.slots.get(id.0 as usize).copied().flatten().filter(|chunk| chunk.used == 0)?;
+        self.leave_empty(chunk);
+        self.slots[id.0 as usize] = None;
+        self.spare.push(id.0);
+        let granules = self.granules(chunk.run);
+        self.by_granule[granules].fill(NONE);
+        self.pages -= u64::from(chunk.run.pages);
+        Some(chunk)
+    }
+
+    /// Counts the pages of a run as used.
+    #[inline]
+    pub(super) fn take(&mut self, run: PageRun) {
+        self.each(run, |chunks, index, chunk, pages| {
+            if chunk.used == 0 {
+                chunks.leave_empty(chunk);
+                chunk_of(&mut chunks.slots, index).empty_since = None;
+            }
+            chunk_of(&mut chunks.slots, index).used += pages;
+        });
+    }
+
+    /// Counts them as free again.
+    #[inline]
+    pub(super) fn put(&mut self, run: PageRun) {
+        self.each(run, |chunks, index, chunk, pages| {
+            let place = chunks.empty.len();
+            let slot = chunk_of(&mut chunks.slots, index);
+            slot.used -= pages;
+            if slot.used == 0 {
+                (slot.among_empty, slot.empty_since) = (place, None);
+                chunks.empty.push(index);
+                chunks.empty_pages += u64::from(chunk.run.pages);
+            }
+        });
+    }
+
+    /// The chunk that a page lies in.
+    pub(super) fn at(&self, page: u32) -> Option<&Chunk> {
+        let index = *self.by_granule.get((page >> self.granule_shift) as usize)?;
+        self.slots.get(index as usize)?.as_ref()
+    }
+
+    /// The empty chunks.
+    pub(super) fn empty(&self) -> impl Iterator<Item = (ChunkId, &Chunk)> {
+        self.empty
+            .iter()
+            .filter_map(|&index| self.slots[index as usize].as_ref().map(|chunk| (ChunkId(index), chunk)))
+    }
+
+    /// Stamps the empty chunks that have no stamp yet.
+    pub(super) fn stamp_empty(&mut self, now: Nanos) {
+        for &index in &self.empty {
+            if let Some(chunk) = &mut self.slots[index as usize] {
+                chunk.empty_since.get_or_insert(now);
+            }
+        }
+    }
+
+    /// Pages in empty chunks.
+    pub(super) fn empty_pages(&self) -> u64 {
+        self.empty_pages
+    }
+
+    /// Pages in all chunks.
+    pub(super) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Pages in chunks of one kind of page.
+    pub(super) fn pages_of(&self, backing: Backing) -> u64 {
+        let chunks = self.slots.iter().flatten().filter(|chunk| chunk.backing == backing);
+        chunks.map(|chunk| u64::from(chunk.run.pages)).sum()
+    }
+
+    /// How many chunks there are.
+    pub(super) fn count(&self) -> usize {
+        self.slots.len() - self.spare.len()
+    }
+
+    /// Calls `change` with each chunk that the run touches and how many pages of the run lie in it.
+    #[inline]
+    fn each(&mut self, run: PageRun, mut change: impl FnMut(&mut Self, u32, Chunk, u32)) {
+        let mut at = run.first;
+        while at < run.end() {
+            let index = self.by_granule[(at >> self.granule_shift) as usize];
+            let chunk = *chunk_of(&mut self.slots, index);
+            let end = chunk.run.end().min(run.end());
+            change(self, index, chunk, end - at);
+            at = end;
+        }
+    }
+
+    fn leave_empty(&mut self, chunk: Chunk) {
+        self.empty.swap_remove(chunk.among_empty);
+        if let Some(&moved) = self.empty.get(chunk.among_empty) {
+            chunk_of(&mut self.slots, moved).among_empty = chunk.among_empty;
+        }
+        self.empty_pages -= u64::from(chunk.run.pages);
+    }
+
+    fn granules(&self, run: PageRun) -> std::ops::Range<usize> {
+        let granule = |page: u32| (page >> self.granule_shift) as usize;
+        granule(run.first)..granule(run.end())
+    }
+}
+
+/// The chunk of an index out of the table itself.
+#[inline]
+fn chunk_of(slots: &mut [Option<Chunk>], index: u32) -> &mut Chunk {
+    let slot = slots.get_mut(index as usize).and_then(Option::as_mut);
+    slot.unwrap_or_else(|| unreachable!("pages that are given out lie in chunks"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Chunks {
+        let mut chunks = Chunks::new(8, 16);
+        for (first, pages) in [(0, 16), (16, 48), (96, 32)] {
+            chunks.add(PageRun { first, pages }, PinToken::at(0, 0), Backing::Small);
+        }
+        chunks
+    }
+
+    fn empty_of(chunks: &Chunks) -> Vec<u32> {
+        let mut found: Vec<u32> = chunks.empty().map(|(_, chunk)| chunk.run.first).collect();
+        found.sort_unstable();
+        found
+    }
+
+    #[test]
+    fn a_run_across_chunks_is_counted_in_each() {
+        let mut chunks = table();
+        let run = PageRun { first: 10, pages: 20 };
+        chunks.take(run);
+        assert_eq!(empty_of(&chunks), [96]);
+        chunks.put(PageRun { first: 10, pages: 6 });
+        assert_eq!(empty_of(&chunks), [0, 96]);
+        chunks.put(PageRun { first: 16, pages: 14 });
+        assert_eq!(empty_of(&chunks), [0, 16, 96]);
+        assert_eq!((chunks.empty_pages(), chunks.pages(), chunks.count()), (96, 96, 3));
+    }
+
+    #[test]
+    fn only_an_empty_chunk_is_forgotten() {
+        let mut chunks = table();
+        let (id, _) = chunks.empty().find(|(_, chunk)| chunk.run.first == 16).unwrap();
+        chunks.take(PageRun { first: 20, pages: 1 });
+        assert!(chunks.remove(id).is_none());
+        chunks.put(PageRun { first: 20, pages: 1 });
+        assert_eq!(chunks.remove(id).unwrap().run.pages, 48);
+        assert!(chunks.remove(id).is_none());
+        assert!(chunks.at(20).is_none());
+        assert_eq!(chunks.at(127).unwrap().run.first, 96);
+        assert_eq!(empty_of(&chunks), [0, 96]);
+    }
+
+    #[test]
+    fn a_chunk_that_was_used_since_is_stamped_anew() {
+        let mut chunks = table();
+        chunks.stamp_empty(Nanos(5));
+        chunks.take(PageRun { first: 3, pages: 1 });
+        chunks.put(PageRun { first: 3, pages: 1 });
+        chunks.stamp_empty(Nanos(9));
+        assert_eq!(chunks.at(0).unwrap().empty_since, Some(Nanos(9)));
+        assert_eq!(chunks.at(16).unwrap().empty_since, Some(Nanos(5)));
+    }
+}

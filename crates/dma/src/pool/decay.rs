@@ -1,0 +1,123 @@
+//! What time does to a pool: idle memory goes, m follows the load. And what a change of the cap does.
+//!
+//! In: moments. Out: chunks unpinned, caches emptied. Invariant: a chunk goes only after it was seen empty for a whole idle
+//! time, at all of that time's ticks; then half of those that are due go at each tick, all of them before twice the idle
+//! time is over, and the bytes kept idle on purpose stay.
+
+use super::depot::{Depot, Node, Thorough};
+use super::statistics::{NodeStatistics, Statistics, Steps};
+use super::{Histogram, Tier};
+use headwater_host::clock::Nanos;
+use headwater_host::reservation::{Backing, PAGE_BYTES};
+use headwater_host::sync::Ordering;
+use std::sync::PoisonError;
+
+impl Depot {
+    /// One tick.
+    pub(super) fn tick(&'static self, now: Nanos) {
+        let in_use = self.in_use();
+        let chunk = self.rule.lock().unwrap_or_else(PoisonError::into_inner).sample(in_use);
+        if let Some(chunk) = chunk {
+            self.chunk.store(chunk, Ordering::Relaxed);
+        }
+        self.steal(Thorough::IdleOnly);
+        let floor = self.config.min_idle / self.nodes.len();
+        for node in &self.nodes {
+            self.decay(node, now, floor);
+        }
+        self.serve();
+    }
+
+    fn decay(&self, node: &Node, now: Nanos, floor: usize) {
+        let idle = self.config.idle;
+        let overdue = Nanos(idle.0.saturating_add(idle.0 / 4 * 3));
+        let due = self.look(node, |arena| {
+            arena.chunks.stamp_empty(now);
+            let ages = arena.chunks.empty().filter_map(|(_, chunk)| chunk.empty_since);
+            let (mut due, mut over) = (0_usize, 0);
+            for age in ages.map(|since| now.since(since)) {
+                due += usize::from(age >= idle);
+                over += usize::from(age >= overdue);
+            }
+            let idle_pages = usize::try_from(arena.chunks.empty_pages()).unwrap_or(usize::MAX);
+            (due.div_ceil(2).max(over), idle_pages.saturating_mul(PAGE_BYTES))
+        });
+        let Some((mut count, idle_bytes)) = due else { return };
+        let mut spare = idle_bytes.saturating_sub(floor);
+        if count == 0 || spare == 0 {
+            return;
+        }
+        self.retire(node, usize::MAX, |since, bytes| {
+            let goes = count > 0 && bytes <= spare && since.is_some_and(|since| now.since(since) >= idle);
+            if goes {
+                count -= 1;
+                spare -= bytes;
+            }
+            goes
+        });
+    }
+
+    /// Changes the cap, and unpins idle chunks as far as it is passed.
+    pub(super) fn recap(&'static self, cap: usize) {
+        self.budget.set_cap(cap);
+        if self.budget.pinned() > cap {
+            self.steal(Thorough::Yes);
+        }
+        for node in &self.nodes {
+            let over = self.budget.pinned().saturating_sub(cap);
+            self.retire(node, over, |_, _| true);
+        }
+        self.serve();
+    }
+
+    /// Numbers of this moment.
+    pub(super) fn statistics(&self) -> Statistics {
+        let (cached_bytes, hits) = self.cached();
+        let mut steps = Steps { cache: hits, ..Steps::default() };
+        let mut pinning = Histogram::default();
+        let (mut grown_chunks, mut retired_chunks) = (0, 0);
+        let nodes = self.nodes.iter().filter_map(|node| {
+            self.look(node, |arena| {
+                steps.add(arena.steps);
+                pinning.add(&arena.pinning);
+                grown_chunks += arena.grown;
+                retired_chunks += arena.retired;
+                node_statistics(node, arena)
+            })
+        });
+        let nodes = nodes.collect();
+        steps.waited = self.waited.load(Ordering::Relaxed);
+        Statistics {
+            cap_bytes: self.budget.cap() as u64,
+            chunk_bytes: self.chunk.load(Ordering::Relaxed) as u64,
+            tier_bytes: Tier::ALL.map(|tier| self.budget.of(tier) as u64),
+            in_use_bytes: self.in_use(),
+            cached_bytes,
+            quarantined_bytes: self.quarantined_bytes.load(Ordering::Relaxed),
+            quarantined_buffers: self.quarantined_buffers.load(Ordering::Relaxed),
+            stuck_bytes: self.budget.lost() as u64,
+            steps,
+            refused: self.refused.load(Ordering::Relaxed),
+            pinning,
+            grown_chunks,
+            retired_chunks,
+            waiting: self.line.waiting(),
+            gave_up: self.line.gave_up(),
+            nodes,
+        }
+    }
+}
+
+fn node_statistics(node: &Node, arena: &super::arena::Arena) -> NodeStatistics {
+    let bytes = |pages: u64| pages * PAGE_BYTES as u64;
+    let largest = arena.buddy.free_runs().map(|run| run.pages).max().unwrap_or(0);
+    NodeStatistics {
+        node: node.id,
+        chunks: arena.chunks.count(),
+        pinned_bytes: bytes(arena.chunks.pages()),
+        empty_bytes: bytes(arena.chunks.empty_pages()),
+        free_bytes: bytes(u64::from(arena.buddy.free_pages())),
+        largest_free_bytes: bytes(u64::from(largest)),
+        backing_bytes: Backing::ALL.map(|backing| bytes(arena.chunks.pages_of(backing))),
+    }
+}

@@ -1,0 +1,262 @@
+//! What all handles and buffers of a pool share: arenas, caches, the line and the budget.
+//!
+//! In: requests, spans that come back. Out: payloads. A depot is never freed, so that a buffer reaches it without counting
+//! references; when its pool is closed it gives up its memory, chunk by chunk as the last buffers return.
+//!
+//! Lock order: the line, then a thread's cache, then an arena; of arenas one at a time. Inside a cache nothing is locked.
+//!
+//! The way of a request is in `trial`, the way back of a buffer in `home`.
+
+use super::arena::{Arena, Bindings};
+use super::budget::{Budget, Tier};
+use super::config::PoolConfig;
+use super::error::PoolError;
+use super::line::Line;
+use super::placement::NodeId;
+use super::request::Request;
+use super::rule::Rule;
+use super::threads::Slot;
+use super::want::{Limits, Want};
+use crate::buffer::Payload;
+use headwater_host::fork::Generation;
+use headwater_host::reservation::{PAGE_BYTES, PageTable, Span};
+use headwater_host::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use std::sync::PoisonError;
+
+/// What a waiter gets.
+pub(super) type Grant = Result<Payload, PoolError>;
+
+/// One node's share of a pool.
+pub(super) struct Node {
+    pub(super) id: NodeId,
+    /// Nothing once the pool is closed and the last buffer is back.
+    pub(super) arena: Mutex<Option<Arena>>,
+    pub(super) table: PageTable,
+    pub(super) bindings: Bindings,
+    /// The nodes from here, the closest first.
+    pub(super) by_distance: Vec<usize>,
+}
+
+/// The shared state.
+pub(super) struct Depot {
+    generation: Generation,
+    pub(super) config: PoolConfig,
+    pub(super) nodes: Box<[Node]>,
+    slots: Mutex<Slots>,
+    pub(super) line: Line<Want, Grant>,
+    pub(super) budget: Budget,
+    /// Bytes that caches have leave to hold.
+    pub(super) quota: AtomicUsize,
+    /// m of the next chunk.
+    pub(super) chunk: AtomicUsize,
+    pub(super) rule: Mutex<Rule>,
+    pub(super) quarantined_bytes: AtomicU64,
+    pub(super) quarantined_buffers: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) waited: AtomicU64,
+}
+
+#[derive(Default)]
+struct Slots {
+    all: Vec<&'static Slot>,
+    /// Those whose threads have ended.
+    spare: Vec<&'static Slot>,
+}
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Depot {
+    pub(super) fn open(config: PoolConfig) -> Result<Self, PoolError> {
+        config.check()?;
+        config.pinner.preflight(config.cap)?;
+        let ids = config.placement.nodes();
+        let nodes = ids.iter().map(|&id| {
+            let (arena, table, bindings) = Arena::open(&config, id)?;
+            let mut by_distance: Vec<usize> = (0..ids.len()).collect();
+            by_distance.sort_by_key(|&other| config.placement.distance(id, ids[other]));
+            Ok(Node { id, arena: Mutex::new(Some(arena)), table, bindings, by_distance })
+        });
+        Ok(Self {
+            generation: Generation::current(),
+            nodes: nodes.collect::<Result<_, PoolError>>()?,
+            slots: Mutex::new(Slots::default()),
+            line: Line::new(),
+            budget: Budget::new(config.cap),
+            quota: AtomicUsize::new(0),
+            chunk: AtomicUsize::new(config.chunk),
+            rule: Mutex::new(Rule::new(config.chunk_rule)),
+            quarantined_bytes: AtomicU64::new(0),
+            quarantined_buffers: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            config,
+        })
+    }
+
+    /// Whether the calling process may use the pool.
+    #[inline]
+    pub(super) fn is_ours(&self) -> bool {
+        self.generation.is_current()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.line.is_closed()
+    }
+
+    /// What a request comes to, if it could ever be served.
+    pub(super) fn judge(&self, request: &Request) -> Result<Want, PoolError> {
+        if !self.is_ours() {
+            return Err(PoolError::Forked);
+        }
+        if self.is_closed() {
+            return Err(PoolError::Closed);
+        }
+        let limits = Limits { align_max: self.config.align_max(), bytes_max: self.budget.most() };
+        Want::judge(request, limits, |node| self.nodes.iter().position(|known| known.id == node))
+    }
+
+    pub(super) fn idle_bytes(&self, node: &Node) -> usize {
+        let pages = locked(&node.arena).as_ref().map_or(0, |arena| arena.chunks.empty_pages());
+        usize::try_from(pages).unwrap_or(usize::MAX).saturating_mul(PAGE_BYTES)
+    }
+
+    /// Unpins empty chunks of a node.
+    pub(super) fn retire(
+        &self,
+        node: &Node,
+        bytes_max: usize,
+        choose: impl FnMut(Option<headwater_host::clock::Nanos>, usize) -> bool,
+    ) -> usize {
+        let mut guard = locked(&node.arena);
+        guard.as_mut().map_or(0, |arena| arena.retire(bytes_max, &self.config, &self.budget, choose))
+    }
+
+    /// Looks at a node's arena, if it is still there.
+    pub(super) fn look<R>(&self, node: &Node, look: impl FnOnce(&mut Arena) -> R) -> Option<R> {
+        locked(&node.arena).as_mut().map(look)
+    }
+
+    /// The arena that is closest to the calling thread.
+    pub(super) fn here(&self) -> usize {
+        if self.nodes.len() == 1 {
+            return 0;
+        }
+        let node = self.config.placement.current();
+        self.nodes.iter().position(|known| known.id == node).unwrap_or(0)
+    }
+
+    /// Takes what the caches of all threads hold. Whether that was anything.
+    pub(super) fn steal(&self, thorough: Thorough) -> bool {
+        let mut any = false;
+        let slots = locked(&self.slots).all.clone();
+        for slot in slots {
+            if thorough != Thorough::Yes && slot.bytes() == 0 {
+                continue;
+            }
+            let mut spans = Vec::new();
+            let visited = slot.lock.visit(|cache| {
+                let arena = cache.arena();
+                if thorough == Thorough::IdleOnly && !cache.was_idle() {
+                    return (arena, 0);
+                }
+                let quota = cache.empty(arena, &mut spans);
+                slot.publish(cache);
+                (arena, quota)
+            });
+            // Where the kernel refuses the fence, a cache is its owner's alone until that thread ends.
+            let Ok((arena, quota)) = visited else { continue };
+            self.quota.fetch_sub(quota, Ordering::Relaxed);
+            any |= !spans.is_empty();
+            self.put_quietly(arena, spans);
+        }
+        any
+    }
+
+    /// A slot for a thread that comes.
+    pub(super) fn slot_for_thread(&self) -> &'static Slot {
+        let here = self.here();
+        let mut slots = locked(&self.slots);
+        slots.spare.pop().unwrap_or_else(|| {
+            let slot: &'static Slot = Box::leak(Box::new(Slot::new(here)));
+            slots.all.push(slot);
+            slot
+        })
+    }
+
+    /// Takes back the slot of a thread that ends, and what was in it.
+    pub(super) fn thread_ended(
+        &'static self,
+        slot: &'static Slot,
+        arena: usize,
+        quota: usize,
+        spans: Vec<Span>,
+    ) {
+        if !self.is_ours() {
+            return;
+        }
+        self.quota.fetch_sub(quota, Ordering::Relaxed);
+        locked(&self.slots).spare.push(slot);
+        self.put(arena, spans);
+    }
+
+    /// Bytes in caches and requests served by them.
+    pub(super) fn cached(&self) -> (u64, u64) {
+        let slots = locked(&self.slots);
+        slots.all.iter().fold((0, 0), |(bytes, hits), slot| (bytes + slot.bytes(), hits + slot.hits()))
+    }
+
+    /// Bytes that are given out, of all nodes.
+    pub(super) fn in_use(&self) -> u64 {
+        let claimed = |node: &Node| self.look(node, |arena| arena.reservation.claimed_pages());
+        let pages: u64 = self.nodes.iter().filter_map(claimed).map(u64::from).sum();
+        (pages * PAGE_BYTES as u64).saturating_sub(self.cached().0)
+    }
+
+    /// Closes the pool: who waits is told, and memory goes as soon as nobody uses it.
+    pub(super) fn close(&'static self) {
+        if !self.is_ours() {
+            return;
+        }
+        self.line.close();
+        self.steal(Thorough::Yes);
+        self.serve();
+        self.give_memory_up();
+    }
+
+    pub(super) fn give_memory_up(&self) {
+        for node in &self.nodes {
+            let mut guard = locked(&node.arena);
+            let Some(arena) = guard.as_mut() else { continue };
+            arena.retire(usize::MAX, &self.config, &self.budget, |_, _| true);
+            if arena.chunks.count() == 0 {
+                *guard = None;
+            }
+        }
+    }
+
+    /// Gives leave to another tier to pin, in the place of idle chunks if need be.
+    pub(super) fn charge(&'static self, tier: Tier, bytes: usize) -> bool {
+        if self.budget.reserve(tier, bytes) {
+            return true;
+        }
+        self.steal(Thorough::No);
+        for node in &self.nodes {
+            let missing = bytes.saturating_sub(self.budget.left());
+            self.retire(node, missing, |_, _| true);
+        }
+        self.budget.reserve(tier, bytes)
+    }
+}
+
+/// Which caches are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Thorough {
+    /// All, whatever they seem to hold.
+    Yes,
+    /// Those that seem to hold something.
+    No,
+    /// Of these the ones that served nobody since the last time.
+    IdleOnly,
+}

@@ -1,0 +1,171 @@
+//! The way back: from a buffer to the thread's cache, or to where those who wait see it.
+//!
+//! In: spans. Out: room for others. Invariant: while anybody waits, or once the pool is closed, nothing goes into a cache;
+//! whoever puts memory back looks at the line afterwards.
+
+use super::cache::Class;
+use super::depot::{Depot, locked};
+use super::error::PoolError;
+use super::threads::with_cache;
+use crate::buffer::DeviceSegment;
+use headwater_host::reservation::{PAGE_BYTES, Span};
+use headwater_host::sync::Ordering;
+use std::fmt;
+use std::ptr::NonNull;
+
+/// The way back of a buffer: its pool, and the arena it is of.
+#[derive(Clone, Copy)]
+pub struct Home {
+    depot: &'static Depot,
+    arena: usize,
+}
+
+impl Home {
+    pub(super) fn new(depot: &'static Depot, arena: usize) -> Self {
+        Self { depot, arena }
+    }
+
+    #[inline]
+    pub(crate) fn give_back(self, span: Span) {
+        self.depot.give_back(self.arena, span);
+    }
+
+    pub(crate) fn give_all_back(self, spans: Vec<Span>) {
+        if self.depot.is_ours() {
+            self.depot.put(self.arena, spans);
+        }
+    }
+
+    pub(crate) fn leak(self, span: Span) -> NonNull<u8> {
+        self.depot.nodes[self.arena].table.leak(span)
+    }
+
+    pub(crate) fn quarantine(self, bytes: usize) {
+        self.depot.quarantined_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.depot.quarantined_buffers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn segment(self, span: &Span, bytes: usize) -> DeviceSegment {
+        let bindings = &self.depot.nodes[self.arena].bindings;
+        let (iova, slot) = (bindings.iova(span.first()), bindings.slot(span.first()));
+        DeviceSegment { address: span.address(), bytes, iova, slot }
+    }
+}
+
+impl fmt::Debug for Home {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Home(arena {})", self.arena)
+    }
+}
+
+impl Depot {
+    /// Takes a span back: into the thread's cache, or where everybody sees it.
+    #[inline]
+    pub(super) fn give_back(&'static self, arena: usize, span: Span) {
+        if !self.is_ours() {
+            // A child of the process that has the memory. Dropping the span does nothing.
+            return;
+        }
+        let Some(class) = Class::exactly(span.pages()) else {
+            return self.put(arena, [span]);
+        };
+        let mut span = Some(span);
+        with_cache(self, |cache, slot| {
+            if cache.arena() == arena
+                && !self.line.pressure()
+                && let Some(given) = span.take()
+            {
+                span = cache.push(class, given);
+                slot.publish(cache);
+            }
+        });
+        if let Some(span) = span {
+            self.keep(arena, class, span);
+        }
+    }
+
+    /// Keeps a span in the thread's cache, for which it may need more quota or to spill; or puts it back into its arena.
+    #[cold]
+    pub(super) fn keep(&'static self, arena: usize, class: Class, span: Span) {
+        let mut spilled = Vec::new();
+        let mut span = Some(span);
+        with_cache(self, |cache, slot| {
+            if cache.arena() != arena || self.line.pressure() {
+                return;
+            }
+            if cache.room() < class.bytes() {
+                cache.grant(self.take_quota(class.bytes()));
+            }
+            if cache.room() < class.bytes() && cache.bytes() > 0 {
+                cache.spill(&mut spilled);
+            }
+            if let Some(given) = span.take() {
+                span = cache.push(class, given);
+            }
+            slot.publish(cache);
+        });
+        if span.is_some() || !spilled.is_empty() {
+            self.put(arena, spilled.into_iter().chain(span));
+        }
+    }
+
+    /// Leave for caches to hold more: in large steps while there is plenty, in exact ones near the end.
+    pub(super) fn take_quota(&self, bytes: usize) -> usize {
+        let all = self.budget.cap() / 1_000 * self.config.cache_per_mille as usize;
+        let step = bytes.max(64 * 1_024).max(all / 64);
+        for step in [step, bytes] {
+            let within = |taken: usize| taken.checked_add(step).filter(|&taken| taken <= all);
+            if self.quota.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok() {
+                return step;
+            }
+        }
+        0
+    }
+
+    /// Puts spans back where everybody sees them, and serves those who wait.
+    pub(super) fn put(&'static self, arena: usize, spans: impl IntoIterator<Item = Span>) {
+        self.put_quietly(arena, spans);
+        if self.line.pressure() {
+            self.after_return();
+        }
+    }
+
+    pub(super) fn put_quietly(&self, arena: usize, spans: impl IntoIterator<Item = Span>) {
+        let mut guard = locked(&self.nodes[arena].arena);
+        if let Some(arena) = guard.as_mut() {
+            spans.into_iter().for_each(|span| arena.put(span));
+        }
+    }
+
+    #[cold]
+    fn after_return(&'static self) {
+        self.serve();
+        if self.is_closed() {
+            self.give_memory_up();
+        }
+    }
+
+    /// Serves the line as far as memory goes.
+    pub(super) fn serve(&'static self) {
+        if self.line.waiting() == 0 {
+            return;
+        }
+        self.line.serve(|want| {
+            if self.is_closed() {
+                return Some(Err(PoolError::Closed));
+            }
+            let most = self.budget.most();
+            if want.pages as usize * PAGE_BYTES > most {
+                return Some(Err(PoolError::OverCap { bytes: want.bytes, most }));
+            }
+            match self.attempt(want) {
+                Err(PoolError::WouldBlock { .. }) => None,
+                Ok(payload) => {
+                    self.waited.fetch_add(1, Ordering::Relaxed);
+                    Some(Ok(payload))
+                }
+                Err(error) => Some(Err(error)),
+            }
+        });
+    }
+}

@@ -1,0 +1,67 @@
+//! From an address back to what it is.
+//!
+//! In: any address. Out: the node, the chunk and the buffer it lies in. Invariant: an address is only compared, never
+//! followed; what is found was so at some moment of the call.
+
+use super::depot::Depot;
+use super::error::PoolError;
+use super::home::Home;
+use super::placement::NodeId;
+use crate::buffer::Buffer;
+use headwater_host::reservation::{AdoptError, ClaimState, PAGE_BYTES, PageRun};
+
+/// Who has the page of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageState {
+    /// Nobody: it is free, or there is no memory behind it now.
+    Free,
+    /// A buffer, or a thread's cache.
+    Owned,
+    /// Whoever has the address for which a buffer was given up.
+    Raw,
+}
+
+/// What an address is to a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lookup {
+    /// The node.
+    pub node: NodeId,
+    /// The chunk, if there is memory behind the address. Pages are counted from the start of the node's addresses.
+    pub chunk: Option<PageRun>,
+    /// The buffer, if the page is not free.
+    pub buffer: Option<PageRun>,
+    /// Bytes from the start of the buffer.
+    pub offset: usize,
+    /// Who has it.
+    pub state: PageState,
+}
+
+pub(super) fn find(depot: &'static Depot, address: *const u8) -> Option<Lookup> {
+    let node = depot.nodes.iter().find(|node| node.table.contains(address))?;
+    let found = node.table.find(address);
+    let (page, offset, chunk) = depot.look(node, |arena| {
+        let bytes = address.addr() - arena.reservation.address();
+        let page = u32::try_from(bytes / PAGE_BYTES).ok()?;
+        let first = found.map_or(page, |found| found.run.first);
+        let offset = bytes - first as usize * PAGE_BYTES;
+        Some((page, offset, arena.chunks.at(page).map(|chunk| chunk.run)))
+    })??;
+    let state = match found.map(|found| found.state) {
+        None => PageState::Free,
+        Some(ClaimState::Raw) => PageState::Raw,
+        Some(ClaimState::Owned | ClaimState::Adopted) => PageState::Owned,
+    };
+    let buffer = found.map(|found| found.run).filter(|run| run.first <= page);
+    Some(Lookup { node: node.id, chunk, buffer, offset, state })
+}
+
+pub(super) fn adopt(depot: &'static Depot, address: *const u8) -> Result<Buffer, PoolError> {
+    if !depot.is_ours() {
+        return Err(PoolError::Forked);
+    }
+    let arena = depot.nodes.iter().position(|node| node.table.contains(address));
+    let arena = arena.ok_or(PoolError::Adopt(AdoptError::Foreign))?;
+    let span = depot.nodes[arena].table.adopt(address)?;
+    let bytes = span.bytes();
+    Ok(Buffer::new(span, bytes, Home::new(depot, arena)))
+}

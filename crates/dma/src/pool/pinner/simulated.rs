@@ -1,0 +1,149 @@
+//! A pinner that costs virtual time and fails when it is told to.
+//!
+//! In: costs, and errors to come. Out: tokens with device addresses of its own numbering. Invariant: ranges that are pinned
+//! never overlap, and only what is pinned is unpinned; either is an error as a device's driver would give it.
+
+use super::{PinError, PinToken, Pinner, Time};
+use headwater_host::clock::Nanos;
+use headwater_host::sync::{AtomicU64, Mutex, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::PoisonError;
+
+/// What pinning costs, in virtual time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SimulatedCosts {
+    /// For each call that pins.
+    pub pin: Nanos,
+    /// For each page of 4 KiB that is pinned.
+    pub pin_page: Nanos,
+    /// For each call that unpins.
+    pub unpin: Nanos,
+    /// For each page of 4 KiB that is unpinned.
+    pub unpin_page: Nanos,
+}
+
+/// Device addresses start here, so that one is never mistaken for an address of the process.
+const IOVA_BASE: u64 = 1 << 40;
+
+const PAGE_BYTES: usize = headwater_host::reservation::PAGE_BYTES;
+
+/// The pinner, and the virtual clock that it moves.
+#[derive(Debug, Default)]
+pub struct SimulatedPinner {
+    costs: SimulatedCosts,
+    now: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pinned: BTreeMap<usize, PinToken>,
+    next_iova: u64,
+    refusals: VecDeque<Refusal>,
+    stuck: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    after: u32,
+    errno: i32,
+}
+
+impl SimulatedPinner {
+    /// A pinner with these costs, at time zero.
+    #[must_use]
+    pub fn new(costs: SimulatedCosts) -> Self {
+        Self { costs, ..Self::default() }
+    }
+
+    /// Lets virtual time pass.
+    pub fn pass(&self, span: Nanos) {
+        self.now.fetch_add(span.0, Ordering::Relaxed);
+    }
+
+    /// Refuses one pin with the kernel's number `errno`, after letting `after` more succeed. Several are used in turn.
+    pub fn refuse(&self, errno: i32, after: u32) {
+        self.locked(|state| state.refusals.push_back(Refusal { after, errno }));
+    }
+
+    /// From now on ranges are unpinned only in part, as by a device that does not let go; or no longer.
+    pub fn hold_on(&self, stuck: Stuck) {
+        self.locked(|state| state.stuck = stuck == Stuck::Yes);
+    }
+
+    /// Bytes that are pinned now.
+    #[must_use]
+    pub fn pinned_bytes(&self) -> usize {
+        self.locked(|state| state.pinned.values().map(|token| token.bytes).sum())
+    }
+
+    fn locked<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn spend(&self, call: Nanos, page: Nanos, bytes: usize) {
+        let pages = u64::try_from(bytes.div_ceil(PAGE_BYTES)).unwrap_or(u64::MAX);
+        self.pass(Nanos(call.0.saturating_add(page.0.saturating_mul(pages))));
+    }
+}
+
+/// Whether a simulated device lets go of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stuck {
+    /// It keeps a part.
+    Yes,
+    /// It lets go of everything.
+    No,
+}
+
+impl Time for SimulatedPinner {
+    fn now(&self) -> Nanos {
+        Nanos(self.now.load(Ordering::Relaxed))
+    }
+}
+
+impl Pinner for SimulatedPinner {
+    fn name(&self) -> &'static str {
+        "simulated"
+    }
+
+    fn joins(&self) -> bool {
+        false
+    }
+
+    fn pin(&self, address: usize, bytes: usize) -> Result<PinToken, PinError> {
+        self.spend(self.costs.pin, self.costs.pin_page, bytes);
+        self.locked(|state| {
+            if let Some(refusal) = state.refusals.front_mut() {
+                let Some(after) = refusal.after.checked_sub(1) else {
+                    let errno = refusal.errno;
+                    state.refusals.pop_front();
+                    return Err(PinError::from_errno(bytes, errno));
+                };
+                refusal.after = after;
+            }
+            let end = address.saturating_add(bytes);
+            let below = state.pinned.range(..end).next_back();
+            if below.is_some_and(|(_, other)| other.address + other.bytes > address) {
+                return Err(PinError::Exists { bytes });
+            }
+            let iova = IOVA_BASE + state.next_iova;
+            state.next_iova += u64::try_from(bytes).unwrap_or(0);
+            let token = PinToken { address, bytes, iova: Some(iova), slot: None };
+            state.pinned.insert(address, token);
+            Ok(token)
+        })
+    }
+
+    fn unpin(&self, token: PinToken) -> Result<(), PinError> {
+        self.spend(self.costs.unpin, self.costs.unpin_page, token.bytes);
+        self.locked(|state| {
+            let known = state.pinned.get(&token.address) == Some(&token);
+            if !known || state.stuck {
+                return Err(PinError::Short { bytes: token.bytes, unpinned: 0 });
+            }
+            state.pinned.remove(&token.address);
+            Ok(())
+        })
+    }
+}

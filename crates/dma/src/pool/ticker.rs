@@ -1,0 +1,64 @@
+//! A thread that ticks, for pools in programs that have no loop of their own to do it.
+//!
+//! In: a pool. Out: ticks by its clock. Invariant: the thread ends when the value is dropped, at once.
+
+use super::Pool;
+use headwater_host::clock::Nanos;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// The thread. Dropping this ends it.
+pub struct Ticker {
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Stop {
+    stopped: Mutex<bool>,
+    bell: Condvar,
+}
+
+/// Ticks in each idle time.
+const TICKS: u64 = 16;
+
+/// The most often that a ticker ticks.
+const SHORTEST: Nanos = Nanos::from_millis(1);
+
+impl Ticker {
+    pub(super) fn start(pool: Pool) -> std::io::Result<Self> {
+        let stop = Arc::new(Stop::default());
+        let between = Nanos(pool.config().idle.0 / TICKS).max(SHORTEST).to_duration();
+        let theirs = Arc::clone(&stop);
+        let run = move || loop {
+            let stopped = theirs.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+            let waited = theirs.bell.wait_timeout_while(stopped, between, |stopped| !*stopped);
+            let (stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if *stopped {
+                return;
+            }
+            drop(stopped);
+            pool.tick(pool.config().time.now());
+        };
+        let thread = std::thread::Builder::new().name("pool-ticker".to_owned()).spawn(run)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        *self.stop.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stop.bell.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A tick that panicked has said so; there is nothing left to stop.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Ticker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ticker")
+    }
+}

@@ -1,0 +1,76 @@
+//! A request that makes sense: whole pages, a boundary in pages, a node that exists.
+//!
+//! In: a [`Request`] and the limits of a pool. Out: a [`Want`], or the reason why no pool like this could ever serve it.
+//! Invariant: what is wanted can be served by an empty pool.
+
+use super::cache::Class;
+use super::error::PoolError;
+use super::request::{Request, Shape, Zeroed};
+use headwater_host::reservation::PAGE_BYTES;
+
+/// What a request comes to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Want {
+    pub(super) bytes: usize,
+    pub(super) pages: u32,
+    pub(super) align_pages: u32,
+    pub(super) segments_max: u32,
+    /// Index of the only arena that will do.
+    pub(super) arena: Option<usize>,
+    pub(super) zeroed: Zeroed,
+}
+
+/// What a pool can do at most.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Largest boundary.
+    pub(super) align_max: usize,
+    /// Largest request.
+    pub(super) bytes_max: usize,
+}
+
+impl Want {
+    /// Judges a request. `arena_of` knows the arena of a node.
+    pub(super) fn judge(
+        request: &Request,
+        limits: Limits,
+        arena_of: impl FnOnce(super::placement::NodeId) -> Option<usize>,
+    ) -> Result<Self, PoolError> {
+        let bytes = request.bytes;
+        if bytes == 0 {
+            return Err(PoolError::Zero);
+        }
+        if !request.align.is_power_of_two() || request.align > limits.align_max {
+            return Err(PoolError::Align { align: request.align, most: limits.align_max });
+        }
+        let rounded = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(PoolError::Overflow { bytes })?;
+        let segments_max = match request.shape {
+            Shape::Contiguous => 1,
+            Shape::ScatterGather { segments_max: 0 } => return Err(PoolError::NoSegments),
+            Shape::ScatterGather { segments_max } => segments_max,
+        };
+        let over = PoolError::OverCap { bytes, most: limits.bytes_max };
+        if rounded > limits.bytes_max {
+            return Err(over);
+        }
+        let pages = u32::try_from(rounded / PAGE_BYTES).map_err(|_| over)?;
+        let align_pages = u32::try_from(request.align.div_ceil(PAGE_BYTES)).map_err(|_| over)?;
+        let arena = match request.node {
+            None => None,
+            Some(node) => Some(arena_of(node).ok_or(PoolError::NoSuchNode { node })?),
+        };
+        Ok(Self { bytes, pages, align_pages, segments_max, arena, zeroed: request.zeroed })
+    }
+
+    /// The size class that serves it, if it may come out of a cache.
+    #[inline]
+    pub(super) fn class(&self) -> Option<Class> {
+        if self.align_pages == 1 { Class::serving(self.bytes) } else { None }
+    }
+
+    /// Its pages, rounded up to those of its class, so that a cache can keep them afterwards.
+    #[inline]
+    pub(super) fn roomy_pages(&self) -> u32 {
+        self.class().map_or(self.pages, Class::pages)
+    }
+}
