@@ -33,6 +33,9 @@ use std::fmt;
 use std::sync::Arc;
 use trial::finish;
 
+pub mod calibration;
+pub mod door;
+pub mod dynamic;
 pub mod staging;
 
 mod arena;
@@ -58,6 +61,10 @@ mod ticker;
 mod trial;
 mod waiter;
 mod want;
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod door_tests;
 
 /// A handle to a pool. Clones are handles to the same one; when the last is dropped the pool is closed: its memory goes as
 /// its buffers come back, and who waits in line is told.

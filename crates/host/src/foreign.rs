@@ -170,6 +170,12 @@ impl Foreign {
         Ok(unsafe { AtomicU64::from_ptr(place.cast::<u64>()) })
     }
 
+    /// Where the region starts in this process, for whoever tells a device. Not a way to its bytes.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.mapping.start.addr().get()
+    }
+
     /// Length in bytes.
     #[must_use]
     #[inline]

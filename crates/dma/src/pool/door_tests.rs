@@ -1,0 +1,209 @@
+//! The front door and the dynamic tier: what goes where, what is counted, what a refusal leaves behind.
+
+use super::calibration::{Choice, ChosenBy};
+use super::door::{DoorError, FrontDoor, Read, Write};
+use super::dynamic::DynamicError;
+use super::staging::{BatchLimits, ReadStart, StagingConfig};
+use super::*;
+use headwater_host::region::Region;
+use std::sync::Mutex;
+
+const NOW: Nanos = Nanos(1);
+/// Two blocks for writes and one for reads, of four slots each.
+const STAGING: StagingConfig = StagingConfig {
+    write_blocks: 2,
+    read_blocks: 1,
+    block_bytes: 16_384,
+    slot_bytes: 4_096,
+    unit_bytes: 1,
+    batch: BatchLimits { slots: 1, bytes: 1 << 20, age: Nanos::ZERO },
+};
+const STATIC_BYTES: u64 = 3 * 16_384;
+const CHOICE: Choice = Choice {
+    borders: TierBorders::PAPER_5_2,
+    import_min: Some((128 << 10) + 1),
+    chosen_by: ChosenBy::Paper52,
+};
+
+/// Remembers what is pinned, and refuses when it is told to.
+#[derive(Debug, Default)]
+struct Books {
+    pinned: Mutex<Vec<PinToken>>,
+    refuse_pin: Mutex<Option<i32>>,
+    refuse_unpin: Mutex<bool>,
+}
+
+impl Pinner for Books {
+    fn name(&self) -> &'static str {
+        "books"
+    }
+
+    fn pin(&self, address: usize, bytes: usize) -> Result<PinToken, PinError> {
+        if let Some(errno) = *self.refuse_pin.lock().unwrap() {
+            return Err(PinError::from_errno(bytes, errno));
+        }
+        let token = PinToken { iova: Some(1 << 40), slot: Some(7), ..PinToken::at(address, bytes) };
+        self.pinned.lock().unwrap().push(token);
+        Ok(token)
+    }
+
+    fn unpin(&self, token: PinToken) -> Result<(), PinError> {
+        if *self.refuse_unpin.lock().unwrap() {
+            return Err(PinError::Short { bytes: token.bytes, unpinned: 0 });
+        }
+        let mut pinned = self.pinned.lock().unwrap();
+        let at = pinned.iter().position(|have| *have == token).unwrap();
+        pinned.swap_remove(at);
+        Ok(())
+    }
+}
+
+fn pool() -> (Pool, Arc<Books>) {
+    let books = Arc::new(Books::default());
+    let config = PoolConfig { cap: 32 << 20, pinner: Arc::clone(&books) as _, ..PoolConfig::default() };
+    (Pool::open(config).unwrap(), books)
+}
+
+fn tier_bytes(pool: &Pool, tier: Tier) -> u64 {
+    pool.statistics().tier_bytes[tier as usize]
+}
+
+#[test]
+fn each_size_goes_to_its_tier_and_the_cap_counts_all_of_them() {
+    let (pool, books) = pool();
+    let mut door = FrontDoor::open(pool.clone(), CHOICE, &STAGING).unwrap();
+    assert_eq!(tier_bytes(&pool, Tier::Static), STATIC_BYTES);
+    let mut write = |bytes: usize| door.write(NOW, 0, &vec![9; bytes], 0).unwrap();
+    assert!(matches!(write(4_096), Write::Staged(_)));
+    let Write::Pooled(medium) = write(4_097) else { panic!("4,097 bytes are medium") };
+    assert_eq!(medium.pieces().map(<[u8]>::len).sum::<usize>(), 4_097);
+    assert!(medium.pieces().flatten().all(|&byte| byte == 9));
+    assert!(matches!(write(128 << 10), Write::Pooled(_)));
+    let Write::Pinned(large) = write((128 << 10) + 1) else { panic!("above 128 KB is big") };
+    assert!(large.iter().all(|&byte| byte == 9));
+    assert_eq!(tier_bytes(&pool, Tier::Dynamic), (128 << 10) + 4_096);
+    drop(large);
+    assert_eq!(tier_bytes(&pool, Tier::Dynamic), 0);
+    drop(door);
+    assert_eq!(tier_bytes(&pool, Tier::Static), 0);
+    drop(medium);
+    drop(pool);
+    assert_eq!(books.pinned.lock().unwrap().len(), 0, "everything is unpinned");
+}
+
+#[test]
+fn a_small_write_is_drained_from_its_pinned_block_and_read_back() {
+    let (pool, _) = pool();
+    let mut door = FrontDoor::open(pool, CHOICE, &STAGING).unwrap();
+    door.write(NOW, 100, b"staged", 5).unwrap();
+    let mut bytes = [0; 6];
+    assert!(matches!(door.read(100, &mut bytes).unwrap(), Read::Small(ReadStart::Staged)));
+    assert_eq!(&bytes, b"staged");
+    let mut writes = Vec::new();
+    assert_eq!(door.staging().drain(NOW, &mut writes), 1);
+    let segment =
+        door.staging().write_memory(writes[0].place.block).unwrap().segment(writes[0].place.at, 6).unwrap();
+    assert_eq!((segment.bytes, segment.iova, segment.slot), (6, Some(1 << 40), Some((7, 0))));
+    let done = door.staging().complete::<()>(writes[0].slot, Ok(())).unwrap();
+    assert_eq!(done.tag, 5);
+    assert!(matches!(door.read(100, &mut bytes).unwrap(), Read::Small(ReadStart::Device { .. })));
+    assert!(matches!(door.read(0, &mut vec![0; 8_192]).unwrap(), Read::Pooled(_)));
+    assert!(matches!(door.read(0, &mut vec![0; 1 << 20]).unwrap(), Read::Pinned(_)));
+}
+
+#[test]
+fn imported_memory_is_used_where_it_is_and_comes_back() {
+    let (pool, books) = pool();
+    let mut door = FrontDoor::open(pool.clone(), CHOICE, &STAGING).unwrap();
+    let mut memory = Region::zeroed(1 << 20).unwrap();
+    memory[5] = 55;
+    let address = memory.as_ptr().addr();
+    let Ok((Write::Imported(pinned), None)) = door.write_owned(NOW, 0, memory, 0) else {
+        panic!("it is large")
+    };
+    assert_eq!(tier_bytes(&pool, Tier::Dynamic), 1 << 20);
+    let lent = pinned.lend();
+    assert_eq!(lent.segments()[0].address, address);
+    let (pinned, result) = lent.complete(Err::<(), _>("media"));
+    assert_eq!(result, Err("media"), "the completion brings it back, error included");
+    let memory = pinned.into_memory().unwrap();
+    assert_eq!((memory.as_ptr().addr(), memory[5]), (address, 55));
+    assert_eq!(tier_bytes(&pool, Tier::Dynamic), 0);
+    assert!(!books.pinned.lock().unwrap().iter().any(|token| token.address == address));
+}
+
+#[test]
+fn below_the_border_the_callers_memory_is_copied_and_returned_at_once() {
+    let (pool, _) = pool();
+    let mut door = FrontDoor::open(pool, CHOICE, &STAGING).unwrap();
+    for bytes in [4_096, 65_536] {
+        let (write, memory) = door.write_owned(NOW, 0, Region::zeroed(bytes).unwrap(), 0).unwrap();
+        assert!(matches!(write, Write::Staged(_) | Write::Pooled(_)));
+        assert_eq!(memory.unwrap().len(), bytes);
+    }
+    // What shares pages with others cannot be pinned in place, but copied.
+    let odd = vec![3; (1 << 20) + 1];
+    let (write, memory) = door.write_owned(NOW, 0, odd, 0).unwrap();
+    assert!(matches!(write, Write::Pinned(_)) && memory.is_some());
+}
+
+#[test]
+fn imports_that_are_no_whole_pages_are_refused_with_their_memory() {
+    let (pool, _) = pool();
+    let (memory, error) = pool.import(vec![1; 5_000]).map(|_| ()).unwrap_err();
+    assert!(matches!(error, DynamicError::Misaligned { bytes: 5_000, .. }), "{error}");
+    assert_eq!(memory.len(), 5_000);
+    let (_, error) = pool.import(Vec::<u8>::new()).map(|_| ()).unwrap_err();
+    assert_eq!(error, DynamicError::Empty);
+    assert_eq!(pool.pin_for_request(0).map(|_| ()), Err(DynamicError::Empty));
+    assert!(matches!(pool.pin_for_request(usize::MAX), Err(DynamicError::Pool(PoolError::Overflow { .. }))));
+    assert_eq!(tier_bytes(&pool, Tier::Dynamic), 0);
+}
+
+#[test]
+fn a_refused_pin_says_why_and_counts_nothing() {
+    let (pool, books) = pool();
+    for (errno, expected) in [
+        (1, PinError::NotPermitted { bytes: 1 << 20 }),
+        (12, PinError::LimitReached { bytes: 1 << 20 }),
+        (11, PinError::Again { bytes: 1 << 20 }),
+    ] {
+        *books.refuse_pin.lock().unwrap() = Some(errno);
+        let error = pool.pin_for_request(1 << 20).map(|_| ()).unwrap_err();
+        assert_eq!(error, DynamicError::Pool(PoolError::Pin(expected)));
+        let (memory, _) = pool.import(Region::zeroed(1 << 20).unwrap()).map(|_| ()).unwrap_err();
+        assert_eq!(memory.len(), 1 << 20, "the caller has its memory back");
+        assert!(matches!(
+            FrontDoor::open(pool.clone(), CHOICE, &STAGING).map(|_| ()),
+            Err(DoorError::Dynamic(DynamicError::Pool(PoolError::Pin(_))))
+        ));
+    }
+    assert_eq!(pool.statistics().tier_bytes, [0; 3]);
+}
+
+#[test]
+fn large_requests_above_the_cap_are_told_and_at_the_cap_wait_for_others() {
+    let (pool, _) = pool();
+    let over = pool.pin_for_request(33 << 20).map(|_| ()).unwrap_err();
+    assert!(matches!(over, DynamicError::Pool(PoolError::OverCap { .. })), "{over}");
+    let first = pool.pin_for_request(20 << 20).unwrap();
+    let full = pool.pin_for_request(20 << 20).map(|_| ()).unwrap_err();
+    assert!(matches!(full, DynamicError::Pool(PoolError::WouldBlock { .. })), "{full}");
+    drop(first);
+    assert!(pool.pin_for_request(20 << 20).is_ok());
+}
+
+#[test]
+fn memory_that_a_device_may_still_reach_is_never_given_back() {
+    let (pool, books) = pool();
+    // Lent and never completed.
+    drop(pool.import(Region::zeroed(1 << 20).unwrap()).unwrap().lend());
+    assert_eq!(tier_bytes(&pool, Tier::Dynamic), 1 << 20);
+    assert_eq!(books.pinned.lock().unwrap().len(), 1);
+    // Unpinned less than was pinned.
+    let pinned = pool.import(Region::zeroed(1 << 20).unwrap()).unwrap();
+    *books.refuse_unpin.lock().unwrap() = true;
+    assert!(matches!(pinned.into_memory(), Err(PinError::Short { .. })));
+    drop(pool.pin_for_request(1 << 20).unwrap());
+    assert_eq!(tier_bytes(&pool, Tier::Dynamic), 3 << 20);
+}
