@@ -7,10 +7,11 @@ pub mod server;
 pub mod text;
 
 use headwater_converged::device::DeviceStats;
+use headwater_dma::pool::{Pool, Statistics};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
 
 /// Whether a node serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +119,8 @@ pub struct Snapshot {
     pub faces: FaceNumbers,
     /// Time of sampled requests by stage: one request a publication at most.
     pub stages: BTreeMap<&'static str, StageTime>,
+    /// The buffer pool's, if there is one.
+    pub pool: Option<Statistics>,
 }
 
 /// Where the core leaves its numbers.
@@ -125,11 +128,16 @@ pub struct Snapshot {
 pub struct Board {
     health: AtomicU8,
     snapshot: Mutex<Snapshot>,
+    pool: OnceLock<Pool>,
 }
 
 impl Default for Board {
     fn default() -> Self {
-        Self { health: AtomicU8::new(Health::Recovering as u8), snapshot: Mutex::default() }
+        Self {
+            health: AtomicU8::new(Health::Recovering as u8),
+            snapshot: Mutex::default(),
+            pool: OnceLock::new(),
+        }
     }
 }
 
@@ -152,11 +160,18 @@ impl Board {
         true
     }
 
-    /// The numbers as last left.
+    /// Says of which pool to tell the numbers. They are read when somebody asks, as that stops nobody; the first pool
+    /// stays.
+    pub fn watch_pool(&self, pool: Pool) {
+        let _first = self.pool.set(pool);
+    }
+
+    /// The numbers as last left, and the pool's as they are.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         // A snapshot is replaced whole, so a reader that panicked left it whole.
-        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let left = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Snapshot { pool: self.pool.get().map(Pool::statistics), ..left }
     }
 
     /// Says how the node is.

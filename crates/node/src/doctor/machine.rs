@@ -6,6 +6,7 @@ use super::{Finding, Verdict};
 use crate::config::Bytes;
 use headwater_host::calibration::{Calibration, Origin, SPIN_VARIABLE, SpinOverride};
 use headwater_host::clock::Clock;
+use headwater_host::pinning::MemlockBudget;
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 
@@ -83,17 +84,27 @@ fn spin(calibration: &Calibration) -> Finding {
     }
 }
 
-fn memlock() -> Finding {
-    let limit = getrlimit(Resource::Memlock).current;
-    match limit {
-        None => Finding::new("locked memory", Verdict::Note, "no limit"),
-        Some(bytes) => Finding::new("locked memory", Verdict::Note, format!("limit {}", Bytes(bytes)))
-            .why("registered buffers count against it; this part pins none")
-            .change("ulimit -l unlimited   # or LimitMEMLOCK=infinity in the service"),
+pub(super) fn memlock() -> Finding {
+    let budget = MemlockBudget::read();
+    let locked = Bytes(budget.locked_bytes);
+    let change = "ulimit -l unlimited   # or LimitMEMLOCK=infinity in the service";
+    match budget.limit_bytes {
+        None => Finding::new("locked memory", Verdict::Note, format!("no limit; {locked} locked")),
+        Some(limit) if budget.privileged => {
+            Finding::new("locked memory", Verdict::Note, format!("limit {}, {locked} locked", Bytes(limit)))
+                .why("this process has CAP_IPC_LOCK, so that the limit does not bind it")
+        }
+        Some(limit) => Finding::new(
+            "locked memory",
+            Verdict::Note,
+            format!("limit {}, {locked} locked", Bytes(limit)),
+        )
+        .why("memory that is pinned or registered for devices counts against it; a node pins none so far")
+        .change(change),
     }
 }
 
-fn huge_pages() -> Finding {
+pub(super) fn huge_pages() -> Finding {
     let pages = read("/proc/sys/vm/nr_hugepages").and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     if pages > 0 {
         return Finding::new("huge pages", Verdict::Note, format!("{pages} reserved"));
@@ -103,7 +114,7 @@ fn huge_pages() -> Finding {
         .change("sudo sysctl vm.nr_hugepages=512")
 }
 
-fn transparent_huge_pages() -> Finding {
+pub(super) fn transparent_huge_pages() -> Finding {
     let Some(text) = read("/sys/kernel/mm/transparent_hugepage/enabled") else {
         return Finding::new("transparent huge", Verdict::StandIn, "not built into this kernel");
     };
@@ -116,7 +127,7 @@ fn transparent_huge_pages() -> Finding {
     }
 }
 
-fn numa() -> Finding {
+pub(super) fn numa() -> Finding {
     let nodes = read("/sys/devices/system/node/online").unwrap_or_else(|| "0".to_owned());
     let finding = Finding::new("NUMA nodes", Verdict::Note, format!("online: {nodes}"));
     if nodes == "0" {

@@ -3,6 +3,8 @@
 //! In: a [`Snapshot`]. Out: OpenMetrics text. Every name begins with `headwater_`; units stand in the name; the list is in
 //! `docs/operating/README.md`.
 
+mod pool;
+
 use super::Snapshot;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
@@ -32,7 +34,8 @@ impl Collector for Numbers {
         self.device(&mut encoder)?;
         self.wear(&mut encoder)?;
         self.faces(&mut encoder)?;
-        self.stages(&mut encoder)
+        self.stages(&mut encoder)?;
+        self.0.pool.as_ref().map_or(Ok(()), |pool| pool::encode(&mut encoder, pool))
     }
 }
 
