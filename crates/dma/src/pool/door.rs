@@ -2,6 +2,10 @@
 //!
 //! In: requests of any length. Out: a slot of the static tier, memory of the pool, memory pinned for the request, or the
 //! caller's own in place. Invariant: which of them it is depends on the length and the [`Choice`] alone.
+//!
+//! # What this does not do
+//! Staged writes keep their order among themselves. Between tiers, requests that overlap and are under way together have
+//! none, as on any NVMe queue: who needs one waits for the first to complete.
 
 use super::calibration::Choice;
 use super::dynamic::{DynamicError, Pinnable, Pinned};

@@ -101,10 +101,13 @@ fn borders(choice: &Result<Choice, NotBorders>, way: Way) -> Finding {
         }
     };
     let size = |bytes| Bytes(wide(bytes));
-    let import = choice.import_min.map_or_else(
-        || "the caller's memory is always copied".to_owned(),
-        |bytes| format!("the caller's memory is used in place from {} on", size(bytes)),
-    );
+    let import = match choice.import_min {
+        None => "the caller's memory is always copied".to_owned(),
+        Some(bytes) if bytes == choice.borders.small_max + 1 => {
+            "the caller's memory is used in place whenever it is not staged".to_owned()
+        }
+        Some(bytes) => format!("the caller's memory is used in place from {} on", size(bytes)),
+    };
     let found = format!(
         "staged up to {}, pinned for itself from {} on, pooled between; {import} ({})",
         size(choice.borders.small_max),
