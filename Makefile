@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_TARGETS := admin_command attach_message command_decode data_pointer resp media_recovery config vfio_user tcp_target tcp_initiator
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build test test-tools test-loom test-vm proof lab fuzz deny fmt clippy doc tidy check clean
+.PHONY: help run build test test-tools test-loom test-vm soak proof lab fuzz deny fmt clippy doc tidy check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -33,12 +33,15 @@ test-tools:
 
 # Loom explores every interleaving of what is lock-free; it is another build world, hence another target folder.
 test-loom: ## every interleaving of what threads share without a lock
-	RUSTFLAGS="--cfg loom" cargo test --package headwater-host --package headwater-nvme --release --target-dir $(TARGET_DIR)/loom loom_
+	RUSTFLAGS="--cfg loom" cargo test --package headwater-host --package headwater-dma --package headwater-nvme --release --target-dir $(TARGET_DIR)/loom loom_
 
 test-vm: ## guests under QEMU whose own drivers use the device (VM_ARGS= names boots; tests/vm/README.md)
 	@.ci/packages python3=python3 depmod=kmod nvme=nvme-cli fio=fio mkfs.ext4=e2fsprogs redis-cli=redis-tools
 	cargo build --package headwater-node
 	python3 tests/vm/run.py --program $(TARGET_DIR)/debug/headwater --cache $(or $(HEADWATER_VM_CACHE),$(TARGET_DIR)/vm) $(VM_ARGS)
+
+soak: ## a minute of the pinned pool under threads, cancellations, cap changes and a failing node
+	cargo test --release --package headwater-dma --test pool -- --ignored --nocapture soak_
 
 proof: ## every file of /usr/share through kills, deletion and overwriting: minutes (HEADWATER_PROOF_DIR=)
 	cargo test --release --package headwater-node --test real_input -- --ignored --nocapture

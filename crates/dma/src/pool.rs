@@ -25,6 +25,9 @@ pub use statistics::{BUCKETS, Histogram, NodeStatistics, Statistics, Steps};
 pub use ticker::Ticker;
 pub use waiter::{Allocation, Waiter};
 
+#[cfg(all(test, loom))]
+mod models;
+
 use crate::buffer::{Buffer, Payload};
 use depot::Depot;
 use headwater_host::clock::Nanos;

@@ -46,13 +46,13 @@ impl Depot {
             Some(_) => std::slice::from_ref(&only),
             None => self.nodes[here].by_distance.as_slice(),
         };
-        let mut refusal = None;
+        let (mut refusal, mut full) = (None, false);
         for round in 0..2 {
             for &index in order {
                 match self.attempt_on(index, want) {
                     Ok(payload) => return Ok(payload),
                     Err(GrowError::Refused(error)) => refusal = Some(error),
-                    Err(GrowError::Full) => {}
+                    Err(GrowError::Full) => full = true,
                 }
             }
             if let Some(payload) = self.attempt_instead_of_idle(order, want) {
@@ -63,7 +63,8 @@ impl Depot {
             }
         }
         let waiting = self.line.waiting();
-        Err(refusal.unwrap_or(PoolError::WouldBlock { bytes: want.bytes, waiting }))
+        // Where one node is only full, waiting helps, whatever the others say.
+        Err(refusal.filter(|_| !full).unwrap_or(PoolError::WouldBlock { bytes: want.bytes, waiting }))
     }
 
     fn attempt_on(&'static self, index: usize, want: &Want) -> Result<Payload, GrowError> {
