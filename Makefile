@@ -8,7 +8,7 @@ DATA ?= ./data
 RESP ?=
 SERVE_ARGS ?=
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS := admin_command attach_message command_decode data_pointer resp media_recovery config vfio_user tcp_target tcp_initiator
+FUZZ_TARGETS := admin_command attach_message command_decode data_pointer resp media_recovery config vfio_user tcp_target tcp_initiator psk_interchange
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help run build test test-tools test-loom test-vm soak proof lab fuzz deny fmt clippy doc tidy check clean

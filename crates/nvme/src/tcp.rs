@@ -16,6 +16,7 @@ pub mod header;
 pub mod initiator;
 pub mod limits;
 pub mod outgoing;
+pub mod psk;
 pub mod target;
 
 pub use fault::{Fault, FaultKind};

@@ -1,0 +1,21 @@
+//! A key in interchange form: read and printed again as it was, or refused by a message that quotes nothing of it.
+
+use headwater_nvme::tcp::psk::{ConfiguredKey, PskVersion};
+
+/// One run.
+pub(crate) fn body(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    match ConfiguredKey::parse(text) {
+        Ok(key) => {
+            assert_eq!(*key.to_text(), text, "a key has one text");
+            let retained = key.retained("nqn.h").expect("a name");
+            for version in PskVersion::ALL {
+                let psk = retained.tls_psk(version, "nqn.h", "nqn.s").expect("short names");
+                assert_eq!(psk.secret.len(), key.hash().bytes(), "a secret is as long as its hash");
+            }
+        }
+        Err(error) => assert!(error.to_string().len() < 200, "a refusal is short"),
+    }
+}
