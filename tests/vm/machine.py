@@ -178,7 +178,7 @@ class Dialogue:
 
 def run(boot, cache, folder, program):
     """Runs a boot; prints the script's output as it comes."""
-    system = parts.once(cache, "system", parts.make_system)
+    system = parts.once(cache, parts.SYSTEM, parts.make_system)
     qemu = parts.once(cache, "qemu", parts.make_qemu) + "/qemu"
     host = Host(folder, program)
     try:

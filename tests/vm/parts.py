@@ -15,9 +15,13 @@ import re
 import shutil
 import stat
 import subprocess
+import zlib
 
 QEMU_SUITE = "trixie-backports"  # the first that has vfio-user-pci
-MODULES = "nvme nvme-tcp virtio_pci virtio_net af_packet ext4 crc32c_generic crct10dif_generic crc64_rocksoft_generic".split()
+MODULES = ("nvme nvme-tcp virtio_pci virtio_net af_packet ext4 crc32c_generic crct10dif_generic crc64_rocksoft_generic "
+           "vfio vfio_iommu_type1 vfio-pci").split()
+# A cache that was made for other modules is none.
+SYSTEM = f"system-{zlib.crc32(' '.join(MODULES).encode()):08x}"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 

@@ -27,7 +27,7 @@ def main():
     asked = parser.parse_args()
     cache = os.path.abspath(asked.cache)
     if asked.fetch:
-        parts.once(cache, "system", parts.make_system)
+        parts.once(cache, parts.SYSTEM, parts.make_system)
         parts.once(cache, "qemu", parts.make_qemu)
         return 0
     failed = []

@@ -4,6 +4,7 @@
 //! Invariant: there is no way to the bytes of a lent buffer before its completion brings it back, and what is never
 //! brought back is never given to anybody else.
 
+pub use fixed::Stub;
 pub use lent::{DeviceSegment, Lendable, Lent};
 pub use scattered::Scattered;
 
@@ -13,6 +14,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
+mod fixed;
 mod lent;
 mod scattered;
 

@@ -18,7 +18,10 @@ pub use config::{
 pub use error::PoolError;
 pub use home::Home;
 pub use lookup::{Lookup, PageState};
-pub use pinner::{PinError, PinToken, Pinner, SimulatedCosts, SimulatedPinner, Stuck, Time, Unpinned};
+pub use pinner::{
+    Grounds, Mlock, PinError, PinToken, Pinner, SharedRange, SharedRegion, SimulatedCosts, SimulatedPinner,
+    Stuck, Time, Unpinned, UringBuffers, VfioType1,
+};
 pub use placement::{NodeId, OneNode, PlaceError, Placement};
 pub use request::{Request, Shape, Zeroed};
 pub use statistics::{BUCKETS, Histogram, NodeStatistics, Statistics, Steps};

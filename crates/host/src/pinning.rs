@@ -1,12 +1,15 @@
 //! Pinning: memory that the kernel must not take away or move, because somebody beside the CPU works on it.
 //!
-//! In: [`Memory`] that is mapped. Out: pages that stay ([`lock`]), and what a process may lock at all
-//! ([`MemlockBudget`]). Invariant: pinning changes where memory may go, never who may touch it: bytes that a device works
+//! In: [`Memory`] that is mapped. Out: pages that stay ([`lock`]), that a ring knows by number ([`uring`]), that a device
+//! finds at addresses of its own ([`vfio`]), and what a process may lock at all ([`MemlockBudget`]). Invariant: pinning changes where memory may go, never who may touch it: bytes that a device works
 //! on are in a [`LentSpan`](crate::reservation::LentSpan) or borrowed meanwhile.
 //!
 //! # What this does not do
 //! Locked pages stay in memory, which spares faults; the kernel may still move them, so their physical place is no
 //! address to give to a device.
+
+pub mod uring;
+pub mod vfio;
 
 mod budget;
 
@@ -24,6 +27,13 @@ pub struct Memory {
 
 impl Memory {
     pub(crate) fn new(address: usize, bytes: usize) -> Self {
+        Self { address, bytes }
+    }
+
+    /// A range that somebody else describes. Everything that is done with it is harmless to memory that is not mapped, and
+    /// whoever lets a device write to memory that is answers for it being lent.
+    #[must_use]
+    pub fn at(address: usize, bytes: usize) -> Self {
         Self { address, bytes }
     }
 
@@ -62,6 +72,12 @@ pub enum PinCause {
     Exists,
     /// As many mappings stand as one container takes (ENOSPC).
     TooMany,
+    /// Every number of the table is taken (ENFILE).
+    TableFull,
+    /// The range is longer than one registration takes (EOVERFLOW).
+    TooLong,
+    /// No address of the device's is free for so long a range (EADDRNOTAVAIL).
+    NoAddress,
     /// The kernel takes no such range (EINVAL).
     Unaligned,
     /// The kernel or its filter of system calls does not know the call (ENOSYS, ENOTTY, EOPNOTSUPP).
@@ -93,6 +109,9 @@ impl PinError {
             Errno::FAULT => PinCause::NotMapped,
             Errno::EXIST => PinCause::Exists,
             Errno::NOSPC => PinCause::TooMany,
+            Errno::NFILE => PinCause::TableFull,
+            Errno::OVERFLOW => PinCause::TooLong,
+            Errno::ADDRNOTAVAIL => PinCause::NoAddress,
             Errno::INVAL => PinCause::Unaligned,
             Errno::NOSYS | Errno::NOTTY | Errno::OPNOTSUPP | Errno::NXIO => PinCause::Unsupported,
             _ => PinCause::Other,
@@ -116,6 +135,11 @@ impl fmt::Display for PinCause {
             Self::TooMany => {
                 "too many mappings: pin longer ranges, or raise dma_entry_limit of vfio_iommu_type1"
             }
+            Self::TableFull => {
+                "every number of the table is taken: open it with more, or register longer ranges"
+            }
+            Self::TooLong => "one registration takes at most 1 GiB: register shorter ranges",
+            Self::NoAddress => "the device's addresses are used up: unmap something, or map shorter ranges",
             Self::Unaligned => "the range is not made of pages that the kernel takes here",
             Self::Unsupported => "the kernel does not offer it: choose another way to pin",
             Self::Other => "see the error number",

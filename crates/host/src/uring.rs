@@ -11,14 +11,20 @@
 //! It orders nothing: transfers run as the kernel likes. A sync covers what had finished before it was handed over.
 
 mod blocking;
+mod fixed;
 mod kernel;
 
 #[cfg(test)]
 mod tests;
 
+pub use fixed::Fixed;
+
+use crate::pinning::PinError;
+use crate::pinning::uring::BufferTable;
 use crate::region::SectorBuffer;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// Most buffers of one transfer.
 pub const TRANSFER_BUFFERS_MAX: usize = 256;
@@ -42,6 +48,20 @@ pub enum Transfer {
         /// What is written, in order.
         buffers: Vec<SectorBuffer>,
     },
+    /// Fill a registered buffer from the file.
+    ReadFixed {
+        /// Where the range starts, in bytes.
+        offset: u64,
+        /// Where it goes.
+        buffer: Fixed,
+    },
+    /// Write a registered buffer to the file.
+    WriteFixed {
+        /// Where the range starts, in bytes.
+        offset: u64,
+        /// What is written.
+        buffer: Fixed,
+    },
     /// Make everything durable that had finished before.
     SyncData,
 }
@@ -50,15 +70,27 @@ impl Transfer {
     fn buffer_count(&self) -> usize {
         match self {
             Self::Read { buffers, .. } | Self::Write { buffers, .. } => buffers.len(),
+            Self::ReadFixed { .. } | Self::WriteFixed { .. } => 1,
             Self::SyncData => 0,
         }
     }
 
-    fn into_buffers(self) -> Vec<SectorBuffer> {
+    fn fixed(&self) -> Option<&Fixed> {
         match self {
-            Self::Read { buffers, .. } | Self::Write { buffers, .. } => buffers,
-            Self::SyncData => Vec::new(),
+            Self::ReadFixed { buffer, .. } | Self::WriteFixed { buffer, .. } => Some(buffer),
+            _ => None,
         }
+    }
+
+    /// The answer to a transfer that did not take place, with the kernel's number `errno`.
+    #[must_use]
+    pub fn failed(self, id: u64, errno: i32) -> Finished {
+        let (buffers, fixed) = match self {
+            Self::Read { buffers, .. } | Self::Write { buffers, .. } => (buffers, None),
+            Self::ReadFixed { buffer, .. } | Self::WriteFixed { buffer, .. } => (Vec::new(), Some(buffer)),
+            Self::SyncData => (Vec::new(), None),
+        };
+        Finished { id, buffers, fixed, result: Err(errno) }
     }
 }
 
@@ -69,6 +101,8 @@ pub struct Finished {
     pub id: u64,
     /// The buffers that went in, in order.
     pub buffers: Vec<SectorBuffer>,
+    /// The registered buffer that went in.
+    pub fixed: Option<Fixed>,
     /// Bytes moved, which may be fewer than asked at the end of the file; or the kernel's error number.
     pub result: Result<usize, i32>,
 }
@@ -89,6 +123,9 @@ pub enum RejectedReason {
     Full,
     /// More than [`TRANSFER_BUFFERS_MAX`] buffers.
     TooManyBuffers,
+    /// The ring has no table, or its table has no such number, or under that number memory in which the buffer does not
+    /// lie as a whole.
+    NotRegistered,
 }
 
 /// Which machinery moves the bytes.
@@ -135,6 +172,7 @@ pub struct FileRing {
     machine: Machine,
     entries_max: usize,
     in_flight: usize,
+    table: Option<Arc<BufferTable>>,
 }
 
 #[derive(Debug)]
@@ -168,7 +206,7 @@ impl FileRing {
             Some(uring) => Machine::Kernel(Box::new(kernel::KernelRing::new(uring, file, entries_max))),
             None => Machine::Blocking(blocking::BlockingRing::start(file)?, refused),
         };
-        Ok(Self { machine, entries_max, in_flight: 0 })
+        Ok(Self { machine, entries_max, in_flight: 0, table: None })
     }
 
     /// Which machinery was found.
@@ -178,6 +216,27 @@ impl FileRing {
             Machine::Kernel(_) => RingKind::Uring,
             Machine::Blocking(_, refused) => RingKind::Blocking { refused: *refused },
         }
+    }
+
+    /// Gives the ring a table of `slots` registered buffers, all empty, for [`Transfer::ReadFixed`] and
+    /// [`Transfer::WriteFixed`]. A ring has one table; whoever asks again gets the same.
+    ///
+    /// Where io_uring was refused there is nothing to register with, and those transfers need no table.
+    ///
+    /// # Errors
+    /// [`PinError`] if there is no io_uring, the kernel is older than 5.19, or `slots` is 0 or more than
+    /// [`SLOTS_MAX`](crate::pinning::uring::SLOTS_MAX).
+    pub fn table(&mut self, slots: u32) -> Result<Arc<BufferTable>, PinError> {
+        if let Some(table) = &self.table {
+            return Ok(Arc::clone(table));
+        }
+        let ring = match &self.machine {
+            Machine::Kernel(ring) => Some(ring.descriptor()),
+            Machine::Blocking(..) => None,
+        };
+        let table = Arc::new(BufferTable::open(ring, slots)?);
+        self.table = Some(Arc::clone(&table));
+        Ok(table)
     }
 
     /// Transfers accepted and not yet given back by [`poll`](Self::poll).
@@ -202,6 +261,14 @@ impl FileRing {
         }
         if self.room() == 0 {
             return Err(Rejected { transfer, reason: RejectedReason::Full });
+        }
+        // The kernel makes sure as well; here the answer comes before anything is in flight.
+        let unknown = |fixed: &Fixed| {
+            let known = |table: &Arc<BufferTable>| table.covers(fixed.slot(), fixed.address(), fixed.bytes());
+            !self.table.as_ref().is_some_and(known)
+        };
+        if matches!(self.machine, Machine::Kernel(_)) && transfer.fixed().is_some_and(unknown) {
+            return Err(Rejected { transfer, reason: RejectedReason::NotRegistered });
         }
         self.in_flight += 1;
         match &mut self.machine {

@@ -62,6 +62,10 @@ impl<B: Lendable> Lent<B> {
         self.segments().first().map_or(0, |segment| segment.address)
     }
 
+    pub(super) fn take(&mut self) -> Option<B> {
+        self.held.take()
+    }
+
     /// The device has answered: the buffer is the CPU's again, whatever the answer was.
     ///
     /// # Panics

@@ -11,6 +11,7 @@ use super::budget::{Budget, Tier};
 use super::chunks::{ChunkId, Chunks};
 use super::config::{PoolConfig, Sharing};
 use super::error::PoolError;
+use super::pinner::Grounds;
 use super::placement::NodeId;
 use super::planner;
 use super::statistics::{Histogram, Steps};
@@ -103,6 +104,8 @@ impl Arena {
             Sharing::Private => Reservation::new(bytes)?,
             Sharing::Shared => Reservation::shared(bytes)?,
         };
+        let (address, descriptor) = (reservation.address(), reservation.descriptor());
+        config.pinner.settle(Grounds { node, address, bytes, descriptor })?;
         let table = reservation.table().clone();
         let granule_pages = page_count(granule);
         let granules = reservation.pages() / granule_pages;

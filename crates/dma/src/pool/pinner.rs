@@ -3,12 +3,23 @@
 //! In: chunks of committed memory. Out: [`PinToken`]s. Invariant: a chunk is pinned once, before its first buffer is given
 //! out, and unpinned once, after its last one is back; no buffer is ever in memory that is not pinned.
 
+use super::placement::NodeId;
 use headwater_host::clock::Nanos;
+use headwater_host::pinning::{self, MemlockBudget};
 use std::fmt;
+use std::os::fd::BorrowedFd;
 
+pub use mlock::Mlock;
+pub use shared::{SharedRange, SharedRegion};
 pub use simulated::{SimulatedCosts, SimulatedPinner, Stuck};
+pub use uring::UringBuffers;
+pub use vfio::VfioType1;
 
+mod mlock;
+mod shared;
 mod simulated;
+mod uring;
+mod vfio;
 
 /// Why memory could not be pinned or unpinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +57,35 @@ pub enum PinError {
         /// How much was to be pinned.
         bytes: usize,
     },
+    /// ENOSPC, ENFILE: every number of the ring's table, or every mapping of the device's container, is taken.
+    #[error(
+        "{bytes} bytes find no free mapping (error {errno}): use larger chunks, or open a larger table or container"
+    )]
+    TableFull {
+        /// How much was to be pinned.
+        bytes: usize,
+        /// The kernel's number.
+        errno: i32,
+    },
+    /// EOVERFLOW: one registration does not take so much.
+    #[error("{bytes} bytes are more than can be pinned as one: use smaller chunks, and smaller requests")]
+    TooLong {
+        /// How much was to be pinned.
+        bytes: usize,
+    },
+    /// ENOSYS, ENOTTY, EOPNOTSUPP: not offered here, or not for this memory.
+    #[error(
+        "this way of pinning is not offered for {bytes} bytes here (error {errno}): choose another pinner"
+    )]
+    Unsupported {
+        /// How much was to be pinned.
+        bytes: usize,
+        /// The kernel's number.
+        errno: i32,
+    },
+    /// A shared region was to be made of memory that is not shared.
+    #[error("the pool's memory has no descriptor: open the pool with Sharing::Shared")]
+    NotShared,
     /// Less was unpinned than had been pinned.
     #[error(
         "{unpinned} of {bytes} bytes were unpinned: a device may still reach the rest, which stays in use for good"
@@ -86,9 +126,39 @@ impl PinError {
             11 => Self::Again { bytes },
             12 => Self::LimitReached { bytes },
             17 => Self::Exists { bytes },
+            23 | 28 => Self::TableFull { bytes, errno },
+            25 | 38 | 95 => Self::Unsupported { bytes, errno },
+            75 => Self::TooLong { bytes },
             _ => Self::Refused { bytes, errno },
         }
     }
+}
+
+impl From<pinning::PinError> for PinError {
+    fn from(error: pinning::PinError) -> Self {
+        Self::from_errno(error.bytes, error.errno)
+    }
+}
+
+/// Whether the process may lock so many bytes more, by its limit on locked memory.
+fn within_memlock(bytes: usize) -> Result<(), PinError> {
+    let asked = u64::try_from(bytes).unwrap_or(u64::MAX);
+    let room = |over: pinning::OverBudget| usize::try_from(over.limit.saturating_sub(over.locked));
+    let checked = MemlockBudget::read().check(asked);
+    checked.map_err(|over| PinError::Preflight { bytes, limit: room(over).unwrap_or(usize::MAX) })
+}
+
+/// The addresses of a node of the pool, in which all that will be pinned for it lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Grounds<'a> {
+    /// The node.
+    pub node: NodeId,
+    /// First address in this process.
+    pub address: usize,
+    /// Length in bytes.
+    pub bytes: usize,
+    /// What others map it by from its start, if it is shared.
+    pub descriptor: Option<BorrowedFd<'a>>,
 }
 
 /// What a pinned range is known by.
@@ -123,6 +193,15 @@ pub trait Pinner: Send + Sync + fmt::Debug {
     /// [`PinError::Preflight`] with what to change.
     fn preflight(&self, bytes: usize) -> Result<(), PinError> {
         let _ = bytes;
+        Ok(())
+    }
+
+    /// Learns where the pool's memory will be. Called once for each node, when the pool is opened.
+    ///
+    /// # Errors
+    /// The memory cannot be pinned this way, whichever part; the pool is not opened.
+    fn settle(&self, grounds: Grounds<'_>) -> Result<(), PinError> {
+        let _ = grounds;
         Ok(())
     }
 

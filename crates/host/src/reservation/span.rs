@@ -149,6 +149,12 @@ impl LentSpan {
         Memory::new(self.address(), self.bytes())
     }
 
+    /// Where the bytes start, for a kernel that is given them.
+    #[inline]
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.span.start.as_ptr()
+    }
+
     /// The device is done: the bytes are the CPU's again.
     #[inline]
     pub fn back(self) -> Span {

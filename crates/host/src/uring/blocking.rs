@@ -7,7 +7,7 @@
 use super::{Finished, Transfer};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::fdatasync;
-use rustix::io::{Errno, preadv, pwritev, read, write};
+use rustix::io::{Errno, pread, preadv, pwrite, pwritev, read, write};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -47,7 +47,7 @@ impl BlockingRing {
     }
 
     pub(super) fn submit(&mut self, id: u64, transfer: Transfer) {
-        if matches!(transfer, Transfer::Read { .. }) {
+        if matches!(transfer, Transfer::Read { .. } | Transfer::ReadFixed { .. }) {
             self.ready.push_back(run(&self.file, id, transfer));
             ring(&self.bell);
             return;
@@ -58,11 +58,7 @@ impl BlockingRing {
         };
         if let Err((id, transfer)) = sent {
             // The thread is gone, which only a panic in it explains; the transfer is still answered.
-            self.ready.push_back(Finished {
-                id,
-                buffers: transfer.into_buffers(),
-                result: Err(Errno::IO.raw_os_error()),
-            });
+            self.ready.push_back(transfer.failed(id, Errno::IO.raw_os_error()));
             ring(&self.bell);
         }
     }
@@ -107,19 +103,28 @@ fn ring(bell: &OwnedFd) {
 fn run(file: &File, id: u64, transfer: Transfer) -> Finished {
     match transfer {
         Transfer::SyncData => {
-            Finished { id, buffers: Vec::new(), result: again(|| fdatasync(file).map(|()| 0)) }
+            let result = again(|| fdatasync(file).map(|()| 0));
+            Finished { id, buffers: Vec::new(), fixed: None, result }
         }
         Transfer::Write { offset, buffers } => {
             let slices: Vec<_> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
             let result = again(|| pwritev(file, &slices, offset));
             drop(slices);
-            Finished { id, buffers, result }
+            Finished { id, buffers, fixed: None, result }
         }
         Transfer::Read { offset, mut buffers } => {
             let mut slices: Vec<_> = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
             let result = again(|| preadv(file, &mut slices, offset));
             drop(slices);
-            Finished { id, buffers, result }
+            Finished { id, buffers, fixed: None, result }
+        }
+        Transfer::WriteFixed { offset, buffer } => {
+            let (buffer, result) = buffer.visit(|bytes| again(|| pwrite(file, &*bytes, offset)));
+            Finished { id, buffers: Vec::new(), fixed: Some(buffer), result }
+        }
+        Transfer::ReadFixed { offset, buffer } => {
+            let (buffer, result) = buffer.visit(|bytes| again(|| pread(file, &mut *bytes, offset)));
+            Finished { id, buffers: Vec::new(), fixed: Some(buffer), result }
         }
     }
 }

@@ -7,7 +7,7 @@
 //! The descriptor to sleep on is the ring's own: the kernel shows it readable exactly while answers wait, so nobody has
 //! to drain a counter, and answers cost no signal.
 
-use super::{Finished, Transfer};
+use super::{Finished, Fixed, Transfer};
 use crate::region::SectorBuffer;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::fmt;
@@ -31,6 +31,7 @@ struct Slot {
     id: u64,
     buffers: Vec<SectorBuffer>,
     vectors: Vec<IoVector>,
+    fixed: Option<Fixed>,
 }
 
 /// Transfers in flight in the kernel.
@@ -78,13 +79,24 @@ impl KernelRing {
                 let count = slot.hold(buffers);
                 opcode::Writev::new(file, slot.vectors.as_ptr().cast(), count).offset(offset).build()
             }
+            Transfer::ReadFixed { offset, buffer } => {
+                let (start, bytes, number) = buffer.place();
+                slot.fixed = Some(buffer);
+                opcode::ReadFixed::new(file, start, bytes, number).offset(offset).build()
+            }
+            Transfer::WriteFixed { offset, buffer } => {
+                let (start, bytes, number) = buffer.place();
+                slot.fixed = Some(buffer);
+                opcode::WriteFixed::new(file, start, bytes, number).offset(offset).build()
+            }
         };
         self.push(&entry.user_data(u64::from(index)));
     }
 
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: the entry names this ring's file, which outlives it, and a slot's address list and buffers, which
-        // stay in place, unread and unwritten, until the kernel's answer is taken in `poll` or the ring is drained.
+        // SAFETY: the entry names this ring's file, which outlives it, and a slot's address list and buffers, or the lent
+        // pages that the slot owns: all stay in place, unread and unwritten, until the kernel's answer is taken in
+        // `poll` or the ring is drained.
         let pushed = unsafe { self.uring.submission().push(entry) };
         // The queue has a place for every slot, and every kick empties it.
         assert!(pushed.is_ok(), "the submission queue is smaller than the slots");
@@ -113,6 +125,7 @@ impl KernelRing {
             done.push(Finished {
                 id: slot.id,
                 buffers: std::mem::take(&mut slot.buffers),
+                fixed: slot.fixed.take(),
                 result: usize::try_from(answer.result()).map_err(|_| -answer.result()),
             });
         }
@@ -155,7 +168,8 @@ impl Drop for KernelRing {
             }
             self.poll(&mut answers);
             if failures > 1_000 {
-                // The kernel will neither answer nor let go. Memory that it may still write must never be reused.
+                // The kernel will neither answer nor let go. Memory that it may still write must never be reused; lent
+                // pages that are dropped stay claimed for ever by themselves.
                 for slot in self.slots.drain(..) {
                     slot.buffers.into_iter().for_each(leak);
                     slot.vectors.leak();

@@ -129,11 +129,7 @@ impl FileMedia {
     fn launch(&mut self, flight: Flight, transfer: Transfer) {
         let id = self.flights.add(flight);
         if let Err(rejected) = self.ring.submit(id, transfer) {
-            let buffers = match rejected.transfer {
-                Transfer::Read { buffers, .. } | Transfer::Write { buffers, .. } => buffers,
-                Transfer::SyncData => Vec::new(),
-            };
-            self.land(Finished { id, buffers, result: Err(EIO) });
+            self.land(rejected.transfer.failed(id, EIO));
         }
     }
 
@@ -163,7 +159,7 @@ impl FileMedia {
 
     /// Hears that a transfer is through.
     fn land(&mut self, finished: Finished) {
-        let Finished { id, buffers, result } = finished;
+        let Finished { id, buffers, result, .. } = finished;
         match self.flights.take(id) {
             Some(Flight::Reads { first, tokens }) => self.land_reads(first, tokens, buffers, result),
             Some(Flight::Programs { first, tokens }) => self.land_programs(first, tokens, buffers, result),

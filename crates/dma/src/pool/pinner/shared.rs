@@ -1,0 +1,110 @@
+//! Memory that another process, or a device behind one, maps by descriptor.
+//!
+//! In: the grounds of a shared pool, and ranges in them. Out: the offset of each in the file, and what the other side has to
+//! be told. Invariant: a range is listed exactly while there is memory behind it.
+//!
+//! # What this does not do
+//! It locks nothing: the pages are present, and a process that uses them waits if they were swapped out. It does not take
+//! them away from the other side either; what is not listed any more reads as zeroes there.
+
+use super::{Grounds, PinError, PinToken, Pinner};
+use crate::pool::placement::NodeId;
+use headwater_host::sync::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::PoisonError;
+
+/// Where in the file of a node there is memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SharedRange {
+    /// The node, each of which has a file of its own.
+    pub node: NodeId,
+    /// Offset in the file, in bytes; it is what the pool calls the device's address.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: usize,
+}
+
+/// Pins nothing, and knows what others have to map. The pool must be opened with
+/// [`Sharing::Shared`](crate::pool::Sharing::Shared).
+#[derive(Debug, Default)]
+pub struct SharedRegion {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    nodes: Vec<Shared>,
+    /// By address in this process.
+    ranges: BTreeMap<usize, SharedRange>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    node: NodeId,
+    address: usize,
+    bytes: usize,
+    file: OwnedFd,
+}
+
+impl SharedRegion {
+    /// A descriptor of a node's memory to give to somebody, who maps ranges of it
+    /// ([`Foreign::take`](headwater_host::foreign::Foreign::take)). It is sealed: nobody can change its length.
+    ///
+    /// # Errors
+    /// The pool has no such node (`NotFound`), or the system has no descriptor to give.
+    pub fn descriptor(&self, node: NodeId) -> std::io::Result<OwnedFd> {
+        let state = self.locked();
+        let found = state.nodes.iter().find(|shared| shared.node == node);
+        found.ok_or(std::io::ErrorKind::NotFound)?.file.try_clone()
+    }
+
+    /// Where there is memory now, in order.
+    #[must_use]
+    pub fn ranges(&self) -> Vec<SharedRange> {
+        let mut ranges: Vec<SharedRange> = self.locked().ranges.values().copied().collect();
+        ranges.sort_unstable();
+        ranges
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pinner for SharedRegion {
+    fn name(&self) -> &'static str {
+        "shared"
+    }
+
+    fn settle(&self, grounds: Grounds<'_>) -> Result<(), PinError> {
+        let Grounds { node, address, bytes, descriptor } = grounds;
+        let file = descriptor.ok_or(PinError::NotShared)?.try_clone_to_owned();
+        let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(0);
+        let file = file.map_err(|error| PinError::Refused { bytes, errno: errno(error) })?;
+        self.locked().nodes.push(Shared { node, address, bytes, file });
+        Ok(())
+    }
+
+    fn pin(&self, address: usize, bytes: usize) -> Result<PinToken, PinError> {
+        let mut state = self.locked();
+        let inside = |shared: &&Shared| {
+            let offset = address.checked_sub(shared.address);
+            offset.and_then(|offset| offset.checked_add(bytes)).is_some_and(|end| end <= shared.bytes)
+        };
+        let shared = state.nodes.iter().find(inside).ok_or(PinError::NotShared)?;
+        let (node, offset) = (shared.node, (address - shared.address) as u64);
+        state.ranges.insert(address, SharedRange { node, offset, bytes });
+        Ok(PinToken { iova: Some(offset), ..PinToken::at(address, bytes) })
+    }
+
+    fn unpin(&self, token: PinToken) -> Result<(), PinError> {
+        let mut state = self.locked();
+        let known = state.ranges.get(&token.address).is_some_and(|range| range.bytes == token.bytes);
+        if !known {
+            return Err(PinError::Short { bytes: token.bytes, unpinned: 0 });
+        }
+        state.ranges.remove(&token.address);
+        Ok(())
+    }
+}

@@ -1,0 +1,284 @@
+//! Pools over pinners that ask a kernel: transfers by registered number, mappings of a device, memory of two processes.
+#![cfg(not(loom))]
+#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is not as it should be")]
+#![expect(clippy::print_stderr, reason = "a test that cannot run here says why")]
+
+use headwater_dma::buffer::{Buffer, Lent};
+use headwater_dma::pool::{
+    ChunkRule, Mlock, NodeId, PinError, Pinner, Pool, PoolConfig, PoolError, SharedRange, SharedRegion,
+    Sharing, UringBuffers, VfioType1,
+};
+use headwater_host::clock::Nanos;
+use headwater_host::file::{DirectChoice, FileMode, open};
+use headwater_host::foreign::Foreign;
+use headwater_host::pinning::vfio::{Container, Limits, SimulatedType1};
+use headwater_host::pinning::{MemlockBudget, Memory, PinCause};
+use headwater_host::reservation::{Backing, Wish};
+use headwater_host::uring::{FileRing, RejectedReason, Transfer, UringChoice};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+const KIB: usize = 1 << 10;
+const CHUNK: usize = 256 * KIB;
+const CAP: usize = 4 * CHUNK;
+
+fn pool(pinner: Arc<dyn Pinner>, sharing: Sharing) -> Result<Pool, PoolError> {
+    Pool::open(PoolConfig {
+        chunk: CHUNK,
+        chunk_rule: ChunkRule::Fixed,
+        cap: CAP,
+        idle: Nanos(1_000),
+        backing: Wish::only(Backing::Small),
+        cache_per_mille: 0,
+        pinner,
+        sharing,
+        ..PoolConfig::default()
+    })
+}
+
+/// Gives every idle chunk back.
+fn decay(pool: &Pool) {
+    for now in [1, 10_000, 20_000, 30_000] {
+        pool.tick(Nanos(now));
+    }
+}
+
+/// A ring on a new file past the page cache, and a pool registered with it.
+struct Registered {
+    ring: FileRing,
+    pinner: Arc<UringBuffers>,
+    pool: Pool,
+    _named: tempfile::NamedTempFile,
+}
+
+impl Registered {
+    /// `None`, with the reason printed, where a file past the page cache or a table is not to be had.
+    fn open(slots: u32) -> Option<Self> {
+        // The system's folder for temporary files is memory on many machines; the build's folder is a disk.
+        let named = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let (file, mode) = open(named.path(), DirectChoice::Auto).unwrap();
+        if mode != FileMode::Direct {
+            eprintln!("the file system has no direct I/O: the page cache takes part");
+        }
+        let mut ring = FileRing::open(file, 8, UringChoice::Auto).unwrap();
+        let table = match ring.table(slots) {
+            Ok(table) => table,
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                return None;
+            }
+        };
+        let pinner = Arc::new(UringBuffers::new(table));
+        match pool(pinner.clone(), Sharing::Private) {
+            Ok(pool) => Some(Self { ring, pinner, pool, _named: named }),
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                None
+            }
+        }
+    }
+
+    /// Lends a buffer to the ring and waits for it.
+    fn transfer(&mut self, buffer: Buffer, offset: u64, write: bool) -> (Buffer, Result<usize, i32>) {
+        let (buffer, stub) = buffer.lend().fixed().unwrap();
+        let transfer = if write {
+            Transfer::WriteFixed { offset, buffer }
+        } else {
+            Transfer::ReadFixed { offset, buffer }
+        };
+        self.ring.submit(offset, transfer).unwrap();
+        let mut done = Vec::new();
+        while done.is_empty() {
+            self.ring.wait();
+            self.ring.poll(&mut done);
+        }
+        let finished = done.remove(0);
+        stub.rejoin(finished.fixed.unwrap()).unwrap().complete(finished.result)
+    }
+}
+
+#[test]
+fn a_pools_buffers_go_to_a_file_and_come_back_by_number() {
+    let Some(mut bench) = Registered::open(4) else { return };
+    // Two chunks, so that two numbers are used, and buffers that start inside of them.
+    let sizes = [64 * KIB, CHUNK - 64 * KIB, 100 * KIB, 4 * KIB];
+    let mut at = 0;
+    for (number, bytes) in (1_u8..).zip(sizes) {
+        let mut buffer = bench.pool.buffer(bytes).unwrap();
+        for (byte, index) in buffer.iter_mut().zip(0_usize..) {
+            *byte = number.wrapping_mul(u8::try_from(index % 251).unwrap());
+        }
+        let expected = buffer.to_vec();
+        let (written, moved) = bench.transfer(buffer, at, true);
+        assert_eq!((moved, written.len()), (Ok(bytes), bytes));
+        // Kept, so that the read lands in other pages.
+        let mut other = bench.pool.buffer(bytes).unwrap();
+        other.fill(0xEE);
+        let (read, moved) = bench.transfer(other, at, false);
+        assert_eq!(moved, Ok(bytes));
+        assert!(*read == *expected, "{bytes} bytes at {at}");
+        at += bytes as u64;
+    }
+    assert!(bench.pinner.table().free_slots() <= 2, "a number a chunk");
+    decay(&bench.pool);
+    assert_eq!(bench.pinner.table().free_slots(), 4, "all are unregistered with their chunks");
+    assert_eq!(bench.pool.statistics().quarantined_bytes, 0);
+}
+
+#[test]
+fn a_full_table_is_an_error_that_goes_away_with_the_chunk() {
+    let Some(bench) = Registered::open(1) else { return };
+    let held = bench.pool.buffer(CHUNK).unwrap();
+    let refused = bench.pool.buffer(KIB).unwrap_err();
+    assert!(matches!(refused, PoolError::Pin(PinError::TableFull { bytes: CHUNK, .. })), "{refused}");
+    drop(held);
+    drop(bench.pool.buffer(KIB).unwrap());
+}
+
+#[test]
+fn numbers_of_another_table_are_refused_and_the_buffer_comes_back() {
+    let Some(bench) = Registered::open(2) else { return };
+    let Some(mut other) = Registered::open(2) else { return };
+    // The other table has the number, for other memory.
+    let _held = other.pool.buffer(KIB).unwrap();
+    let (buffer, stub) = bench.pool.buffer(8 * KIB).unwrap().lend().fixed().unwrap();
+    let rejected = other.ring.submit(0, Transfer::WriteFixed { offset: 0, buffer }).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::NotRegistered);
+    let Transfer::WriteFixed { buffer, .. } = rejected.transfer else { panic!("it comes back as it was") };
+    let (_strange, other_stub) = bench.pool.buffer(KIB).unwrap().lend().fixed().unwrap();
+    let (_other_stub, buffer) = other_stub.rejoin(buffer).unwrap_err();
+    let lent: Lent<Buffer> = stub.rejoin(buffer).unwrap();
+    assert_eq!(lent.complete(Err::<(), _>(rejected.reason)).0.len(), 8 * KIB);
+}
+
+#[test]
+fn pages_that_a_ring_kept_are_counted_and_never_given_out_again() {
+    let Some(bench) = Registered::open(4) else { return };
+    let (fixed, stub) = bench.pool.buffer(64 * KIB).unwrap().lend().fixed().unwrap();
+    let address = fixed.address();
+    drop(stub);
+    drop(fixed);
+    assert_eq!(bench.pool.statistics().quarantined_bytes, 64 * KIB as u64);
+    let mut held = Vec::new();
+    while let Ok(buffer) = bench.pool.buffer(64 * KIB) {
+        assert_ne!(buffer.as_ptr().addr(), address);
+        held.push(buffer);
+    }
+    assert_eq!(held.len(), (CAP - 64 * KIB) / (64 * KIB));
+}
+
+#[test]
+fn a_buffer_of_another_pinner_has_no_number() {
+    let Ok(pool) = pool(Arc::new(Mlock), Sharing::Private) else {
+        return eprintln!("skipped: {}", MemlockBudget::read().check(CAP as u64).unwrap_err());
+    };
+    let lent = pool.buffer(KIB).unwrap().lend();
+    assert!(MemlockBudget::read().locked_bytes >= CHUNK as u64);
+    let lent = lent.fixed().unwrap_err();
+    assert_eq!((lent.segments()[0].slot, lent.segments()[0].iova), (None, None));
+    let _ = lent.complete(Ok::<(), ()>(()));
+    decay(&pool);
+    assert_eq!(pool.statistics().nodes[0].pinned_bytes, 0);
+}
+
+fn container(mappings_max: u32) -> Arc<Container<SimulatedType1>> {
+    let ranges = vec![0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff];
+    let limits = Limits { ranges, page_sizes: !0xfff, mappings_max };
+    Arc::new(Container::new(SimulatedType1::new(limits.clone()), limits))
+}
+
+#[test]
+fn a_device_finds_every_byte_of_a_buffer_where_its_segments_say() {
+    let container = container(8);
+    let pool = pool(Arc::new(VfioType1::new(container.clone())), Sharing::Private).unwrap();
+    let mut held: Vec<Lent<Buffer>> = Vec::new();
+    while let Ok(buffer) = pool.buffer(60 * KIB) {
+        held.push(buffer.lend());
+    }
+    assert_eq!(held.len(), 4 * 4);
+    assert_eq!(container.kernel().mappings(), 4, "one mapping a chunk, however many buffers");
+    for segment in held.iter().flat_map(Lent::segments) {
+        for within in [0, 1, segment.bytes / 2, segment.bytes - 1] {
+            let found = container.kernel().translate(segment.iova.unwrap() + within as u64);
+            assert_eq!(found, Some(segment.address + within));
+        }
+    }
+    held.into_iter().for_each(|lent| drop(lent.complete(Ok::<(), ()>(())).0));
+    decay(&pool);
+    assert_eq!((container.kernel().mappings(), container.mapped_bytes()), (0, 0));
+}
+
+#[test]
+fn memory_that_a_device_did_not_let_go_is_never_used_again() {
+    let container = container(8);
+    let pool = pool(Arc::new(VfioType1::new(container.clone())), Sharing::Private).unwrap();
+    drop(pool.buffer(KIB).unwrap());
+    container.kernel().hold_on();
+    decay(&pool);
+    let statistics = pool.statistics();
+    assert_eq!(statistics.stuck_bytes, CHUNK as u64);
+    container.kernel().refuse(17);
+    let stopped = pool.buffer(KIB).unwrap_err();
+    assert_eq!(stopped, PoolError::Pin(PinError::Exists { bytes: CHUNK }));
+    assert_eq!(pool.buffer(KIB).unwrap_err(), stopped, "nobody knows whose the addresses are");
+    let cause = container.map(Memory::at(4_096, 4_096)).unwrap_err().cause;
+    assert_eq!(cause, PinCause::Exists);
+}
+
+#[test]
+fn a_shared_region_needs_shared_memory() {
+    let refused = pool(Arc::new(SharedRegion::default()), Sharing::Private).unwrap_err();
+    assert_eq!(refused, PoolError::Pin(PinError::NotShared));
+}
+
+/// What the second process sees in the range, and what it answers.
+const QUESTION: u8 = 0x5C;
+const ANSWER: u8 = 0xC5;
+
+/// The second process: it has the descriptor as its standard input and the range in its environment.
+#[test]
+fn as_second_process() {
+    let Ok(range) = std::env::var("SHARED_RANGE") else {
+        return eprintln!("skipped: this is a part of another test");
+    };
+    let (offset, bytes) = range.split_once(' ').unwrap();
+    let (offset, bytes): (u64, usize) = (offset.parse().unwrap(), bytes.parse().unwrap());
+    let memory = Foreign::take(std::io::stdin().as_fd(), offset, bytes).unwrap();
+    let mut seen = vec![0; bytes];
+    memory.copy_in(0, &mut seen).unwrap();
+    assert!(seen.iter().all(|&byte| byte == QUESTION));
+    memory.copy_out(0, &vec![ANSWER; bytes]).unwrap();
+    // It cannot be made shorter under the pool.
+    let file = File::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    assert_eq!(file.set_len(0).unwrap_err().raw_os_error(), Some(1));
+}
+
+#[test]
+fn a_second_process_sees_the_bytes_of_a_shared_buffer_and_answers_in_them() {
+    let region = Arc::new(SharedRegion::default());
+    let pool = pool(region.clone(), Sharing::Shared).unwrap();
+    let _other = pool.buffer(12 * KIB).unwrap();
+    let mut buffer = pool.buffer(20 * KIB).unwrap();
+    buffer.fill(QUESTION);
+    let lent = buffer.lend();
+    let segment = lent.segments()[0];
+    let offset = segment.iova.unwrap();
+    let range = region.ranges()[0];
+    assert_eq!(range, SharedRange { node: NodeId(0), offset: range.offset, bytes: CHUNK });
+    assert!(range.offset <= offset && offset + 20 * KIB as u64 <= range.offset + CHUNK as u64);
+    let second = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "as_second_process", "--nocapture"])
+        .env("SHARED_RANGE", format!("{offset} {}", segment.bytes))
+        .stdin(Stdio::from(region.descriptor(NodeId(0)).unwrap()))
+        .output()
+        .unwrap();
+    assert!(second.status.success(), "{}", String::from_utf8_lossy(&second.stdout));
+    let (buffer, _) = lent.complete(Ok::<(), ()>(()));
+    assert!(buffer.iter().all(|&byte| byte == ANSWER));
+    assert!(region.descriptor(NodeId(1)).is_err());
+    drop((buffer, _other));
+    decay(&pool);
+    assert_eq!(region.ranges(), []);
+}

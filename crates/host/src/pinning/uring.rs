@@ -1,0 +1,262 @@
+//! Registered buffers of a ring: memory that io_uring has pinned and knows by number.
+//!
+//! In: ranges of mapped memory. Out: numbers for [`Fixed`](crate::uring::Fixed) transfers. Invariant: the table's idea of
+//! what stands under a number and the kernel's are the same; a number is free or has one range.
+//!
+//! A range that is unregistered while a transfer on it is in flight stays pinned until that is answered: the kernel counts.
+//!
+//! # What this does not do
+//! It does not keep memory mapped. A number whose memory was given back meanwhile still names the old pages, which nobody
+//! else gets; unregister first.
+
+#[cfg(test)]
+mod tests;
+
+use super::{Memory, PinError};
+use crate::sync::{Mutex, MutexGuard};
+use rustix::io::Errno;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::PoisonError;
+
+/// Most numbers of one table (IORING_MAX_REG_BUFFERS).
+pub const SLOTS_MAX: u32 = 1 << 14;
+/// Most bytes under one number.
+pub const REGISTRATION_BYTES_MAX: usize = 1 << 30;
+
+const REGISTER: &str = "io_uring register buffers";
+const UPDATE: &str = "io_uring update buffers";
+/// Of `linux/io_uring.h`.
+const IORING_REGISTER_BUFFERS2: libc::c_uint = 15;
+const IORING_REGISTER_BUFFERS_UPDATE: libc::c_uint = 16;
+const IORING_RSRC_REGISTER_SPARSE: u32 = 1;
+
+/// `struct io_uring_rsrc_register`.
+#[repr(C)]
+struct RegisterCall {
+    count: u32,
+    flags: u32,
+    reserved: u64,
+    data: u64,
+    tags: u64,
+}
+
+/// `struct io_uring_rsrc_update2`.
+#[repr(C)]
+struct UpdateCall {
+    first: u32,
+    reserved: u32,
+    data: u64,
+    tags: u64,
+    count: u32,
+    reserved_too: u32,
+}
+
+/// `struct iovec`, in numbers. All zero is an empty place.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Vector {
+    address: usize,
+    bytes: usize,
+}
+
+const _: () = assert!(size_of::<RegisterCall>() == 32 && size_of::<UpdateCall>() == 32);
+const _: () = assert!(size_of::<Vector>() == 2 * size_of::<usize>());
+
+/// The table of one ring. It may be used from any thread while the ring works.
+pub struct BufferTable {
+    /// The ring's, once more, so that the ring outlives the table.
+    ring: OwnedFd,
+    slots: Mutex<Vec<Option<Memory>>>,
+}
+
+impl BufferTable {
+    /// Gives a ring a table of empty places.
+    pub(crate) fn open(ring: Option<BorrowedFd<'_>>, slots: u32) -> Result<Self, PinError> {
+        let ring = ring.ok_or(PinError::new(REGISTER, 0, libc::ENOSYS))?;
+        if slots == 0 || slots > SLOTS_MAX {
+            return Err(PinError::new(REGISTER, 0, libc::EINVAL));
+        }
+        let copy = ring.try_clone_to_owned();
+        let ring = copy.map_err(|error| PinError::new(REGISTER, 0, error.raw_os_error().unwrap_or(0)))?;
+        let call =
+            RegisterCall { count: slots, flags: IORING_RSRC_REGISTER_SPARSE, reserved: 0, data: 0, tags: 0 };
+        // SAFETY: bounds, alignment and lifetime: the kernel reads one structure of the length that it is told from this
+        // stack. Aliasing: it writes nothing.
+        let answer = unsafe { register(&ring, IORING_REGISTER_BUFFERS2, &call) };
+        answer.map_err(|errno| PinError::new(REGISTER, 0, errno.raw_os_error()))?;
+        Ok(Self { ring, slots: Mutex::new(vec![None; slots as usize]) })
+    }
+
+    /// How many numbers there are.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        u32::try_from(self.locked().len()).unwrap_or(SLOTS_MAX)
+    }
+
+    /// Numbers that are free.
+    #[must_use]
+    pub fn free_slots(&self) -> usize {
+        self.locked().iter().filter(|slot| slot.is_none()).count()
+    }
+
+    /// What stands under a number.
+    #[must_use]
+    pub fn at(&self, slot: u32) -> Option<Memory> {
+        self.locked().get(slot as usize).copied().flatten()
+    }
+
+    /// Whether the bytes lie in the memory under a number.
+    pub(crate) fn covers(&self, slot: u32, address: usize, bytes: usize) -> bool {
+        self.at(slot).is_some_and(|memory| {
+            let offset = address.checked_sub(memory.address());
+            let end = offset.and_then(|offset| offset.checked_add(bytes));
+            bytes > 0 && end.is_some_and(|end| end <= memory.bytes())
+        })
+    }
+
+    /// Pins ranges and puts them under numbers in a row. Returns the first number.
+    ///
+    /// # Errors
+    /// [`PinError`] says what to change: no free numbers in a row, a range that is empty or longer than
+    /// [`REGISTRATION_BYTES_MAX`], no memory that may be locked (ENOMEM, EPERM), or pages that cannot be pinned
+    /// (EOPNOTSUPP, EFAULT). Nothing is registered then.
+    pub fn register(&self, ranges: &[Memory]) -> Result<u32, PinError> {
+        let mut slots = self.locked();
+        let full = PinError::new(UPDATE, total(ranges), libc::ENFILE);
+        let first = free_row(&slots, ranges.len()).ok_or(full)?;
+        self.put(&mut slots, first, ranges)?;
+        Ok(u32::try_from(first).unwrap_or(u32::MAX))
+    }
+
+    /// Pins ranges in the place of what stands under the numbers from `first`.
+    ///
+    /// # Errors
+    /// As for [`register`](Self::register), or there are not that many numbers. Those from `first` are empty then, unless
+    /// the ranges were refused before the kernel was asked.
+    pub fn update(&self, first: u32, ranges: &[Memory]) -> Result<(), PinError> {
+        let mut slots = self.locked();
+        let end = (first as usize).checked_add(ranges.len()).filter(|&end| end <= slots.len());
+        if end.is_none() || ranges.is_empty() {
+            return Err(PinError::new(UPDATE, total(ranges), libc::EINVAL));
+        }
+        self.put(&mut slots, first as usize, ranges)
+    }
+
+    /// Empties numbers. Their memory is let go when the last transfer on it is answered.
+    ///
+    /// # Errors
+    /// There are no such numbers, or the kernel refuses; then they count as taken for good.
+    pub fn unregister(&self, numbers: Range<u32>) -> Result<(), PinError> {
+        let mut slots = self.locked();
+        let range = numbers.start as usize..numbers.end as usize;
+        let Some(places) = slots.get_mut(range.clone()).filter(|places| !places.is_empty()) else {
+            return Err(PinError::new(UPDATE, 0, libc::EINVAL));
+        };
+        let bytes = places.iter().flatten().map(|memory| memory.bytes()).sum();
+        let empty = vec![Vector { address: 0, bytes: 0 }; places.len()];
+        let done = self.tell(range.start, &empty);
+        let all = done.is_ok_and(|done| done == empty.len());
+        if all {
+            places.fill(None);
+            return Ok(());
+        }
+        let errno = done.err().unwrap_or(Errno::IO);
+        Err(PinError::new(UPDATE, bytes, errno.raw_os_error()))
+    }
+
+    fn put(&self, slots: &mut [Option<Memory>], first: usize, ranges: &[Memory]) -> Result<(), PinError> {
+        for range in ranges {
+            if range.bytes() == 0 {
+                return Err(PinError::new(UPDATE, 0, libc::EINVAL));
+            }
+            if range.bytes() > REGISTRATION_BYTES_MAX {
+                return Err(PinError::new(UPDATE, range.bytes(), libc::EOVERFLOW));
+            }
+        }
+        let vector = |range: &Memory| Vector { address: range.address(), bytes: range.bytes() };
+        let vectors: Vec<Vector> = ranges.iter().map(vector).collect();
+        let mut at = 0;
+        // The kernel says how far it came if it came anywhere, and why it went no further only if it did not.
+        let refusal = loop {
+            match self.tell(first + at, &vectors[at..]) {
+                Ok(0) => break Errno::IO,
+                Ok(done) => at += done.min(vectors.len() - at),
+                Err(errno) => break errno,
+            }
+            if at == vectors.len() {
+                let places = slots.iter_mut().skip(first).zip(ranges);
+                places.for_each(|(place, range)| *place = Some(*range));
+                return Ok(());
+            }
+        };
+        // Whatever stood there and whatever came of this goes: better empty than half of each.
+        let empty = vec![Vector { address: 0, bytes: 0 }; vectors.len()];
+        if self.tell(first, &empty).is_ok_and(|done| done == empty.len()) {
+            slots.iter_mut().skip(first).take(ranges.len()).for_each(|place| *place = None);
+        }
+        Err(PinError::new(UPDATE, ranges[at].bytes(), refusal.raw_os_error()))
+    }
+
+    /// Lets the kernel put vectors under numbers. Returns how many it did.
+    fn tell(&self, first: usize, vectors: &[Vector]) -> Result<usize, Errno> {
+        let number = |count: usize| u32::try_from(count).map_err(|_| Errno::INVAL);
+        let call = UpdateCall {
+            first: number(first)?,
+            reserved: 0,
+            data: vectors.as_ptr().expose_provenance() as u64,
+            tags: 0,
+            count: number(vectors.len())?,
+            reserved_too: 0,
+        };
+        // SAFETY: bounds, alignment and lifetime: the kernel reads one structure from this stack and the vectors, as many
+        // as are counted, which are borrowed for the call. Aliasing: it writes none of it. The memory that the vectors
+        // name is pinned and neither read nor written now; any address is harmless.
+        unsafe { register(&self.ring, IORING_REGISTER_BUFFERS_UPDATE, &call) }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Vec<Option<Memory>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes a call that takes one structure.
+///
+/// # Safety
+/// The structure is the one that the operation takes, and what it names may be read by the kernel during the call.
+unsafe fn register<T>(ring: &OwnedFd, operation: libc::c_uint, call: &T) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise; the structure's length goes with it.
+    let answer = unsafe {
+        let call = std::ptr::from_ref(call);
+        libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), operation, call, size_of::<T>())
+    };
+    usize::try_from(answer).map_err(|_| {
+        let errno = io::Error::last_os_error().raw_os_error();
+        Errno::from_raw_os_error(errno.unwrap_or(libc::EIO))
+    })
+}
+
+fn total(ranges: &[Memory]) -> usize {
+    ranges.iter().map(|range| range.bytes()).sum()
+}
+
+/// The first of `count` free places in a row.
+fn free_row(slots: &[Option<Memory>], count: usize) -> Option<usize> {
+    let mut free = 0;
+    for (at, slot) in slots.iter().enumerate() {
+        free = if slot.is_none() { free + 1 } else { 0 };
+        if count > 0 && free == count {
+            return Some(at + 1 - count);
+        }
+    }
+    None
+}
+
+impl fmt::Debug for BufferTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slots = self.locked();
+        write!(f, "BufferTable({} of {} taken)", slots.iter().flatten().count(), slots.len())
+    }
+}

@@ -1,0 +1,248 @@
+//! VFIO type 1: memory under addresses of a device's own, behind an IOMMU.
+//!
+//! In: ranges of mapped memory. Out: the addresses by which the devices of a container reach them. Invariant: what the
+//! container's books say is mapped and what the kernel has mapped is the same, down to the byte. Where it turns out not to
+//! be, the address is never used again (an unmap that came back short) or nothing is ever mapped again (an address that was
+//! taken): a device that writes through a stale mapping corrupts memory in silence.
+//!
+//! # The number of mappings
+//! A container has room for 65,535 mappings by default (`dma_entry_limit` of `vfio_iommu_type1`), however long they are. One
+//! mapping takes a whole range, and ranges that touch are [joined](Container::map_all) first: chunks of 4 MiB reach 256 GiB
+//! under the default limit, where pages of 4 KiB would end at 256 MiB.
+//!
+//! # What this does not do
+//! It does not keep memory mapped in the process; the kernel holds its pages until they are unmapped here.
+
+mod addresses;
+mod error;
+mod info;
+mod kernel;
+mod simulated;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{OpenError, UnmapError};
+pub use info::{Limits, MAPPINGS_DEFAULT};
+pub use kernel::{Device, DeviceRegion, Type1};
+pub use simulated::SimulatedType1;
+
+use super::{Memory, PinError};
+use crate::sync::{Mutex, MutexGuard};
+use addresses::Addresses;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::PoisonError;
+
+const MAP: &str = "VFIO map";
+
+/// What a kernel with VFIO does, as far as mapping goes. Errors are the kernel's numbers.
+pub trait TypeOne: Send + Sync + fmt::Debug {
+    /// Maps memory for reading and writing at a device's address (VFIO_IOMMU_MAP_DMA).
+    ///
+    /// # Errors
+    /// Nothing is mapped.
+    fn map(&self, memory: Memory, iova: u64) -> Result<(), i32>;
+
+    /// Unmaps a range (VFIO_IOMMU_UNMAP_DMA). Returns how many bytes were mapped there and are not any more.
+    ///
+    /// # Errors
+    /// Nothing is known of the range then.
+    fn unmap(&self, iova: u64, bytes: u64) -> Result<u64, i32>;
+}
+
+/// Memory under a device's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The device's address of the first byte.
+    pub iova: u64,
+    /// The memory.
+    pub memory: Memory,
+}
+
+/// An address space that devices share, and what is mapped in it.
+pub struct Container<K> {
+    kernel: K,
+    limits: Limits,
+    books: Mutex<Books>,
+}
+
+#[derive(Debug)]
+struct Books {
+    addresses: Addresses,
+    mapped: BTreeMap<u64, Memory>,
+    /// Mappings that the kernel may or may not still have.
+    lost: u32,
+    /// Why nothing is mapped any more.
+    stopped: Option<PinError>,
+}
+
+impl<K: TypeOne> Container<K> {
+    /// Books over a kernel's container in which nothing is mapped.
+    pub fn new(kernel: K, limits: Limits) -> Self {
+        let addresses = Addresses::within(&limits.ranges, limits.page_bytes());
+        let books = Books { addresses, mapped: BTreeMap::new(), lost: 0, stopped: None };
+        Self { kernel, limits, books: Mutex::new(books) }
+    }
+
+    /// What the container can take.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// What is beneath.
+    #[must_use]
+    pub fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    /// Mappings that can still be made.
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        self.locked().room(&self.limits)
+    }
+
+    /// Bytes that are mapped.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> usize {
+        self.locked().mapped.values().map(|memory| memory.bytes()).sum()
+    }
+
+    /// Maps a range as one. The device's address agrees with the process's as far as the largest page that fits goes, so
+    /// that the IOMMU can use pages of that size.
+    ///
+    /// # Errors
+    /// [`PinError`] says what to change. An address that the books had free and the kernel had not (EEXIST) stops the
+    /// container: every later call has the same error.
+    pub fn map(&self, memory: Memory) -> Result<Mapping, PinError> {
+        let mut books = self.locked();
+        self.put(&mut books, memory)
+    }
+
+    /// Maps ranges, those that touch or overlap as one. Returns the mappings, the lowest address of the process first.
+    ///
+    /// # Errors
+    /// As for [`map`](Self::map); what had been mapped is unmapped again.
+    pub fn map_all(&self, ranges: &[Memory]) -> Result<Vec<Mapping>, PinError> {
+        let mut books = self.locked();
+        let mut made: Vec<Mapping> = Vec::new();
+        for memory in joined(ranges) {
+            match self.put(&mut books, memory) {
+                Ok(mapping) => made.push(mapping),
+                Err(error) => {
+                    // What does not come back is noted in the books, and the first refusal is the one to tell.
+                    for mapping in made {
+                        let _ = self.take(&mut books, mapping);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(made)
+    }
+
+    /// Unmaps what was mapped, as a whole.
+    ///
+    /// # Errors
+    /// The mapping is not one of this container; or the kernel refused, or unmapped another number of bytes: then a device
+    /// may still reach the memory, which must never be used for anything else.
+    pub fn unmap(&self, mapping: Mapping) -> Result<(), UnmapError> {
+        let mut books = self.locked();
+        self.take(&mut books, mapping)
+    }
+
+    fn put(&self, books: &mut Books, memory: Memory) -> Result<Mapping, PinError> {
+        if let Some(error) = books.stopped {
+            return Err(error);
+        }
+        let refused = |errno| PinError::new(MAP, memory.bytes(), errno);
+        let page = self.limits.page_bytes();
+        let (address, bytes) = (memory.address() as u64, memory.bytes() as u64);
+        if bytes == 0 || !address.is_multiple_of(page) || !bytes.is_multiple_of(page) {
+            return Err(refused(libc::EINVAL));
+        }
+        if books.room(&self.limits) == 0 {
+            return Err(refused(libc::ENOSPC));
+        }
+        let mut aligned = self.limits.alignments(bytes);
+        let found = aligned.find_map(|align| books.addresses.take(bytes, align, address % align));
+        let iova = found.ok_or(refused(libc::EADDRNOTAVAIL))?;
+        match self.kernel.map(memory, iova) {
+            Ok(()) => {
+                books.mapped.insert(iova, memory);
+                Ok(Mapping { iova, memory })
+            }
+            Err(errno) => {
+                let error = refused(errno);
+                if errno == libc::EEXIST {
+                    // Somebody else's mapping is there, or a stale one of ours. The address stays taken.
+                    books.stopped = Some(error);
+                } else {
+                    books.addresses.give_back(iova, bytes);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn take(&self, books: &mut Books, mapping: Mapping) -> Result<(), UnmapError> {
+        let Mapping { iova, memory } = mapping;
+        if books.mapped.get(&iova) != Some(&memory) {
+            return Err(UnmapError::Unknown { iova });
+        }
+        let bytes = memory.bytes() as u64;
+        let answer = self.kernel.unmap(iova, bytes);
+        books.mapped.remove(&iova);
+        match answer {
+            Ok(unmapped) if unmapped == bytes => {
+                books.addresses.give_back(iova, bytes);
+                Ok(())
+            }
+            Ok(unmapped) => {
+                books.lost += 1;
+                Err(UnmapError::Short { iova, bytes, unmapped })
+            }
+            Err(errno) => {
+                books.lost += 1;
+                Err(UnmapError::Refused { iova, bytes, errno })
+            }
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    fn room(&self, limits: &Limits) -> u32 {
+        let mapped = u32::try_from(self.mapped.len()).unwrap_or(u32::MAX);
+        limits.mappings_max.saturating_sub(mapped).saturating_sub(self.lost)
+    }
+}
+
+/// Ranges in the order of their addresses, those that touch or overlap as one.
+fn joined(ranges: &[Memory]) -> Vec<Memory> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_unstable();
+    let mut whole: Vec<Memory> = Vec::new();
+    for next in sorted {
+        let end = next.address().saturating_add(next.bytes());
+        match whole.last_mut() {
+            Some(last) if next.address() <= last.address().saturating_add(last.bytes()) => {
+                let bytes = last.bytes().max(end - last.address());
+                *last = Memory::new(last.address(), bytes);
+            }
+            _ => whole.push(next),
+        }
+    }
+    whole
+}
+
+impl<K> fmt::Debug for Container<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
+        write!(f, "Container({} mappings, {} lost)", books.mapped.len(), books.lost)
+    }
+}

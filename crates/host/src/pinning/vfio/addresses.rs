@@ -1,0 +1,103 @@
+//! Addresses of a device that are free.
+//!
+//! In: the ranges that an IOMMU translates. Out: runs of them, and back again. Invariant: a run that was given out lies in
+//! one of the ranges and overlaps no other that is out; free runs that touch are one.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+/// Free runs: first address and last address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Addresses {
+    free: BTreeMap<u64, u64>,
+}
+
+impl Addresses {
+    /// All whole pages of the ranges, but for page 0: devices and drivers take address 0 for none.
+    pub(super) fn within(ranges: &[RangeInclusive<u64>], page: u64) -> Self {
+        let mut addresses = Self { free: BTreeMap::new() };
+        for range in ranges {
+            let first = (*range.start()).max(page).checked_next_multiple_of(page);
+            // The end behind the last whole page; the very last page of all addresses is left out, so that it has one.
+            let end = range.end().saturating_add(1) / page * page;
+            if let Some(first) = first.filter(|&first| first < end) {
+                addresses.give_back(first, end - first);
+            }
+        }
+        addresses
+    }
+
+    /// The lowest run of `bytes` bytes that starts `phase` behind a multiple of `align`.
+    pub(super) fn take(&mut self, bytes: u64, align: u64, phase: u64) -> Option<u64> {
+        let fits = |(&first, &last): (&u64, &u64)| {
+            let start = first.saturating_sub(phase).checked_next_multiple_of(align)?;
+            let start = start.checked_add(phase)?;
+            let end = start.checked_add(bytes - 1)?;
+            (end <= last).then_some((first, last, start, end))
+        };
+        let (first, last, start, end) = self.free.iter().find_map(fits)?;
+        self.free.remove(&first);
+        if first < start {
+            self.free.insert(first, start - 1);
+        }
+        if end < last {
+            self.free.insert(end + 1, last);
+        }
+        Some(start)
+    }
+
+    /// Makes a run free again, or for the first time. What of it is free already stays so.
+    pub(super) fn give_back(&mut self, start: u64, bytes: u64) {
+        let (mut start, mut last) = (start, start.saturating_add(bytes - 1));
+        while let Some((&first, &end)) = self.free.range(..=last.saturating_add(1)).next_back() {
+            if end.saturating_add(1) < start {
+                break;
+            }
+            self.free.remove(&first);
+            (start, last) = (start.min(first), last.max(end));
+        }
+        self.free.insert(start, last);
+    }
+
+    /// Bytes that are free.
+    #[cfg(test)]
+    pub(super) fn free_bytes(&self) -> u64 {
+        self.free.iter().map(|(first, last)| last - first + 1).sum()
+    }
+
+    /// How many runs they are in.
+    #[cfg(test)]
+    pub(super) fn runs(&self) -> usize {
+        self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_pages_of_valid_ranges_are_given_out_and_never_page_zero() {
+        let ranges = [0..=0x3fff, 0x8800..=0xb7ff, u64::MAX - 0x1fff..=u64::MAX, 0x5000..=0x5ffe];
+        let mut addresses = Addresses::within(&ranges, 0x1000);
+        let mut given = Vec::new();
+        while let Some(start) = addresses.take(0x1000, 0x1000, 0) {
+            given.push(start);
+        }
+        assert_eq!(given, [0x1000, 0x2000, 0x3000, 0x9000, 0xa000, u64::MAX - 0x1fff]);
+    }
+
+    #[test]
+    fn a_run_keeps_its_place_within_a_large_page() {
+        let mut addresses = Addresses::within(&[0..=0xff_ffff], 0x1000);
+        assert_eq!(addresses.take(0x40_0000, 0x20_0000, 0x3000), Some(0x3000));
+        assert_eq!(addresses.take(0x1000, 0x20_0000, 0), Some(0x60_0000));
+        assert_eq!(addresses.take(0x1000, 0x1000, 0), Some(0x1000));
+        assert_eq!(addresses.take(0x100_0000, 0x1000, 0), None);
+        addresses.give_back(0x60_0000, 0x1000);
+        addresses.give_back(0x1000, 0x1000);
+        addresses.give_back(0x3000, 0x40_0000);
+        assert_eq!((addresses.runs(), addresses.free_bytes()), (1, 0xff_f000));
+        assert_eq!(addresses.take(u64::MAX, 1 << 30, 5), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! A kernel with VFIO type 1, played: the same answers, and faults when they are told.
+//!
+//! In: maps and unmaps. Out: what `vfio_iommu_type1` answers to them, as documented in `linux/vfio.h` (version 2: a range is
+//! unmapped only in whole mappings). Invariant: no two mappings overlap in the device's addresses.
+
+use super::{Limits, Memory, TypeOne};
+use crate::sync::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::PoisonError;
+
+/// The kernel's side of a container.
+#[derive(Debug)]
+pub struct SimulatedType1 {
+    limits: Limits,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    mapped: BTreeMap<u64, Memory>,
+    refusals: VecDeque<i32>,
+    holds_on: bool,
+    most: usize,
+}
+
+impl SimulatedType1 {
+    /// A kernel whose containers have these limits.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, state: Mutex::default() }
+    }
+
+    /// Refuses the next map with this number. Several are used in turn.
+    pub fn refuse(&self, errno: i32) {
+        self.locked().refusals.push_back(errno);
+    }
+
+    /// From now on unmaps find nothing, and leave everything: what a kernel did in spdk issue 1705.
+    pub fn hold_on(&self) {
+        self.locked().holds_on = true;
+    }
+
+    /// What a device finds at an address: the process's address of that byte.
+    #[must_use]
+    pub fn translate(&self, iova: u64) -> Option<usize> {
+        let state = self.locked();
+        let (&start, memory) = state.mapped.range(..=iova).next_back()?;
+        let within = usize::try_from(iova - start).ok()?;
+        (within < memory.bytes()).then(|| memory.address() + within)
+    }
+
+    /// Mappings that stand.
+    #[must_use]
+    pub fn mappings(&self) -> usize {
+        self.locked().mapped.len()
+    }
+
+    /// The most that ever stood.
+    #[must_use]
+    pub fn mappings_most(&self) -> usize {
+        self.locked().most
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TypeOne for SimulatedType1 {
+    fn map(&self, memory: Memory, iova: u64) -> Result<(), i32> {
+        let mut state = self.locked();
+        if let Some(errno) = state.refusals.pop_front() {
+            return Err(errno);
+        }
+        let (page, bytes) = (self.limits.page_bytes(), memory.bytes() as u64);
+        let aligned = [iova, bytes, memory.address() as u64].iter().all(|value| value.is_multiple_of(page));
+        let last = bytes.checked_sub(1).and_then(|more| iova.checked_add(more));
+        let Some(last) = last.filter(|_| aligned) else { return Err(libc::EINVAL) };
+        if !self.limits.ranges.iter().any(|range| range.contains(&iova) && range.contains(&last)) {
+            return Err(libc::EINVAL);
+        }
+        let below = state.mapped.range(..=last).next_back();
+        if below.is_some_and(|(&start, other)| start + other.bytes() as u64 > iova) {
+            return Err(libc::EEXIST);
+        }
+        if state.mapped.len() >= self.limits.mappings_max as usize {
+            return Err(libc::ENOSPC);
+        }
+        state.mapped.insert(iova, memory);
+        state.most = state.most.max(state.mapped.len());
+        Ok(())
+    }
+
+    fn unmap(&self, iova: u64, bytes: u64) -> Result<u64, i32> {
+        let mut state = self.locked();
+        if state.holds_on {
+            return Ok(0);
+        }
+        let end = iova.checked_add(bytes).ok_or(libc::EINVAL)?;
+        let cut = |at: u64| {
+            let below = state.mapped.range(..at).next_back();
+            below.is_some_and(|(&start, memory)| start + memory.bytes() as u64 > at)
+        };
+        if bytes == 0 || cut(iova) || cut(end) {
+            return Err(libc::EINVAL);
+        }
+        let inside: Vec<u64> = state.mapped.range(iova..end).map(|(&start, _)| start).collect();
+        let gone = inside.iter().filter_map(|start| state.mapped.remove(start));
+        Ok(gone.map(|memory| memory.bytes() as u64).sum())
+    }
+}

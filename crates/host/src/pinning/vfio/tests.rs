@@ -1,0 +1,158 @@
+//! A container's books against a played kernel that checks them.
+#![expect(clippy::print_stderr, reason = "a failing run is repeated from its seed")]
+
+use super::*;
+use crate::pinning::PinCause;
+use fastrand::Rng;
+
+const PAGE: usize = 4_096;
+const MIB: usize = 1 << 20;
+
+fn limits(mappings_max: u32) -> Limits {
+    let ranges = vec![0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff];
+    Limits { ranges, page_sizes: !0xfff, mappings_max }
+}
+
+fn container(mappings_max: u32) -> Container<SimulatedType1> {
+    let limits = limits(mappings_max);
+    Container::new(SimulatedType1::new(limits.clone()), limits)
+}
+
+fn memory(address: usize, bytes: usize) -> Memory {
+    Memory::new(address, bytes)
+}
+
+#[test]
+fn random_maps_and_unmaps_agree_with_the_kernel_in_every_byte() {
+    let seed = Rng::new().u64(..);
+    eprintln!("seed {seed}");
+    let mut random = Rng::with_seed(seed);
+    let container = container(200);
+    let mut live: Vec<Mapping> = Vec::new();
+    for step in 0..4_000 {
+        if random.u8(..) < 140 {
+            // Anywhere in the process, overlapping or not: two mappings may name the same memory.
+            let place = memory(random.usize(1..1 << 34) * PAGE, random.usize(1..3_000) * PAGE);
+            match container.map(place) {
+                Ok(mapping) => live.push(mapping),
+                Err(error) => assert_eq!((error.cause, live.len()), (PinCause::TooMany, 200)),
+            }
+        } else if !live.is_empty() {
+            let gone = live.swap_remove(random.usize(..live.len()));
+            container.unmap(gone).unwrap();
+            assert_eq!(container.unmap(gone), Err(UnmapError::Unknown { iova: gone.iova }));
+        }
+        assert_eq!(container.kernel().mappings(), live.len(), "step {step}");
+        for mapping in &live {
+            let within = random.usize(..mapping.memory.bytes());
+            let found = container.kernel().translate(mapping.iova + within as u64);
+            assert_eq!(found, Some(mapping.memory.address() + within));
+        }
+    }
+    let bytes: usize = live.iter().map(|mapping| mapping.memory.bytes()).sum();
+    assert_eq!(container.mapped_bytes(), bytes);
+    live.into_iter().for_each(|mapping| container.unmap(mapping).unwrap());
+    let books = container.locked();
+    let fresh = Addresses::within(&container.limits.ranges, PAGE as u64);
+    assert_eq!((&books.addresses, books.mapped.len()), (&fresh, 0));
+}
+
+#[test]
+fn a_mapping_lies_in_its_pages_as_the_memory_does() {
+    let container = container(100);
+    for (address, bytes) in [(0x7f00_0000_3000, 5 * MIB), (0x7f00_0020_0000, 2 * MIB), (0x7000_0000, 1 << 31)]
+    {
+        let mapping = container.map(memory(address, bytes)).unwrap();
+        let large = if bytes >= 1 << 30 { 1 << 30 } else { 2 << 20 };
+        assert_eq!(mapping.iova % large, address as u64 % large, "{address:#x}");
+    }
+    // Where no large page fits, a small one does.
+    let tight = Limits { ranges: vec![0x20_1000..=0x50_0fff], ..limits(9) };
+    let container = Container::new(SimulatedType1::new(tight.clone()), tight);
+    assert_eq!(container.map(memory(0x1000_0000, 3 * MIB)).unwrap().iova, 0x20_1000);
+    let error = container.map(memory(0x1000_0000, PAGE)).unwrap_err();
+    assert_eq!((error.cause, error.errno), (PinCause::NoAddress, libc::EADDRNOTAVAIL));
+}
+
+#[test]
+fn ranges_that_touch_are_one_mapping() {
+    let container = container(2);
+    // Sixty-four chunks in two rows, in no order, two of them twice, under a limit of two mappings.
+    let chunks: Vec<Memory> = (0..64)
+        .map(|index| memory((index * 7 % 64 + 1 + usize::from(index * 7 % 64 > 31)) * 2 * MIB, 2 * MIB))
+        .chain([memory(2 * MIB, 2 * MIB), memory(4 * MIB, MIB)])
+        .collect();
+    let made = container.map_all(&chunks).unwrap();
+    let places: Vec<Memory> = made.iter().map(|mapping| mapping.memory).collect();
+    assert_eq!(places, [memory(2 * MIB, 64 * MIB), memory(68 * MIB, 64 * MIB)]);
+    assert_eq!((container.room(), container.kernel().mappings()), (0, 2));
+    assert_eq!(container.map(memory(PAGE, PAGE)).unwrap_err().cause, PinCause::TooMany);
+    made.into_iter().for_each(|mapping| container.unmap(mapping).unwrap());
+    // The third of three apart is over the limit: none of them is mapped.
+    let apart = [memory(0x1000, PAGE), memory(0x3000, PAGE), memory(0x5000, PAGE)];
+    assert_eq!(container.map_all(&apart).unwrap_err().cause, PinCause::TooMany);
+    assert_eq!((container.room(), container.kernel().mappings(), container.mapped_bytes()), (2, 0, 0));
+}
+
+#[test]
+fn whole_chunks_stay_under_the_limit_that_small_pages_pass() {
+    let small = container(65_535);
+    let pages = (0..65_536).map(|index| memory((index + 1) * 2 * PAGE, PAGE));
+    assert_eq!(pages.map(|page| small.map(page)).filter(Result::is_ok).count(), 65_535);
+    let large = container(65_535);
+    let chunks: Vec<Memory> = (1..=1_024).map(|index| memory(index * 8 * MIB, 4 * MIB)).collect();
+    assert_eq!(large.map_all(&chunks).unwrap().len(), 1_024);
+    assert_eq!((large.mapped_bytes(), large.kernel().mappings_most()), (4_096 * MIB, 1_024));
+}
+
+#[test]
+fn an_address_that_was_taken_stops_the_container() {
+    let container = container(9);
+    let before = container.map(memory(PAGE, PAGE)).unwrap();
+    container.kernel().refuse(libc::EEXIST);
+    let error = container.map(memory(2 * PAGE, PAGE)).unwrap_err();
+    assert_eq!(error.cause, PinCause::Exists);
+    assert_eq!(container.map(memory(3 * PAGE, PAGE)), Err(error), "nothing is mapped any more");
+    container.unmap(before).unwrap();
+}
+
+#[test]
+fn memory_that_was_not_unmapped_whole_keeps_its_address_for_ever() {
+    let container = container(3);
+    let first = container.map(memory(PAGE, PAGE)).unwrap();
+    container.kernel().hold_on();
+    let short = UnmapError::Short { iova: first.iova, bytes: PAGE as u64, unmapped: 0 };
+    assert_eq!(container.unmap(first), Err(short));
+    assert_eq!(container.unmap(first), Err(UnmapError::Unknown { iova: first.iova }), "it is told once");
+    assert_eq!(container.room(), 2, "the kernel still counts it");
+    let second = container.map(memory(PAGE, PAGE)).unwrap();
+    assert_ne!(second.iova, first.iova);
+}
+
+#[test]
+fn refusals_leave_no_trace_and_say_what_to_change() {
+    let container = container(9);
+    let causes = [
+        (libc::ENOMEM, PinCause::OverLimit),
+        (libc::EPERM, PinCause::NotPermitted),
+        (libc::ENOSPC, PinCause::TooMany),
+        (libc::EFAULT, PinCause::NotMapped),
+    ];
+    for (errno, cause) in causes {
+        container.kernel().refuse(errno);
+        assert_eq!(container.map(memory(PAGE, PAGE)).unwrap_err().cause, cause);
+    }
+    for (address, bytes) in [(PAGE, 0), (PAGE + 512, PAGE), (PAGE, PAGE + 1)] {
+        assert_eq!(container.map(memory(address, bytes)).unwrap_err().cause, PinCause::Unaligned);
+    }
+    assert_eq!(container.map(memory(PAGE, PAGE)).unwrap().iova, PAGE as u64, "no address was lost");
+    assert_eq!(container.kernel().mappings(), 1);
+}
+
+#[test]
+fn without_an_iommu_the_refusal_names_the_device() {
+    assert!(matches!(Container::open(&[]), Err(OpenError::NoDevice)));
+    // No machine has such a device; most have no VFIO either.
+    let error = Container::open(&["ffff:ff:1f.7"]).unwrap_err();
+    assert!(matches!(error, OpenError::File { .. } | OpenError::NoGroup { .. }), "{error}");
+}
