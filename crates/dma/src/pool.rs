@@ -36,6 +36,7 @@ use depot::Depot;
 use headwater_host::clock::Nanos;
 use headwater_host::sync::Ordering;
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use trial::finish;
 
@@ -226,6 +227,46 @@ impl Pool {
     /// The address is foreign, inside of a buffer, freed before, or that of a buffer that was not given up.
     pub fn adopt(&self, address: *const u8) -> Result<Buffer, PoolError> {
         lookup::adopt(self.depot, address)
+    }
+
+    /// [`allocate`](Self::allocate) and [`leak`](Buffer::leak) in one step, for callers that know addresses only. One piece,
+    /// whatever the request says of its shape.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Self::allocate).
+    #[inline]
+    pub fn allocate_raw(&self, request: &Request) -> Result<NonNull<u8>, PoolError> {
+        if request.zeroed == Zeroed::No
+            && let Some((span, arena)) = self.depot.take_cached(request)
+        {
+            return Ok(self.depot.nodes[arena].table.leak(span));
+        }
+        self.allocate_raw_slowly(request)
+    }
+
+    #[cold]
+    fn allocate_raw_slowly(&self, request: &Request) -> Result<NonNull<u8>, PoolError> {
+        match self.allocate(&Request { shape: Shape::Contiguous, ..*request })? {
+            Payload::Contiguous(buffer) => Ok(buffer.leak()),
+            Payload::Scattered(_) => unreachable!("scatter/gather was not allowed"),
+        }
+    }
+
+    /// [`adopt`](Self::adopt) and drop in one step.
+    ///
+    /// # Errors
+    /// As for [`adopt`](Self::adopt).
+    #[inline]
+    pub fn free_raw(&self, address: *const u8) -> Result<(), PoolError> {
+        let (arena, span) = lookup::take(self.depot, address)?;
+        self.depot.give_back(arena, span);
+        Ok(())
+    }
+
+    /// Closes the pool, whatever handles there are: for callers that cannot drop theirs. Nothing is allocated any more, who
+    /// waits in line is told, and memory goes as its buffers come back. Closing it again does nothing.
+    pub fn close(&self) {
+        self.depot.close();
     }
 
     /// Numbers of this moment.

@@ -3,6 +3,7 @@
 //! In: spans that the planner chose. Out: pieces in order. Invariant: every piece but the last is whole pages and all go
 //! back together, so none is leaked by freeing the first.
 
+use super::Buffer;
 use super::lent::{DeviceSegment, Lendable, Lent};
 use crate::pool::Home;
 use headwater_host::reservation::Span;
@@ -70,6 +71,19 @@ impl Scattered {
             at += now;
         }
         at
+    }
+
+    /// Takes the pieces apart: a buffer for each, in order, that go back to the pool one by one.
+    #[must_use]
+    pub fn into_buffers(mut self) -> Vec<Buffer> {
+        let mut left = self.bytes;
+        let home = self.home;
+        let one = |span: Span| {
+            let bytes = span.bytes().min(left);
+            left -= bytes;
+            Buffer::new(span, bytes, home)
+        };
+        std::mem::take(&mut self.spans).into_iter().map(one).collect()
     }
 
     /// Gives the bytes into a device's hands.

@@ -8,7 +8,7 @@ use super::error::PoolError;
 use super::home::Home;
 use super::placement::NodeId;
 use crate::buffer::Buffer;
-use headwater_host::reservation::{AdoptError, ClaimState, PAGE_BYTES, PageRun};
+use headwater_host::reservation::{AdoptError, ClaimState, PAGE_BYTES, PageRun, Span};
 
 /// Who has the page of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +56,18 @@ pub(super) fn find(depot: &'static Depot, address: *const u8) -> Option<Lookup> 
 }
 
 pub(super) fn adopt(depot: &'static Depot, address: *const u8) -> Result<Buffer, PoolError> {
+    let (arena, span) = take(depot, address)?;
+    let bytes = span.bytes();
+    Ok(Buffer::new(span, bytes, Home::new(depot, arena)))
+}
+
+/// The span that was given up for an address, and the arena it is of.
+#[inline]
+pub(super) fn take(depot: &'static Depot, address: *const u8) -> Result<(usize, Span), PoolError> {
     if !depot.is_ours() {
         return Err(PoolError::Forked);
     }
     let arena = depot.nodes.iter().position(|node| node.table.contains(address));
     let arena = arena.ok_or(PoolError::Adopt(AdoptError::Foreign))?;
-    let span = depot.nodes[arena].table.adopt(address)?;
-    let bytes = span.bytes();
-    Ok(Buffer::new(span, bytes, Home::new(depot, arena)))
+    Ok((arena, depot.nodes[arena].table.adopt(address)?))
 }

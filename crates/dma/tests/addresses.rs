@@ -1,0 +1,85 @@
+//! The pool for callers that know addresses only.
+//!
+//! In: pools over memory that is not pinned. Out: what becomes of addresses that are freed rightly and wrongly.
+#![cfg(not(loom))]
+#![expect(clippy::unwrap_used, reason = "a test that cannot have its memory fails")]
+
+use headwater_dma::buffer::{Buffer, Payload};
+use headwater_dma::pool::{ChunkRule, Pool, PoolConfig, PoolError, Request};
+use headwater_host::reservation::AdoptError;
+
+const PAGE: usize = 4_096;
+
+/// One chunk of 512 pages, and no caches.
+fn one_chunk() -> Pool {
+    let (chunk, cap) = (512 * PAGE, 512 * PAGE);
+    let config =
+        PoolConfig { chunk, cap, chunk_rule: ChunkRule::Fixed, cache_per_mille: 0, ..PoolConfig::default() };
+    Pool::open(config).unwrap()
+}
+
+#[test]
+fn an_address_is_freed_once_whether_a_cache_had_it_or_not() {
+    for pool in [one_chunk(), Pool::open(PoolConfig::default()).unwrap()] {
+        for _ in 0..3 {
+            let address = pool.allocate_raw(&Request::bytes(10_000).zeroed()).unwrap().as_ptr();
+            assert!(address.addr().is_multiple_of(PAGE));
+            let inside = address.wrapping_add(PAGE);
+            assert_eq!(pool.free_raw(inside), Err(PoolError::Adopt(AdoptError::Interior)));
+            assert_eq!(pool.free_raw(address), Ok(()));
+            assert_eq!(pool.free_raw(address), Err(PoolError::Adopt(AdoptError::DoubleFree)));
+        }
+        assert_eq!(pool.statistics().in_use_bytes, 0);
+    }
+}
+
+/// A pool of which every other two pages are taken, by the buffers beside it.
+fn fragmented() -> (Pool, Vec<Buffer>) {
+    let pool = one_chunk();
+    let held: Vec<_> = (0..256).map(|_| pool.buffer(2 * PAGE).unwrap()).collect();
+    let odd = |buffer: &Buffer| buffer.as_ptr().addr() / (2 * PAGE) % 2 == 1;
+    let held = held.into_iter().filter(odd).collect();
+    (pool, held)
+}
+
+#[test]
+fn several_pieces_are_never_had_by_one_address() {
+    let (pool, held) = fragmented();
+    let request = Request::bytes(3 * PAGE).scattered(64);
+    assert!(matches!(pool.allocate_raw(&request), Err(PoolError::WouldBlock { .. })));
+    drop(held);
+    assert!(pool.allocate_raw(&request).is_ok());
+}
+
+#[test]
+fn pieces_taken_apart_keep_their_bytes_and_go_back_one_by_one() {
+    let (pool, _held) = fragmented();
+    let before = pool.statistics().in_use_bytes;
+    let bytes = 10 * PAGE - 5;
+    let Payload::Scattered(mut pieces) = pool.allocate(&Request::bytes(bytes).scattered(8)).unwrap() else {
+        unreachable!("there is no run of ten pages");
+    };
+    let written: Vec<u8> = (0..=250).cycle().take(bytes).collect();
+    assert_eq!(pieces.copy_from(&written), bytes);
+    let buffers = pieces.into_buffers();
+    assert_eq!(
+        buffers.iter().map(|buffer| buffer.len()).collect::<Vec<_>>(),
+        [8_192, 8_192, 8_192, 8_192, 8_187]
+    );
+    assert!(buffers.iter().flat_map(|buffer| buffer.iter()).eq(&written));
+    for (left, buffer) in (0..5_u64).rev().zip(buffers) {
+        drop(buffer);
+        assert_eq!(pool.statistics().in_use_bytes, before + left * 8_192);
+    }
+}
+
+#[test]
+fn a_pool_closed_for_all_its_handles_takes_back_what_is_out() {
+    let pool = one_chunk();
+    let (other, address) = (pool.clone(), pool.allocate_raw(&Request::bytes(1)).unwrap());
+    other.close();
+    other.close();
+    assert_eq!(pool.allocate_raw(&Request::bytes(1)), Err(PoolError::Closed));
+    assert_eq!(pool.free_raw(address.as_ptr()), Ok(()));
+    assert_eq!(pool.statistics().tier_bytes, [0; 3]);
+}
