@@ -7,11 +7,12 @@ SHELL := /bin/bash
 DATA ?= ./data
 RESP ?=
 SERVE_ARGS ?=
+PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS := admin_command attach_message command_decode data_pointer resp media_recovery config vfio_user tcp_target tcp_initiator psk_interchange
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build test test-tools test-loom test-vm soak proof lab fuzz deny fmt clippy doc tidy check clean
+.PHONY: help run build test test-tools test-loom test-vm soak proof lab fuzz header capi install-capi deny fmt clippy doc tidy check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -26,8 +27,9 @@ test: test-tools ## install what tests need, run every test, the loom models and
 	cargo test --workspace
 	$(MAKE) --no-print-directory test-loom
 
-# The differential tests compare us with redis-server; without it they say so and skip.
+# The C face is tested by programs that gcc compiles. The differential tests compare us with redis-server; without it they say so and skip.
 test-tools:
+	@.ci/packages gcc=gcc
 	@.ci/packages redis-server=redis-server redis-benchmark=redis-tools redis-cli=redis-tools \
 	  || echo "without redis-server the tests that compare with Redis skip, and say so"
 
@@ -61,6 +63,22 @@ fuzz: ## fuzz every parser of untrusted bytes, 60 s each (FUZZ_SECONDS=, FUZZ_TA
 	  rm -rf "$$scratch"; \
 	done; \
 	[ -z "$$failed" ] || { echo "failed:$$failed; the inputs that did it are in fuzz/artifacts/TARGET"; exit 1; }
+
+header: ## write crates/capi/include/headwater.h from the sources of the C face
+	HEADWATER_WRITE_HEADER=1 cargo test --package headwater-capi --test header
+
+# One kind of library a run: only without a Rust library beside them are the C ones optimised as a whole.
+capi: ## build the C libraries in release (docs/operating/c.md)
+	cargo rustc --release --package headwater-capi --lib --crate-type cdylib,staticlib
+	cargo rustc --release --package headwater-spdk-dma --lib --crate-type cdylib,staticlib
+
+install-capi: capi ## install the C libraries, their headers and headwater.pc (PREFIX=)
+	install -d $(PREFIX)/lib/pkgconfig $(PREFIX)/include/headwater
+	install -m 644 $(foreach kind,so a,$(TARGET_DIR)/release/libheadwater_capi.$(kind) $(TARGET_DIR)/release/libheadwater_spdk_dma.$(kind)) $(PREFIX)/lib
+	install -m 644 crates/capi/include/headwater.h $(PREFIX)/include
+	install -m 644 crates/spdk-dma/include/headwater/spdk_dma.h $(PREFIX)/include/headwater
+	version=$$(cargo pkgid --package headwater-capi | sed 's/.*[#@]//'); \
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" crates/capi/headwater.pc.in >$(PREFIX)/lib/pkgconfig/headwater.pc
 
 deny: ## licenses, sources and banned crates (installs cargo-deny: minutes)
 	@cargo deny --version >/dev/null 2>&1 || cargo install cargo-deny --locked

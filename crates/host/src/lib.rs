@@ -1,7 +1,7 @@
 //! What the kernel and the hardware give us, made safe.
 //!
-//! In: system calls, instructions, mapped memory. Out: types that cannot be misused from safe code. This is the only
-//! crate of the stack that may write `unsafe`; every other room says `#![forbid(unsafe_code)]`.
+//! In: system calls, instructions, mapped memory. Out: types that cannot be misused from safe code. Beside the borders
+//! to C this is the only crate of the stack that may write `unsafe`; every other room says `#![forbid(unsafe_code)]`.
 //!
 //! # What this does not do
 //! It decides nothing: no policy, no protocol, no retry. Those live above.

@@ -13,7 +13,7 @@ const FLOORS: &[&[&str]] = &[
     &["headwater"],
     &["sim"],
     &["lab"],
-    &["node", "capi", "python"],
+    &["node", "capi", "spdk-dma", "python"],
 ];
 
 /// Who may name the simulator. A test that needs it lives in it.

@@ -1,0 +1,221 @@
+//! What a pool is opened with, as C writes it.
+//!
+//! In: a struct that [`hw_pool_config_init`] filled and C changed. Out: a `PoolConfig`. Invariant: the first field is the
+//! length of the struct in the caller's header, so that later versions can add fields behind the last.
+
+use crate::border::{self, Out, guarded};
+use crate::code::Code;
+use crate::fault::Fault;
+use headwater_dma::pool::{ChunkRule, Mlock, Pinner, PoolConfig, TierBorders, Unpinned};
+use headwater_host::clock::Nanos;
+use std::ffi::{CStr, c_char};
+use std::sync::Arc;
+
+/// What a pool is opened with. Fill it by hw_pool_config_init, then change what should differ.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Bytes of this struct. hw_pool_config_init sets it.
+    pub struct_bytes: usize,
+    /// m: bytes of a chunk, a power of two from 64 KiB to 1 GiB.
+    pub chunk_bytes: u64,
+    /// M: most bytes that are taken from the system at a time.
+    pub cap_bytes: u64,
+    /// The most that hw_pool_set_cap can raise the cap to; 0 for four times the cap.
+    pub cap_max_bytes: u64,
+    /// t: a chunk that was empty for so many nanoseconds is given back.
+    pub idle_ns: u64,
+    /// Bytes of empty chunks that are kept however long they are empty.
+    pub min_idle_bytes: u64,
+    /// The borders between small, medium and large requests: "paper-4.1", "paper-5.2", or null for the first.
+    pub preset: *const c_char,
+    /// 1: m follows the load, between 2 MiB and 64 MiB. 0: m stays as it is.
+    pub chunk_adapts: u32,
+    /// Thousandths of the cap that the caches of all threads may hold together: 0 to 50.
+    pub cache_per_mille: u32,
+    /// 1: the pool has a thread that gives idle chunks back. 0: the program calls hw_pool_tick now and then.
+    pub ticker: u32,
+    /// HW_PINNING_NONE or HW_PINNING_LOCKED.
+    pub pinning: u32,
+}
+
+/// Memory is resident when it is given out; the kernel may still swap and move it.
+pub const HW_PINNING_NONE: u32 = 0;
+/// Chunks are locked by mlock(2): never swapped. Opening fails with HW_CODE_PIN if the cap is more than may be locked.
+pub const HW_PINNING_LOCKED: u32 = 1;
+
+const _: () = assert!(size_of::<Config>() == 72);
+
+/// Most bytes of the name of a preset, its end included.
+const PRESET_MAX: usize = 16;
+
+impl Config {
+    fn of(config: &PoolConfig) -> Self {
+        Self {
+            struct_bytes: size_of::<Self>(),
+            chunk_bytes: config.chunk as u64,
+            cap_bytes: config.cap as u64,
+            cap_max_bytes: config.cap_max as u64,
+            idle_ns: config.idle.0,
+            min_idle_bytes: config.min_idle as u64,
+            preset: std::ptr::null(),
+            chunk_adapts: u32::from(config.chunk_rule != ChunkRule::Fixed),
+            cache_per_mille: config.cache_per_mille,
+            ticker: 1,
+            pinning: HW_PINNING_NONE,
+        }
+    }
+
+    /// Reads what C passed; null stands for what [`hw_pool_config_init`] writes.
+    ///
+    /// # Safety
+    /// A pointer that is neither null nor misaligned points to a `usize`, and if that is the length of a [`Config`], to
+    /// one; so does its preset to a string, if it is not null.
+    pub(crate) unsafe fn read(config: *const Self) -> Result<(PoolConfig, Ticking), Fault> {
+        if config.is_null() {
+            return Ok((PoolConfig::default(), Ticking::Yes));
+        }
+        border::check(config, "config")?;
+        // SAFETY: the caller promises a `usize` at this place, which is not null and aligned.
+        let got = unsafe { config.cast::<usize>().read() };
+        let want = size_of::<Self>();
+        if got != want {
+            return Err(Fault::Length { got, want });
+        }
+        // SAFETY: aligned, and of the length that the caller says it has.
+        let said = unsafe { config.read() };
+        // SAFETY: the caller's promise about the preset.
+        let tiers = unsafe { borders(said.preset) }?;
+        said.judge(tiers)
+    }
+
+    fn judge(&self, tiers: TierBorders) -> Result<(PoolConfig, Ticking), Fault> {
+        let either = |field, value: u32| match value {
+            0 | 1 => Ok(value == 1),
+            _ => Err(Fault::Choice { field, value: value.into(), choice: "0 or 1" }),
+        };
+        let chunk_rule =
+            if either("chunk_adapts", self.chunk_adapts)? { ChunkRule::DEFAULT } else { ChunkRule::Fixed };
+        let ticking = if either("ticker", self.ticker)? { Ticking::Yes } else { Ticking::No };
+        let pinner: Arc<dyn Pinner> =
+            if either("pinning", self.pinning)? { Arc::new(Mlock) } else { Arc::new(Unpinned) };
+        let config = PoolConfig {
+            chunk: bytes("chunk_bytes", self.chunk_bytes)?,
+            chunk_rule,
+            cap: bytes("cap_bytes", self.cap_bytes)?,
+            cap_max: bytes("cap_max_bytes", self.cap_max_bytes)?,
+            idle: Nanos(self.idle_ns),
+            min_idle: bytes("min_idle_bytes", self.min_idle_bytes)?,
+            tiers,
+            pinner,
+            cache_per_mille: self.cache_per_mille,
+            ..PoolConfig::default()
+        };
+        Ok((config, ticking))
+    }
+}
+
+/// Whether the pool has a thread that ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ticking {
+    Yes,
+    No,
+}
+
+pub(crate) fn bytes(field: &'static str, value: u64) -> Result<usize, Fault> {
+    usize::try_from(value).map_err(|_| Fault::Choice { field, value, choice: "what fits an address" })
+}
+
+/// # Safety
+/// A pointer that is not null points to a string that ends, or to at least `PRESET_MAX` bytes.
+unsafe fn borders(preset: *const c_char) -> Result<TierBorders, Fault> {
+    if preset.is_null() {
+        return Ok(TierBorders::default());
+    }
+    let mut name = [0_u8; PRESET_MAX];
+    for (index, to) in name.iter_mut().enumerate() {
+        // SAFETY: no byte before this one ended the string, so this one belongs to it.
+        let byte = unsafe { preset.cast::<u8>().wrapping_add(index).read() };
+        *to = byte;
+        if byte == 0 {
+            break;
+        }
+    }
+    let name = CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok());
+    name.and_then(TierBorders::named).ok_or(Fault::Preset)
+}
+
+/// Writes the defaults: chunks of 4 MiB that adapt, a cap of 256 MiB, an idle time of 10 s, a thread that ticks.
+/// `config_bytes` is sizeof(hw_pool_config).
+///
+/// # Safety
+/// A `config` that is neither null nor misaligned is valid for writes of `config_bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_pool_config_init(config: *mut Config, config_bytes: usize) -> Code {
+    guarded(|| {
+        if config_bytes != size_of::<Config>() {
+            return Err(Fault::Length { got: config_bytes, want: size_of::<Config>() });
+        }
+        // SAFETY: the caller's promise, for the length just compared.
+        let out = unsafe { Out::at(config, "config") }?;
+        out.write(Config::of(&PoolConfig::default()));
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn defaults() -> Config {
+        Config::of(&PoolConfig::default())
+    }
+
+    fn read(config: &Config) -> Result<(PoolConfig, Ticking), Fault> {
+        // SAFETY: a whole struct, whose preset is null or ends.
+        unsafe { Config::read(config) }
+    }
+
+    #[test]
+    fn what_is_written_reads_as_the_defaults() {
+        let (config, ticking) = read(&defaults()).unwrap();
+        let default = PoolConfig::default();
+        assert_eq!((config.chunk, config.cap, config.cap_max), (default.chunk, default.cap, default.cap_max));
+        assert_eq!(
+            (config.idle, config.min_idle, config.tiers),
+            (default.idle, default.min_idle, default.tiers)
+        );
+        assert_eq!(
+            (config.chunk_rule, config.cache_per_mille),
+            (default.chunk_rule, default.cache_per_mille)
+        );
+        assert_eq!(ticking, Ticking::Yes);
+    }
+
+    #[test]
+    fn presets_are_known_by_name_and_no_other_is() {
+        for (name, borders) in
+            [(c"paper-4.1", TierBorders::PAPER_4_1), (c"paper-5.2", TierBorders::PAPER_5_2)]
+        {
+            let config = Config { preset: name.as_ptr(), ..defaults() };
+            assert_eq!(read(&config).unwrap().0.tiers, borders);
+        }
+        for name in [c"", c"paper", c"a name that is longer than any preset", c"\xff"] {
+            let config = Config { preset: name.as_ptr(), ..defaults() };
+            assert!(matches!(read(&config), Err(Fault::Preset)), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn fields_out_of_their_range_are_named() {
+        let wrong = [
+            Config { struct_bytes: 8, ..defaults() },
+            Config { chunk_adapts: 2, ..defaults() },
+            Config { ticker: u32::MAX, ..defaults() },
+            Config { pinning: 2, ..defaults() },
+        ];
+        for config in wrong {
+            assert!(matches!(read(&config), Err(Fault::Length { .. } | Fault::Choice { .. })), "{config:?}");
+        }
+    }
+}

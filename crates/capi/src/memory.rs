@@ -1,0 +1,164 @@
+//! Memory in one piece: allocated, freed, and found again by its address.
+//!
+//! In: lengths and addresses. Out: addresses and codes. Invariant: an address that was allocated is freed once; any other
+//! that is handed in, by whatever mistake, is an error and changes nothing.
+
+use crate::border::{Out, guarded};
+use crate::code::Code;
+use crate::fault::Fault;
+use crate::handles::{self, PoolHandle};
+use headwater_dma::buffer::Payload;
+use headwater_dma::pool::{PageState as State, PoolError, Request, Shape, Zeroed};
+use headwater_host::clock::Nanos;
+use headwater_host::reservation::{AdoptError, PAGE_BYTES};
+use std::ffi::c_void;
+use std::ptr;
+
+/// The bytes are zero. Without it they are whatever this process last wrote there.
+pub const HW_ALLOC_ZEROED: u32 = 1;
+
+/// Who has a page.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageState {
+    /// Nobody.
+    Free = 0,
+    /// The pool's own caches, or a program that uses the pool from Rust.
+    Owned = 1,
+    /// A program in C, until it frees it.
+    Raw = 2,
+}
+
+/// What an address is to a pool.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// Where the buffer starts that the address lies in; null if the page is free.
+    pub start: *mut c_void,
+    /// Bytes that the buffer has room for: whole pages, of which the request named the first part.
+    pub room_bytes: usize,
+    /// Bytes from the start of the buffer to the address.
+    pub offset: usize,
+    /// Bytes of the chunk; 0 if no memory is behind the address now.
+    pub chunk_bytes: usize,
+    /// Who has the page.
+    pub page: PageState,
+    /// The node of memory.
+    pub node: u32,
+}
+
+/// What a call asks for, before it is judged.
+#[inline]
+pub(crate) fn request(bytes: usize, align: usize, flags: u32, shape: Shape) -> Result<Request, Fault> {
+    let zeroed = match flags {
+        0 => Zeroed::No,
+        HW_ALLOC_ZEROED => Zeroed::Yes,
+        _ => return Err(Fault::Flags(flags)),
+    };
+    Ok(Request { bytes, align: align.max(1), zeroed, node: None, shape })
+}
+
+/// Allocates memory in one piece and writes its address to `out`: now, or HW_CODE_WOULD_BLOCK.
+///
+/// `align` is a power of two, or 0; every buffer starts on a page of 4,096 bytes. `flags` is 0 or HW_ALLOC_ZEROED. The
+/// buffer is freed by hw_pool_free, on any thread. On failure `out` is left as it is.
+///
+/// # Safety
+/// An `out` that is neither null nor misaligned is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_pool_alloc(
+    pool: *mut PoolHandle,
+    bytes: usize,
+    align: usize,
+    flags: u32,
+    out: *mut *mut c_void,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::at(out, "out") }?;
+        let face = handles::find(pool)?;
+        let request = request(bytes, align, flags, Shape::Contiguous)?;
+        out.write(face.pool.allocate_raw(&request)?.as_ptr().cast());
+        Ok(())
+    })
+}
+
+/// The same, waiting in line for at most `timeout_ns` nanoseconds; then HW_CODE_TIMEOUT.
+///
+/// # Safety
+/// As for hw_pool_alloc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_pool_alloc_within(
+    pool: *mut PoolHandle,
+    bytes: usize,
+    align: usize,
+    flags: u32,
+    timeout_ns: u64,
+    out: *mut *mut c_void,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::at(out, "out") }?;
+        let face = handles::find(pool)?.ours()?;
+        let request = request(bytes, align, flags, Shape::Contiguous)?;
+        out.write(match face.pool.allocate_within(&request, Nanos(timeout_ns))? {
+            Payload::Contiguous(buffer) => buffer.leak().as_ptr().cast(),
+            Payload::Scattered(_) => unreachable!("scatter/gather was not allowed"),
+        });
+        Ok(())
+    })
+}
+
+/// Frees a buffer by the address at which it starts. Any other address is an error and changes nothing: HW_CODE_FOREIGN,
+/// HW_CODE_INTERIOR or HW_CODE_DOUBLE_FREE.
+///
+/// A buffer that was freed and allocated again is the new owner's: freeing it by the old address frees the new buffer, as
+/// with every allocator.
+#[unsafe(no_mangle)]
+pub extern "C" fn hw_pool_free(pool: *mut PoolHandle, address: *mut c_void) -> Code {
+    guarded(|| {
+        let face = handles::find(pool)?;
+        face.pool.free_raw(address.cast_const().cast()).map_err(|error| refused(address, error))
+    })
+}
+
+#[cold]
+fn refused(address: *mut c_void, error: PoolError) -> Fault {
+    if address.is_null() { Fault::Null("address") } else { Fault::Pool(error) }
+}
+
+/// What an address is to the pool, written to `out`. HW_CODE_FOREIGN if the pool has nothing to do with it. The address is
+/// not followed, so any will do.
+///
+/// # Safety
+/// An `out` that is neither null nor misaligned is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_pool_lookup(
+    pool: *mut PoolHandle,
+    address: *const c_void,
+    out: *mut Found,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::at(out, "out") }?;
+        let face = handles::find(pool)?.ours()?;
+        let found = face.pool.lookup(address.cast()).ok_or(PoolError::Adopt(AdoptError::Foreign))?;
+        let (start, room_bytes) = match found.buffer {
+            Some(buffer) => (address.wrapping_byte_sub(found.offset), buffer.bytes()),
+            None => (ptr::null(), 0),
+        };
+        out.write(Found {
+            start: start.cast_mut(),
+            room_bytes,
+            offset: if start.is_null() { address.addr() % PAGE_BYTES } else { found.offset },
+            chunk_bytes: found.chunk.map_or(0, |chunk| chunk.bytes()),
+            page: match found.state {
+                State::Free => PageState::Free,
+                State::Owned => PageState::Owned,
+                State::Raw => PageState::Raw,
+            },
+            node: found.node.0,
+        });
+        Ok(())
+    })
+}

@@ -1,0 +1,74 @@
+//! The sentence about the last failure, for each thread.
+//!
+//! In: faults. Out: a C string. Invariant: it always ends, and belongs to its thread; nothing is allocated for it, so it
+//! can be written when there is no memory.
+
+use std::cell::Cell;
+use std::ffi::c_char;
+use std::fmt::{self, Write};
+
+/// Bytes of the longest sentence, its end included.
+const LENGTH: usize = 512;
+
+thread_local! {
+    static LAST: [Cell<u8>; LENGTH] = const { [const { Cell::new(0) }; LENGTH] };
+}
+
+/// Writes as much as there is room for.
+struct Writer<'a> {
+    room: &'a [Cell<u8>],
+}
+
+impl Write for Writer<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let count = text.len().min(self.room.len());
+        let (now, rest) = self.room.split_at(count);
+        now.iter().zip(text.bytes()).for_each(|(to, byte)| to.set(byte));
+        self.room = rest;
+        Ok(())
+    }
+}
+
+/// Keeps a sentence for [`hw_last_error`].
+pub(crate) fn keep(sentence: &dyn fmt::Display) {
+    // A thread that is ending has nobody left to tell.
+    let _ = LAST.try_with(|last| {
+        let Some((end, room)) = last.split_last() else { return };
+        end.set(0);
+        let mut writer = Writer { room };
+        // A sentence that does not write itself out is cut short.
+        let _ = write!(writer, "{sentence}");
+        if let Some(end) = writer.room.first() {
+            end.set(0);
+        }
+    });
+}
+
+/// What the last failure on this thread was and what to change, as a sentence. Empty if there was none. Valid until the
+/// next call on this thread that fails, or the end of the thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn hw_last_error() -> *const c_char {
+    LAST.try_with(|last| last.as_ptr().cast()).unwrap_or(c"".as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    fn last() -> String {
+        // SAFETY: the sentence of this thread, which ends, and which nothing writes while it is read.
+        unsafe { CStr::from_ptr(hw_last_error()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_sentence_belongs_to_its_thread_and_always_ends() {
+        assert_eq!(last(), "");
+        keep(&"first of all");
+        keep(&"second");
+        assert_eq!(last(), "second");
+        std::thread::scope(|scope| scope.spawn(|| assert_eq!(last(), "")).join().unwrap());
+        keep(&"x".repeat(2 * LENGTH));
+        assert_eq!(last().len(), LENGTH - 1);
+    }
+}

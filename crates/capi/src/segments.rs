@@ -1,0 +1,104 @@
+//! Memory in several pieces, as readv and writev take it.
+//!
+//! In: a length and an array. Out: the pieces, in order. Invariant: all pieces are allocated together or none is, and
+//! [`hw_pool_free_segments`] frees all of them or none.
+
+use crate::border::{self, Out, guarded};
+use crate::code::Code;
+use crate::fault::Fault;
+use crate::handles::{self, PoolHandle};
+use crate::memory::request;
+use headwater_dma::buffer::{Buffer, Payload};
+use headwater_dma::pool::{Pool, Shape};
+use std::ffi::c_void;
+
+/// A piece of memory, laid out as POSIX's struct iovec.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    /// Where it starts: a multiple of 4,096.
+    pub address: *mut c_void,
+    /// Its length: of all pieces but the last a multiple of 4,096.
+    pub bytes: usize,
+}
+
+/// Allocates memory in up to `segments_max` pieces, one if that is to be had. Writes the pieces to `segments`, an array of
+/// `segments_max`, and how many there are to `count`. Now, or HW_CODE_WOULD_BLOCK. On failure nothing is written.
+///
+/// Each piece starts on a page, and all but the last are whole pages: what PRP lists of NVMe can say. `align` is that of
+/// the first. They are freed together by hw_pool_free_segments, or each by hw_pool_free.
+///
+/// # Safety
+/// Pointers that are neither null nor misaligned are valid for writes: `segments` of `segments_max` elements, `count` of
+/// one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_pool_alloc_segments(
+    pool: *mut PoolHandle,
+    bytes: usize,
+    align: usize,
+    flags: u32,
+    segments: *mut Segment,
+    segments_max: u32,
+    count: *mut u32,
+) -> Code {
+    guarded(|| {
+        border::check(segments, "segments")?;
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::at(count, "count") }?;
+        let face = handles::find(pool)?.ours()?;
+        let request = request(bytes, align, flags, Shape::ScatterGather { segments_max })?;
+        let buffers = match face.pool.allocate(&request)? {
+            Payload::Contiguous(buffer) => vec![buffer],
+            Payload::Scattered(scattered) => scattered.into_buffers(),
+        };
+        let mut written = 0;
+        for buffer in buffers.into_iter().take(segments_max as usize) {
+            let bytes = buffer.len();
+            let segment = Segment { address: buffer.leak().as_ptr().cast(), bytes };
+            let place = segments.wrapping_add(written as usize);
+            // SAFETY: not null and aligned, as checked, and below the number of elements that the caller promises.
+            unsafe { place.write(segment) };
+            written += 1;
+        }
+        out.write(written);
+        Ok(())
+    })
+}
+
+/// Frees `count` pieces, by their addresses; lengths do not matter. If one of them cannot be freed none is, and the code
+/// is that of the first such, as for hw_pool_free.
+///
+/// # Safety
+/// A `segments` that is neither null nor misaligned is valid for reads of `count` elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_pool_free_segments(
+    pool: *mut PoolHandle,
+    segments: *const Segment,
+    count: u32,
+) -> Code {
+    guarded(|| {
+        border::check(segments, "segments")?;
+        let face = handles::find(pool)?.ours()?;
+        // SAFETY: not null and aligned, as checked, and of as many elements as the caller promises, which nobody writes
+        // while the call lasts.
+        let segments = unsafe { std::slice::from_raw_parts(segments, count as usize) };
+        drop(adopt_all(&face.pool, segments)?);
+        Ok(())
+    })
+}
+
+/// The buffers of all segments, or of none.
+fn adopt_all(pool: &Pool, segments: &[Segment]) -> Result<Vec<Buffer>, Fault> {
+    let mut buffers = Vec::with_capacity(segments.len());
+    for segment in segments {
+        match pool.adopt(segment.address.cast_const().cast()) {
+            Ok(buffer) => buffers.push(buffer),
+            Err(error) => {
+                // What was adopted belongs to the caller still, by the address it has.
+                buffers.into_iter().for_each(|buffer| _ = buffer.leak());
+                return Err(if segment.address.is_null() { Fault::Null("address") } else { error.into() });
+            }
+        }
+    }
+    Ok(buffers)
+}

@@ -1,0 +1,26 @@
+//! The header that is checked in is the one that the sources make.
+//!
+//! In: `src` and `cbindgen.toml`. Out: `include/headwater.h`, compared; `make header` writes it instead.
+
+use std::path::Path;
+
+#[test]
+fn the_header_says_what_the_sources_say() {
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut builder = cbindgen::Builder::new()
+        .with_config(cbindgen::Config::from_file(crate_dir.join("cbindgen.toml")).unwrap());
+    for file in ["code", "message", "handles", "config", "pool", "memory", "segments", "statistics"] {
+        builder = builder.with_src(crate_dir.join("src").join(file).with_extension("rs"));
+    }
+    let mut made = Vec::new();
+    builder.generate().unwrap().write(&mut made);
+    // What Rust calls the safety of a function is, to C, what its pointers must be.
+    let made = String::from_utf8(made).unwrap().replace("// # Safety\n", "// Pointers:\n");
+    let path = crate_dir.join("include/headwater.h");
+    if std::env::var_os("HEADWATER_WRITE_HEADER").is_some() {
+        std::fs::write(&path, &made).unwrap();
+        return;
+    }
+    let kept = std::fs::read_to_string(&path).unwrap();
+    assert!(kept == made, "include/headwater.h is not what src makes: run `make header` and commit it");
+}

@@ -1,0 +1,48 @@
+/*
+ * SPDK's names for DMA memory over Headwater's pool, for programs that were written to them.
+ *
+ * One pool for the process, opened by the first call, set up by environment variables:
+ *
+ *   HEADWATER_POOL_CAP      most bytes at a time (256M)         HEADWATER_POOL_PRESET   paper-4.1 or paper-5.2
+ *   HEADWATER_POOL_CHUNK    bytes of a chunk (4M, adapting)     HEADWATER_POOL_MISUSE   report or abort: what a wrong
+ *   HEADWATER_POOL_IDLE_MS  when empty chunks go back (10000)                           free leads to (report)
+ *   HEADWATER_POOL_PIN      none, or locked by mlock(2) (none)
+ *
+ * Every address is a multiple of 4,096. Nothing waits: null is what there is when the cap is reached. Physical addresses
+ * are not told, so `unused` is null. SPDK_MALLOC_SHARE is not to be had. A child of the process gets null.
+ *
+ * crates/spdk-dma/src defines these functions; a test holds this file against it.
+ */
+#ifndef HEADWATER_SPDK_DMA_H
+#define HEADWATER_SPDK_DMA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SPDK_ENV_SOCKET_ID_ANY (-1)
+#define SPDK_ENV_NUMA_ID_ANY SPDK_ENV_SOCKET_ID_ANY
+#define SPDK_MALLOC_DMA 0x01
+#define SPDK_MALLOC_SHARE 0x02
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+void *spdk_malloc(size_t size, size_t align, uint64_t *unused, int numa_id, uint32_t flags);
+void *spdk_zmalloc(size_t size, size_t align, uint64_t *unused, int numa_id, uint32_t flags);
+void *spdk_realloc(void *buf, size_t size, size_t align);
+void spdk_free(void *buf);
+
+void *spdk_dma_malloc(size_t size, size_t align, uint64_t *unused);
+void *spdk_dma_zmalloc(size_t size, size_t align, uint64_t *unused);
+void *spdk_dma_malloc_socket(size_t size, size_t align, uint64_t *unused, int numa_id);
+void *spdk_dma_zmalloc_socket(size_t size, size_t align, uint64_t *unused, int numa_id);
+void *spdk_dma_realloc(void *buf, size_t size, size_t align, uint64_t *unused);
+/* Null is no memory. Foreign, interior and double frees change nothing and are told on standard error. */
+void spdk_dma_free(void *buf);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,132 @@
+//! How the pool of the process is set up: environment variables, each of them optional.
+//!
+//! In: `HEADWATER_POOL_*`. Out: a [`Settings`]. Invariant: a variable that makes no sense is named, never skipped.
+
+use headwater_dma::pool::{ChunkRule, Mlock, Pinner, PoolConfig, TierBorders, Unpinned};
+use headwater_host::clock::Nanos;
+use std::sync::Arc;
+
+/// What a wrong free leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Misuse {
+    /// A line on standard error; the program goes on.
+    Report,
+    /// A line on standard error, and the end of the program.
+    Abort,
+}
+
+/// The pool, and what becomes of misuse.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) config: PoolConfig,
+    pub(crate) misuse: Misuse,
+}
+
+/// A variable that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} is \"{value}\": set it to {choice}, or not at all")]
+pub(crate) struct Unreadable {
+    name: &'static str,
+    value: String,
+    choice: &'static str,
+}
+
+const BYTES: &str = "a number of bytes, as 268435456, 256M or 1G";
+
+impl Settings {
+    /// Reads variables as `variable` knows them.
+    pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Unreadable> {
+        let mut config = PoolConfig::default();
+        if let Some(cap) = parsed(&variable, "HEADWATER_POOL_CAP", BYTES, bytes)? {
+            config.cap = cap;
+        }
+        if let Some(chunk) = parsed(&variable, "HEADWATER_POOL_CHUNK", BYTES, bytes)? {
+            // Who names a size wants that one.
+            config.chunk = chunk;
+            config.chunk_rule = ChunkRule::Fixed;
+        }
+        let number = |text: &str| text.parse().ok();
+        if let Some(idle) = parsed(&variable, "HEADWATER_POOL_IDLE_MS", "a number of milliseconds", number)? {
+            config.idle = Nanos::from_millis(idle);
+        }
+        let presets = "paper-4.1 or paper-5.2";
+        if let Some(tiers) = parsed(&variable, "HEADWATER_POOL_PRESET", presets, TierBorders::named)? {
+            config.tiers = tiers;
+        }
+        let pinner = parsed(&variable, "HEADWATER_POOL_PIN", "none or locked", |text| match text {
+            "none" => Some(Arc::new(Unpinned) as Arc<dyn Pinner>),
+            "locked" => Some(Arc::new(Mlock) as Arc<dyn Pinner>),
+            _ => None,
+        })?;
+        config.pinner = pinner.unwrap_or(config.pinner);
+        let misuse = parsed(&variable, "HEADWATER_POOL_MISUSE", "report or abort", |text| match text {
+            "report" => Some(Misuse::Report),
+            "abort" => Some(Misuse::Abort),
+            _ => None,
+        })?;
+        Ok(Self { config, misuse: misuse.unwrap_or(Misuse::Report) })
+    }
+}
+
+fn parsed<T>(
+    variable: &impl Fn(&str) -> Option<String>,
+    name: &'static str,
+    choice: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, Unreadable> {
+    let Some(value) = variable(name) else { return Ok(None) };
+    match parse(&value) {
+        Some(parsed) => Ok(Some(parsed)),
+        None => Err(Unreadable { name, value, choice }),
+    }
+}
+
+fn bytes(text: &str) -> Option<usize> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'K' | b'k' => (&text[..text.len() - 1], 10),
+        b'M' | b'm' => (&text[..text.len() - 1], 20),
+        b'G' | b'g' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(name: &str, value: &str) -> Result<Settings, Unreadable> {
+        Settings::read(|asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn sizes_are_read_with_and_without_their_letter() {
+        for (text, want) in [("65536", 65_536), ("64k", 65_536), ("2M", 2 << 20), ("1G", 1 << 30)] {
+            assert_eq!(read("HEADWATER_POOL_CAP", text).unwrap().config.cap, want);
+        }
+        let settings = read("HEADWATER_POOL_CHUNK", "1M").unwrap();
+        assert_eq!((settings.config.chunk, settings.config.chunk_rule), (1 << 20, ChunkRule::Fixed));
+        let idle = read("HEADWATER_POOL_IDLE_MS", "250").unwrap().config.idle;
+        assert_eq!(idle, Nanos::from_millis(250));
+        assert_eq!(read("HEADWATER_POOL_PIN", "locked").unwrap().config.pinner.name(), Mlock.name());
+        assert_eq!(read("HEADWATER_POOL_MISUSE", "abort").unwrap().misuse, Misuse::Abort);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (name, value) in [
+            ("HEADWATER_POOL_CAP", ""),
+            ("HEADWATER_POOL_CAP", "K"),
+            ("HEADWATER_POOL_CAP", "-1"),
+            ("HEADWATER_POOL_CAP", "99999999999999G"),
+            ("HEADWATER_POOL_CHUNK", "4 MiB"),
+            ("HEADWATER_POOL_IDLE_MS", "soon"),
+            ("HEADWATER_POOL_PRESET", "paper"),
+            ("HEADWATER_POOL_PIN", "1"),
+            ("HEADWATER_POOL_MISUSE", "ignore"),
+        ] {
+            let error = read(name, value).unwrap_err();
+            assert!(error.to_string().starts_with(name), "{error}");
+        }
+    }
+}

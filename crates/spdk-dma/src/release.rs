@@ -1,0 +1,95 @@
+//! `spdk_free`, `spdk_realloc` and their kin.
+//!
+//! In: addresses, of whatever kind. Out: memory back in the pool. Invariant: an address that is foreign, inside of a buffer
+//! or freed before changes nothing and is told on standard error.
+
+use crate::process_pool::{guarded, misused, pool};
+use headwater_dma::buffer::Buffer;
+use headwater_dma::pool::{Pool, Request};
+use std::ffi::c_void;
+use std::ptr;
+
+#[inline]
+fn free(function: &str, address: *mut c_void) {
+    guarded((), || {
+        if address.is_null() {
+            return;
+        }
+        if let Some(pool) = pool()
+            && let Err(error) = pool.free_raw(address.cast_const().cast())
+        {
+            misused(function, address.addr(), &error);
+        }
+    });
+}
+
+/// Frees memory that one of the functions here allocated. Null is no memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn spdk_free(buf: *mut c_void) {
+    free("spdk_free", buf);
+}
+
+/// Frees memory that one of the functions here allocated. Null is no memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn spdk_dma_free(buf: *mut c_void) {
+    free("spdk_dma_free", buf);
+}
+
+fn reallocate(function: &str, address: *mut c_void, size: usize, align: usize) -> *mut c_void {
+    let moved = guarded(None, || {
+        let pool = pool()?;
+        let request = Request::bytes(size).aligned(align.max(1));
+        if address.is_null() {
+            return pool.allocate_raw(&request).ok();
+        }
+        match pool.adopt(address.cast_const().cast()) {
+            Ok(old) => {
+                let (moved, kept) = grown(pool, old, &request);
+                // Whoever is told that there is nothing has the old memory still.
+                if let Some(old) = kept {
+                    let _ = old.leak();
+                }
+                moved.map(Buffer::leak)
+            }
+            Err(error) => {
+                misused(function, address.addr(), &error);
+                None
+            }
+        }
+    });
+    moved.map_or(ptr::null_mut(), |address| address.as_ptr().cast())
+}
+
+/// The buffer in its new length, in its place if that has room; or no such buffer, and the old one.
+fn grown(pool: &Pool, mut old: Buffer, request: &Request) -> (Option<Buffer>, Option<Buffer>) {
+    let fits =
+        old.as_ptr().addr().is_multiple_of(request.align) && (1..=old.capacity()).contains(&request.bytes);
+    if fits && request.align.is_power_of_two() {
+        old.resize(request.bytes);
+        return (Some(old), None);
+    }
+    let Ok(Ok(mut new)) = pool.allocate(request).map(headwater_dma::buffer::Payload::contiguous) else {
+        return (None, Some(old));
+    };
+    let both = old.len().min(new.len());
+    new[..both].copy_from_slice(&old[..both]);
+    (Some(new), None)
+}
+
+/// Memory of another length with the bytes of the old; null, and the old as it was, if there is none. Of null it makes
+/// new memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn spdk_realloc(buf: *mut c_void, size: usize, align: usize) -> *mut c_void {
+    reallocate("spdk_realloc", buf, size, align)
+}
+
+/// The same. `unused` is null.
+#[unsafe(no_mangle)]
+pub extern "C" fn spdk_dma_realloc(
+    buf: *mut c_void,
+    size: usize,
+    align: usize,
+    unused: *mut u64,
+) -> *mut c_void {
+    if unused.is_null() { reallocate("spdk_dma_realloc", buf, size, align) } else { ptr::null_mut() }
+}
