@@ -33,7 +33,7 @@ use schedule::Schedule;
 use throttle::Throttle;
 
 pub use config::{DeviceConfig, DeviceStats, Durability, VictimPolicy};
-pub(crate) use open::usable;
+pub(crate) use open::layer;
 pub use open::{OpenError, OpenReason, Progress, Start};
 
 /// The converged device over one medium.

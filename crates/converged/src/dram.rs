@@ -6,6 +6,7 @@
 
 use crate::media::geometry::{BlockId, Geometry, PAGES_PER_BLOCK, PageAddress};
 use headwater_dma::frame::{Frame, FramePool};
+use headwater_dma::pool::Pool;
 
 /// Index into `slots` plus one; zero means that the page is not here.
 type Place = u32;
@@ -30,11 +31,11 @@ pub struct Dram {
 }
 
 impl Dram {
-    /// DRAM of `frames_max` frames over a medium of this shape.
+    /// DRAM of `frames_max` frames of a pool over a medium of this shape.
     #[must_use]
-    pub fn new(geometry: Geometry, frames_max: usize) -> Self {
+    pub fn new(geometry: Geometry, frames_max: usize, pool: Pool) -> Self {
         Self {
-            pool: FramePool::new(frames_max),
+            pool: FramePool::new(pool, frames_max),
             places: vec![0; geometry.blocks as usize * PAGES_PER_BLOCK],
             slots: Vec::new(),
             vacant: Vec::new(),
@@ -45,10 +46,18 @@ impl Dram {
 
     /// A frame, evicting a clean page if need be; `None` when every frame is in use.
     pub fn take_frame(&mut self) -> Option<Frame> {
-        if self.pool.available() == 0 {
-            self.evict();
+        if let Some(frame) = self.pool.take() {
+            return Some(frame);
         }
+        self.evict();
         self.pool.take()
+    }
+
+    /// Makes sure that so many frames can be taken now. False when they are in use, or the pool has no more to give.
+    pub fn secure(&mut self, frames: usize) -> bool {
+        let evictable = self.slots.len() - self.vacant.len() - self.pinned;
+        let missing = frames.saturating_sub(evictable);
+        frames <= self.available() && (missing <= self.pool.kept() || self.pool.secure(missing))
     }
 
     /// Gives a frame back.
@@ -56,16 +65,10 @@ impl Dram {
         self.pool.put_back(frame);
     }
 
-    /// Frames that can be taken now, counting those that eviction would free.
+    /// Frames that can be taken now as far as the limit goes, counting those that eviction would free.
     #[must_use]
     pub fn available(&self) -> usize {
         self.pool.available() + (self.slots.len() - self.vacant.len() - self.pinned)
-    }
-
-    /// Frames that can be taken without evicting anything.
-    #[must_use]
-    pub fn unused(&self) -> usize {
-        self.pool.available()
     }
 
     /// Most frames there can be.
@@ -170,9 +173,15 @@ impl Dram {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headwater_dma::pool::PoolConfig;
 
     fn page(page: u8) -> PageAddress {
         PageAddress::new(BlockId(0), page)
+    }
+
+    fn dram(frames_max: usize) -> Dram {
+        let pool = Pool::of_process().expect("a process has a pool");
+        Dram::new(Geometry::with_blocks(1), frames_max, pool)
     }
 
     fn filled(dram: &mut Dram, byte: u8) -> Frame {
@@ -183,7 +192,7 @@ mod tests {
 
     #[test]
     fn pinned_pages_survive_pressure_and_others_make_room() {
-        let mut dram = Dram::new(Geometry::with_blocks(1), 3);
+        let mut dram = dram(3);
         for number in 0..3 {
             let frame = filled(&mut dram, number);
             dram.insert(page(number), frame);
@@ -205,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_forgotten_block_is_not_served() {
-        let mut dram = Dram::new(Geometry::with_blocks(1), 4);
+        let mut dram = dram(4);
         let frame = filled(&mut dram, 1);
         dram.insert(page(9), frame);
         dram.forget(BlockId(0));
@@ -214,8 +223,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_secured_can_be_taken_though_the_pool_is_used_up() {
+        let pool =
+            Pool::open(PoolConfig { cap: 2 << 20, cap_max: 2 << 20, ..PoolConfig::default() }).unwrap();
+        let mut dram = Dram::new(Geometry::with_blocks(1), 4_000, pool);
+        assert!(!dram.secure(1_000));
+        let at_hand = dram.pool.kept();
+        for number in 0..64 {
+            let frame = filled(&mut dram, number);
+            dram.insert(page(number), frame);
+        }
+        dram.pin(page(0));
+        assert!(!dram.secure(at_hand));
+        assert!(dram.secure(at_hand - 1));
+        let held: Vec<Frame> = (1..at_hand).filter_map(|_| dram.take_frame()).collect();
+        assert_eq!(held.len(), at_hand - 1);
+        assert!(dram.take_frame().is_none());
+        assert!(dram.peek(page(0)).is_some());
+    }
+
+    #[test]
     fn everything_pinned_is_no_frame() {
-        let mut dram = Dram::new(Geometry::with_blocks(1), 1);
+        let mut dram = dram(1);
         let frame = filled(&mut dram, 1);
         dram.insert(page(0), frame);
         dram.pin(page(0));

@@ -11,12 +11,11 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
-use crate::device::{DeviceConfig, OpenError, Progress, Start, usable};
+use crate::device::{DeviceConfig, OpenError, Progress, Start, layer};
 use crate::index::{Entry, KeyHash};
 use crate::media::{Media, PageAddress};
 pub use crate::recovery::CheckpointFound;
 use crate::recovery::{Base, recover};
-use crate::utl::Utl;
 
 /// Findings of one kind that are kept; of the others it is only known how many there are.
 const KEPT_MAX: usize = 32;
@@ -132,11 +131,8 @@ pub fn inspect<M: Media>(
     start: Start,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Inspection, M), OpenError<M>> {
-    if let Err(reason) = usable(&media, config) {
-        return Err(OpenError { media, reason });
-    }
     let mut now = start.now;
-    let mut utl = Utl::new(media, config);
+    let mut utl = layer(media, config)?;
     utl.wall_ms = start.wall.0;
     let mut found = Inspection::default();
     let looked = recover(&mut utl, config, Base::Checkpoint, &mut now, progress).and_then(|recovered| {
@@ -155,10 +151,10 @@ pub fn inspect<M: Media>(
     if let Err(error) = looked {
         return Err(OpenError { media: utl.media, reason: error.into() });
     }
-    let (hasher, index) = (utl.hasher, std::mem::take(&mut utl.index));
-    let mut media = utl.media;
+    // What else the first look has, device DRAM above all, goes before the second begins.
+    let (hasher, index, mut media) = utl.into_parts();
     if found.checkpoint == CheckpointFound::Whole {
-        let mut utl = Utl::new(media, config);
+        let mut utl = layer(media, config)?;
         if let Err(error) = recover(&mut utl, config, Base::Log(hasher), &mut now, progress) {
             return Err(OpenError { media: utl.media, reason: error.into() });
         }

@@ -26,7 +26,7 @@ pub(crate) use replay::{bring_in, reach};
 
 use crate::index::{Entry, KeyHash, KeyHasher};
 use crate::utl::{Debris, Utl};
-use headwater_dma::frame::Frame;
+use headwater_dma::frame::{Frame, FramePool};
 use headwater_host::clock::Nanos;
 use std::collections::VecDeque;
 
@@ -106,32 +106,43 @@ pub(crate) fn recover<M: Media>(
     recovered.debris.rescue.extend(&scanned.rescue);
     replay::replay(utl, scanned, decoded.as_ref(), &mut recovered, now, progress)?;
     table::table(utl, now)?;
+    utl.recovery_frames.release_idle();
     Ok(recovered)
 }
+
+/// Most reads of a recovery in flight.
+pub(crate) const RECOVERY_FRAMES: usize = 128;
 
 /// Reads pages in the given order, several in flight, and hands each to `each`: its bytes, or `None` when it is blank.
 /// An unreadable page is handed over as zeroes; a failing medium ends it.
 fn read_pages<M: Media>(
     media: &mut M,
+    spare: &mut FramePool,
     now: &mut Nanos,
     mut pages: impl Iterator<Item = PageAddress>,
     mut each: impl FnMut(PageAddress, Option<&[u8]>),
 ) -> Result<(), MediaError> {
     let addressable = media.traits().addressable;
-    let depth = media.traits().queue_max.clamp(1, 128);
+    let depth = media.traits().queue_max.clamp(1, RECOVERY_FRAMES);
     let mut in_flight: VecDeque<(PageAddress, Option<MediaDone>)> = VecDeque::new();
     let mut first_token = 0;
-    let mut spare: Vec<Frame> = Vec::new();
     let mut done = Vec::new();
     let mut refused = None;
     loop {
         while refused.is_none() && in_flight.len() < depth {
-            let Some(page) = pages.next() else { break };
             if addressable {
+                let Some(page) = pages.next() else { break };
                 each(page, media.view(page));
                 continue;
             }
-            refused = Some((page, spare.pop().unwrap_or_else(Frame::zeroed)));
+            // Frames that a medium lost must not end a recovery.
+            let last_resort = || in_flight.is_empty().then(Frame::zeroed);
+            let Some(frame) = spare.take().or_else(last_resort) else { break };
+            let Some(page) = pages.next() else {
+                spare.put_back(frame);
+                break;
+            };
+            refused = Some((page, frame));
             submit_read(media, *now, first_token, &mut in_flight, &mut refused);
         }
         submit_read(media, *now, first_token, &mut in_flight, &mut refused);
@@ -161,7 +172,7 @@ fn read_pages<M: Media>(
                 }
                 Err(error) => return Err(error),
             }
-            spare.push(frame);
+            spare.put_back(frame);
         }
     }
 }

@@ -33,7 +33,10 @@ use crate::namespace::NamespaceKind;
 use crate::namespace::table::{Slot, Table};
 use crate::reads::{Reads, Waiter, read_page};
 use crate::record::UNIT_BYTES;
+use crate::recovery::RECOVERY_FRAMES;
 use ahead::Ahead;
+use headwater_dma::frame::FramePool;
+use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
 use std::cell::Cell;
 
@@ -90,6 +93,8 @@ pub(crate) struct Utl<M> {
     pub(crate) geometry: Geometry,
     pub(crate) traits: MediaTraits,
     pub(crate) dram: Dram,
+    /// Frames that recovery reads into; none are kept while the device serves.
+    pub(crate) recovery_frames: FramePool,
     pub(crate) blocks: Blocks,
     pub(crate) log: Log,
     pub(crate) index: CompositeIndex,
@@ -125,12 +130,13 @@ const ERASE_TOKENS: u64 = 3 << 60;
 
 impl<M: Media> Utl<M> {
     /// A layer that knows nothing yet of what its medium holds.
-    pub(crate) fn new(media: M, config: &DeviceConfig) -> Self {
+    pub(crate) fn new(media: M, config: &DeviceConfig, pool: &Pool) -> Self {
         let (geometry, traits) = (media.geometry(), media.traits());
         Self {
             geometry,
             traits,
-            dram: Dram::new(geometry, config.frames_max),
+            dram: Dram::new(geometry, config.frames_max, pool.clone()),
+            recovery_frames: FramePool::new(pool.clone(), RECOVERY_FRAMES),
             blocks: Blocks::new(geometry),
             log: Log::new(traits.guard_pages, traits.addressable),
             index: CompositeIndex::default(),
@@ -340,9 +346,14 @@ impl<M: Media> Utl<M> {
         }
     }
 
+    /// What it hashed with, what it found, and the medium. The rest is given back.
+    pub(crate) fn into_parts(self) -> (KeyHasher, CompositeIndex, M) {
+        (self.hasher, self.index, self.media)
+    }
+
     /// Seals the log. The guard pages need frames; without them the commit waits.
     fn begin_commit(&mut self, now: Nanos) -> bool {
-        if self.dram.available() < 2 + usize::from(self.traits.guard_pages) {
+        if !self.dram.secure(2 + usize::from(self.traits.guard_pages)) {
             return false;
         }
         let sequence = self.applied();
@@ -372,10 +383,10 @@ impl<M: Media> Utl<M> {
     }
 
     /// Whether an append of this many bytes can happen now, for a client or for the collector.
-    pub(crate) fn room(&self, bytes: usize, reserve: usize) -> Result<(), Stall> {
+    pub(crate) fn room(&mut self, bytes: usize, reserve: usize) -> Result<(), Stall> {
         let blocks = self.log.blocks_for(bytes);
         let frames = self.log.frames_for(bytes) + usize::from(self.traits.guard_pages);
-        if (blocks > 0 && self.blocks.ready() < blocks + reserve) || self.dram.available() < frames {
+        if (blocks > 0 && self.blocks.ready() < blocks + reserve) || !self.dram.secure(frames) {
             return Err(Stall::Room { blocks });
         }
         Ok(())

@@ -9,6 +9,7 @@ pub use lent::{DeviceSegment, Lendable, Lent};
 pub use scattered::Scattered;
 
 use crate::pool::Home;
+use headwater_host::region::SectorBuffer;
 use headwater_host::reservation::Span;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -49,6 +50,14 @@ impl Buffer {
     #[inline]
     pub fn lend(self) -> Lent<Self> {
         Lent::new(self)
+    }
+
+    /// Cuts the buffer into as many of `sectors` sectors of 512 bytes as fit, each labelled the same. Its memory goes back
+    /// to the pool when the last of them is dropped.
+    #[must_use]
+    pub fn cut(mut self, sectors: u32, label: u32) -> Vec<SectorBuffer> {
+        let span = self.span.take();
+        span.map_or_else(Vec::new, |span| SectorBuffer::cut(span, sectors, label, Box::new(self.home)))
     }
 
     /// Gives the buffer up for its address, for callers that know addresses only;

@@ -23,6 +23,7 @@ pub use pinner::{
     Stuck, Time, Unpinned, UringBuffers, VfioType1,
 };
 pub use placement::{NodeId, OneNode, PlaceError, Placement};
+pub use process::PROCESS_CAP;
 pub use request::{Request, Shape, Zeroed};
 pub use statistics::{BUCKETS, Histogram, NodeStatistics, Statistics, Steps};
 pub use ticker::Ticker;
@@ -60,6 +61,7 @@ mod lookup;
 mod pinner;
 mod placement;
 mod planner;
+mod process;
 mod request;
 mod rule;
 mod statistics;

@@ -8,7 +8,9 @@ use headwater_converged::device::{Device, DeviceConfig, Start};
 use headwater_converged::media::file::{FileMedia, FileOptions};
 use headwater_converged::media::memory::MemoryMedia;
 use headwater_converged::media::{Geometry, Media, PAGES_PER_BLOCK};
+use headwater_dma::frame::FramePool;
 use headwater_dma::iova::Iova;
+use headwater_dma::pool::{Pool, Ticker};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::foreign::Foreign;
 use headwater_host::wake::WakeDescriptor;
@@ -38,6 +40,8 @@ struct Core {
     wishes: Mutex<Sender<Wish>>,
     bell: WakeDescriptor,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Gives memory back that the device has not used for long.
+    _ticker: Ticker,
 }
 
 impl Core {
@@ -113,8 +117,14 @@ fn blocks_in(capacity: u64) -> u32 {
 
 fn start<M: Media + Send + 'static>(media: M) -> Result<InProcess, IoError> {
     let clock = Clock::start();
-    let config =
-        DeviceConfig { frames_max: FRAMES_MAX, hash_seed: fastrand::u64(..), ..DeviceConfig::default() };
+    let pool = Pool::open(FramePool::room_for(FRAMES_MAX)).map_err(cannot_open)?;
+    let ticker = pool.ticker().map_err(cannot_open)?;
+    let config = DeviceConfig {
+        frames_max: FRAMES_MAX,
+        pool: Some(pool),
+        hash_seed: fastrand::u64(..),
+        ..DeviceConfig::default()
+    };
     let at = Start { now: clock.now(), wall: clock.wall() };
     let device = Device::open(media, config, at, &mut |_| {}).map_err(|error| cannot_open(error.reason))?;
     let (sender, wishes) = channel();
@@ -124,7 +134,7 @@ fn start<M: Media + Send + 'static>(media: M) -> Result<InProcess, IoError> {
         .name("headwater-core".to_owned())
         .spawn(move || core_thread::run(device, rings, &wishes, clock))
         .map_err(cannot_open)?;
-    let core = Core { wishes: Mutex::new(sender), bell, thread: Mutex::new(Some(thread)) };
+    let core = Core { wishes: Mutex::new(sender), bell, thread: Mutex::new(Some(thread)), _ticker: ticker };
     Ok(InProcess { core: Arc::new(core), next_region: FIRST_REGION })
 }
 

@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::slice;
 
-pub use crate::region::sector::{SECTOR_BYTES, SectorBuffer};
+pub use crate::region::sector::{SECTOR_BYTES, SectorBuffer, TakesBack};
 
 mod sector;
 

@@ -20,6 +20,8 @@ use headwater_converged::command::FaceId;
 use headwater_converged::device::{Device, DeviceConfig, Start};
 use headwater_converged::media::file::{FileMedia, FileOptions};
 use headwater_converged::media::{Geometry, Media as _, PAGES_PER_BLOCK};
+use headwater_dma::frame::FramePool;
+use headwater_dma::pool::Pool;
 use headwater_host::calibration::{Calibration, SPIN_VARIABLE, SpinOverride};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_nvme::queue_pair::Sleep;
@@ -44,11 +46,12 @@ const NVME_TCP_FACE: FaceId = FaceId(5);
 pub fn open_device(
     directory: &DataDir,
     config: &Config,
+    pool: &Pool,
     clock: Clock,
     progress: &mut dyn FnMut(Recovery),
 ) -> Result<FileDevice, String> {
     let media = open_media(directory, config)?;
-    let device = device_config(config);
+    let device = device_config(config, pool);
     let start = Start { now: clock.now(), wall: clock.wall() };
     let who = identity(media.uuid());
     let mut opened = Device::open(media, device, start, &mut |step| {
@@ -74,16 +77,31 @@ pub fn check_device(
     let media = FileMedia::open_to_read(directory.path(), FileOptions::default());
     let media = media.map_err(|error| error.to_string())?;
     let start = Start { now: clock.now(), wall: clock.wall() };
-    check(media, &device_config(config), start, &mut |stage, done, total| {
+    let pool = open_pool(config)?;
+    check(media, &device_config(config, &pool), start, &mut |stage, done, total| {
         progress(Recovery { stage, done, total });
     })
     .map_err(|reason| format!("{}: {reason}", directory.path().display()))
 }
 
-fn device_config(config: &Config) -> DeviceConfig {
+/// The pool of a node: room for all of device DRAM.
+///
+/// # Errors
+/// Says why there is no memory like that.
+pub fn open_pool(config: &Config) -> Result<Pool, String> {
+    Pool::open(FramePool::room_for(frames_max(config)))
+        .map_err(|error| format!("no pool for --memory {}: {error}", config.memory))
+}
+
+fn frames_max(config: &Config) -> usize {
+    usize::try_from(config.memory.0 / FRAME_BYTES).unwrap_or(usize::MAX)
+}
+
+fn device_config(config: &Config, pool: &Pool) -> DeviceConfig {
     DeviceConfig {
         durability: config.durability,
-        frames_max: usize::try_from(config.memory.0 / FRAME_BYTES).unwrap_or(usize::MAX),
+        frames_max: frames_max(config),
+        pool: Some(pool.clone()),
         hash_seed: fastrand::u64(..),
         ..DeviceConfig::default()
     }
@@ -129,10 +147,12 @@ pub fn open_node(
         nvme_tcp = Some(face.local_addr());
         faces.push(Box::new(face));
     }
-    let device = open_device(directory, config, clock, progress)?;
+    let pool = open_pool(config)?;
+    let ticker = pool.ticker().map_err(|error| format!("no thread for the pool's clock: {error}"))?;
+    let device = open_device(directory, config, &pool, clock, progress)?;
     tracing::info!(ring = ?device.media().ring_kind(), mode = ?device.media().mode(), "flash is open");
     let capacity = flash_bytes(device.media().geometry().blocks);
-    Ok(Opened { device, faces, resp, nvme_tcp, capacity, spin: spin(clock) })
+    Ok(Opened { device, faces, resp, nvme_tcp, capacity, spin: spin(clock), pool, ticker })
 }
 
 /// How long the core polls in vain before it sleeps: as calibrated on this machine, or as `HEADWATER_SPIN_US` says.

@@ -16,6 +16,7 @@ use crate::metrics::server::{MetricsError, MetricsServer};
 use crate::metrics::{Board, Health};
 use crate::ready_file::{Ready, ReadyFileError};
 use crate::stop::Stop;
+use headwater_dma::pool::{Pool, Ticker};
 use headwater_host::clock::{Clock, Nanos};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,6 +46,10 @@ pub struct Opened<D> {
     pub capacity: Bytes,
     /// How long to poll in vain before sleeping.
     pub spin: Nanos,
+    /// Where everything of the node that carries payload comes from.
+    pub pool: Pool,
+    /// The pool's clock, as long as the node serves.
+    pub ticker: Ticker,
 }
 
 impl<D> std::fmt::Debug for Opened<D> {
@@ -125,7 +130,8 @@ where
     let metrics = MetricsServer::start(config.metrics, Arc::clone(&board))?;
     let opened =
         open(&directory, clock, &mut |recovery| console.recovering(recovery)).map_err(ServeError::Open)?;
-    let Opened { mut device, faces, resp, nvme_tcp, capacity, spin } = opened;
+    let Opened { mut device, faces, resp, nvme_tcp, capacity, spin, pool, ticker: _ticker } = opened;
+    board.watch_pool(pool);
     let ready = Ready {
         resp: resp.to_string(),
         metrics: metrics.address().to_string(),

@@ -3,6 +3,7 @@
 //! In: choices of whoever runs the device. Out: the same, with a default for each. Invariant: every field works as it is.
 
 use crate::limits::NAMESPACES;
+use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
 
 /// When an acknowledged write of a namespace is safe from a power cut.
@@ -34,6 +35,9 @@ pub struct DeviceConfig {
     pub victim: VictimPolicy,
     /// Frames of device DRAM (4,608 bytes each): open pages, reads in flight and the page cache.
     pub frames_max: usize,
+    /// Where the frames come from, as they are needed; `None` is the pool of the process. Its cap should leave room for all
+    /// of them: with fewer the device works more slowly, and longest values may wait for ever.
+    pub pool: Option<Pool>,
     /// Seed of the key hash; any value, kept for the life of the process.
     pub hash_seed: u64,
     /// Bits of the key hash that are used, 60 unless a test wants collisions.
@@ -46,6 +50,7 @@ impl Default for DeviceConfig {
             durability: [Durability::Always; NAMESPACES],
             victim: VictimPolicy::Greedy,
             frames_max: 16_384,
+            pool: None,
             hash_seed: 0x6865_6164,
             hash_bits: crate::index::HASH_BITS,
         }

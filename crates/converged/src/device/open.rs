@@ -8,6 +8,7 @@ use crate::media::geometry::{BLOCKS_MAX, PAGES_PER_BLOCK};
 use crate::media::{Media, MediaError};
 use crate::recovery::{Base, recover};
 use crate::utl::Utl;
+use headwater_dma::pool::{Pool, PoolError};
 use headwater_host::clock::{Nanos, UnixMillis};
 use std::fmt;
 
@@ -62,6 +63,15 @@ pub enum OpenReason {
         /// Fewest.
         min: usize,
     },
+    /// The pool that frames come from has too little memory left.
+    #[error("the memory pool has no room for the {min} frames that a device needs: raise its cap")]
+    PoolUsedUp {
+        /// Fewest frames.
+        min: usize,
+    },
+    /// There is no pool.
+    #[error("there is no pool for the device's memory: {0}")]
+    Pool(#[from] PoolError),
     /// The medium failed.
     #[error(transparent)]
     Media(#[from] MediaError),
@@ -89,8 +99,21 @@ impl<M> fmt::Display for OpenError<M> {
 
 impl<M> std::error::Error for OpenError<M> {}
 
-/// Whether a medium and this much device DRAM make a device, else why not.
-pub(crate) fn usable<M: Media>(media: &M, config: &DeviceConfig) -> Result<(), OpenReason> {
+/// The layer over a medium, with the frames that it cannot do without; or why the two make no device.
+pub(crate) fn layer<M: Media>(media: M, config: &DeviceConfig) -> Result<Utl<M>, OpenError<M>> {
+    let pool = match usable(&media, config) {
+        Ok(pool) => pool,
+        Err(reason) => return Err(OpenError { media, reason }),
+    };
+    let mut utl = Utl::new(media, config, &pool);
+    if utl.dram.secure(FRAMES_MIN) && utl.recovery_frames.secure(1) {
+        return Ok(utl);
+    }
+    Err(OpenError { media: utl.media, reason: OpenReason::PoolUsedUp { min: FRAMES_MIN } })
+}
+
+/// Whether a medium and this much device DRAM make a device: where its frames come from, else why not.
+fn usable<M: Media>(media: &M, config: &DeviceConfig) -> Result<Pool, OpenReason> {
     let blocks = media.geometry().blocks;
     if !(BLOCKS_MIN..=BLOCKS_MAX).contains(&blocks) {
         return Err(OpenReason::Size { blocks, min: BLOCKS_MIN, max: BLOCKS_MAX });
@@ -98,7 +121,10 @@ pub(crate) fn usable<M: Media>(media: &M, config: &DeviceConfig) -> Result<(), O
     if config.frames_max < FRAMES_MIN {
         return Err(OpenReason::Memory { frames: config.frames_max, min: FRAMES_MIN });
     }
-    Ok(())
+    Ok(match &config.pool {
+        Some(pool) => pool.clone(),
+        None => Pool::of_process()?,
+    })
 }
 
 impl<M: Media> Device<M> {
@@ -112,10 +138,7 @@ impl<M: Media> Device<M> {
         start: Start,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Self, OpenError<M>> {
-        if let Err(reason) = usable(&media, &config) {
-            return Err(OpenError { media, reason });
-        }
-        let mut utl = Utl::new(media, &config);
+        let mut utl = layer(media, &config)?;
         let mut now = start.now;
         let recovered = match recover(&mut utl, &config, Base::Checkpoint, &mut now, progress) {
             Ok(recovered) => recovered,

@@ -50,7 +50,7 @@ pub(super) fn run<M: Media>(utl: &mut Utl<M>, operation: &mut Operation) -> Resu
 
 /// Whether records of so many blocks in place of those that the index has for `blocks` find room; else the status.
 fn room_for<M: Media>(
-    utl: &Utl<M>,
+    utl: &mut Utl<M>,
     extent: &Extent,
     (written, removed): (usize, usize),
     blocks: impl Iterator<Item = Lba>,

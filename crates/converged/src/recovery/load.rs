@@ -73,7 +73,7 @@ fn read_stream<M: Media>(
     let total = (blocks.len() * PAGES_PER_BLOCK) as u64;
     let mut stream = Vec::with_capacity(blocks.len() * PAGES_PER_BLOCK * PAGE_DATA_BYTES);
     let (mut next_part, mut ended, mut broken, mut done) = (0, false, None, 0);
-    read_pages(&mut utl.media, now, pages, |page, bytes| {
+    read_pages(&mut utl.media, &mut utl.recovery_frames, now, pages, |page, bytes| {
         done += 1;
         progress(Progress { stage: "checkpoint", done, total });
         if ended || broken.is_some() {

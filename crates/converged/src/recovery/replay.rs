@@ -221,7 +221,7 @@ pub(crate) fn bring_in<M: Media>(
     now: &mut Nanos,
 ) -> Result<(), MediaError> {
     let dram = &mut utl.dram;
-    read_pages(&mut utl.media, now, pages.into_iter(), |page, bytes| {
+    read_pages(&mut utl.media, &mut utl.recovery_frames, now, pages.into_iter(), |page, bytes| {
         if let Some(mut frame) = dram.take_frame() {
             match bytes {
                 Some(bytes) => frame[..bytes.len()].copy_from_slice(bytes),

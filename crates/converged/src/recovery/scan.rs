@@ -94,7 +94,7 @@ pub(super) fn scan<M: Media>(
     let mut scanner = Scanner { survey, found: Scanned::default(), hasher, chain: None };
     let mut current: Option<BlockPages> = None;
     let mut done = 0;
-    read_pages(&mut utl.media, now, pages, |page, bytes| {
+    read_pages(&mut utl.media, &mut utl.recovery_frames, now, pages, |page, bytes| {
         let gathering = current.get_or_insert_with(|| BlockPages::new(page.block));
         gathering.push(page, bytes);
         if gathering.is_whole() {

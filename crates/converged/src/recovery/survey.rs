@@ -101,7 +101,7 @@ pub(super) fn survey<M: Media>(
     let total = u64::from(utl.geometry.blocks);
     let mut first_pages = Vec::with_capacity(utl.geometry.blocks as usize);
     let pages = (0..utl.geometry.blocks).map(|block| PageAddress::new(BlockId(block), 0));
-    read_pages(&mut utl.media, now, pages, |page, bytes| {
+    read_pages(&mut utl.media, &mut utl.recovery_frames, now, pages, |page, bytes| {
         first_pages.push(match bytes {
             None => FirstPage::Blank,
             Some(bytes) => PageSpare::decode(bytes, page.page).map_or(FirstPage::Unknown, FirstPage::Spare),
@@ -142,7 +142,7 @@ fn ask_the_others<M: Media>(
     let blocks: Vec<BlockId> = unknown.map(|(block, _)| block).collect();
     let pages =
         blocks.iter().flat_map(|block| (1..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
-    read_pages(&mut utl.media, now, pages, |page, bytes| {
+    read_pages(&mut utl.media, &mut utl.recovery_frames, now, pages, |page, bytes| {
         let spare = bytes.and_then(|bytes| PageSpare::decode(bytes, page.page));
         let first = &mut first_pages[page.block.index()];
         if let Some(spare) = spare.filter(|spare| first.spare().is_none_or(|known| known.order < spare.order))

@@ -37,7 +37,7 @@ impl<M: Media> Utl<M> {
     }
 
     /// Whether an append by a client can happen now.
-    pub(crate) fn client_room(&self, bytes: usize) -> Result<(), Stall> {
+    pub(crate) fn client_room(&mut self, bytes: usize) -> Result<(), Stall> {
         self.room(bytes, self.reserve_blocks() + self.set_aside)
     }
 

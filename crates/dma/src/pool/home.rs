@@ -8,6 +8,7 @@ use super::depot::{Depot, locked};
 use super::error::PoolError;
 use super::threads::with_cache;
 use crate::buffer::DeviceSegment;
+use headwater_host::region::TakesBack;
 use headwater_host::reservation::{PAGE_BYTES, Span};
 use headwater_host::sync::Ordering;
 use std::fmt;
@@ -49,6 +50,12 @@ impl Home {
         let bindings = &self.depot.nodes[self.arena].bindings;
         let (iova, slot) = (bindings.iova(span.first()), bindings.slot(span.first()));
         DeviceSegment { address: span.address(), bytes, iova, slot }
+    }
+}
+
+impl TakesBack for Home {
+    fn take_back(&self, span: Span) {
+        self.give_back(span);
     }
 }
 

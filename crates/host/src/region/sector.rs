@@ -1,12 +1,16 @@
 //! Small buffers that direct I/O takes: whole 512-byte sectors, aligned like them.
 //!
-//! In: a count of sectors. Out: zeroed bytes whose address does not change when the value moves, which is what lets a
-//! kernel work on them while a ring owns them. Invariant: address and length are multiples of [`SECTOR_BYTES`].
+//! In: pages of a pool, to be cut into equal buffers; or a count of sectors, for what is no payload. Out: bytes whose
+//! address does not change when the value moves, which is what lets a kernel work on them while a ring owns them.
+//! Invariants: address and length are multiples of [`SECTOR_BYTES`]; buffers of one cut never overlap; the pages go back
+//! to where they came from when the last buffer of the cut is gone, and not before.
 
+use crate::reservation::Span;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::slice;
+use std::sync::Arc;
 
 /// Bytes of a sector: the smallest unit of direct I/O.
 pub const SECTOR_BYTES: usize = 512;
@@ -16,38 +20,106 @@ pub const SECTOR_BYTES: usize = 512;
 struct Sector([u8; SECTOR_BYTES]);
 
 const _: () = assert!(size_of::<Sector>() == SECTOR_BYTES);
+const _: () = assert!(crate::reservation::PAGE_BYTES.is_multiple_of(SECTOR_BYTES));
 
-/// Heap memory in whole, aligned sectors. Derefs to its bytes while the CPU owns it.
-pub struct SectorBuffer {
-    // A pointer and not a `Box`: a box that moves claims its bytes anew, which a kernel at work on them would break.
-    start: NonNull<Sector>,
-    sectors: usize,
+/// Where pages go when the last buffer that was cut from them is gone.
+pub trait TakesBack: Send + Sync {
+    /// Takes the pages back.
+    fn take_back(&self, span: Span);
 }
 
-// SAFETY: the sectors belong to this value alone and to no thread in particular; access follows `&` and `&mut`.
+/// What buffers are parts of. It touches none of its bytes.
+enum Whole {
+    /// A boxed slice that was taken apart: where it starts and how many sectors it has.
+    Heap(NonNull<Sector>, usize),
+    /// Pages, empty only while they go back.
+    Pages(Option<Span>, Box<dyn TakesBack>),
+}
+
+// SAFETY: bounds and alignment: not concerned. Lifetime: heap memory belongs to no thread. Aliasing: the pointer is used
+// by the drop alone, when nobody else has it; pages and their home are `Send` themselves.
+unsafe impl Send for Whole {}
+// SAFETY: as for Send: through `&Whole` nothing can be reached.
+unsafe impl Sync for Whole {}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        match self {
+            Self::Heap(start, sectors) => {
+                let owned = ptr::slice_from_raw_parts_mut(start.as_ptr(), *sectors);
+                // SAFETY: start and count are those of the boxed slice that `zeroed` leaked, which nobody else frees, and
+                // the last buffer over it is gone.
+                drop(unsafe { Box::from_raw(owned) });
+            }
+            Self::Pages(span, home) => {
+                if let Some(span) = span.take() {
+                    home.take_back(span);
+                }
+            }
+        }
+    }
+}
+
+/// Memory in whole, aligned sectors. Derefs to its bytes while the CPU owns it.
+pub struct SectorBuffer {
+    // A pointer and not a `Box`: a box that moves claims its bytes anew, which a kernel at work on them would break.
+    start: NonNull<u8>,
+    sectors: u32,
+    label: u32,
+    /// Keeps the bytes.
+    _whole: Arc<Whole>,
+}
+
+// SAFETY: the sectors belong to this value alone and to no thread in particular; access follows `&` and `&mut`. The whole
+// that it keeps is `Send` and `Sync`.
 unsafe impl Send for SectorBuffer {}
 // SAFETY: through `&SectorBuffer` the bytes can only be read.
 unsafe impl Sync for SectorBuffer {}
 
 impl SectorBuffer {
-    /// `sectors` zeroed sectors.
+    /// `sectors` zeroed sectors of the heap: for tables and the like. Payload is [cut](Self::cut) from a pool.
     #[must_use]
     pub fn zeroed(sectors: usize) -> Self {
         let owned = vec![Sector([0; SECTOR_BYTES]); sectors].into_boxed_slice();
-        Self { start: NonNull::from(Box::leak(owned)).cast(), sectors }
+        let start = NonNull::from(Box::leak(owned)).cast::<Sector>();
+        let whole = Arc::new(Whole::Heap(start, sectors));
+        // Four billion sectors are more than any heap has.
+        Self {
+            start: start.cast(),
+            sectors: u32::try_from(sectors).unwrap_or(u32::MAX),
+            label: 0,
+            _whole: whole,
+        }
+    }
+
+    /// Pages cut into as many buffers of `sectors` sectors as fit, in order; all carry the label. The pages go to `home`
+    /// when the last of the buffers is dropped: at once when none fits.
+    #[must_use]
+    pub fn cut(span: Span, sectors: u32, label: u32, home: Box<dyn TakesBack>) -> Vec<Self> {
+        let start = span.start();
+        let bytes = sectors as usize * SECTOR_BYTES;
+        let count = span.bytes().checked_div(bytes).unwrap_or(0);
+        let whole = Arc::new(Whole::Pages(Some(span), home));
+        (0..count)
+            .map(|nth| {
+                // SAFETY: `nth * bytes` is less than the span's length, so the place lies within the span's pages, which
+                // are mapped as long as `whole` keeps the span.
+                let start = unsafe { start.add(nth * bytes) };
+                Self { start, sectors, label, _whole: Arc::clone(&whole) }
+            })
+            .collect()
+    }
+
+    /// What the buffer was labelled with when it was cut.
+    #[must_use]
+    #[inline]
+    pub fn label(&self) -> u32 {
+        self.label
     }
 
     /// Where the bytes start, for a kernel that is given them.
     pub(crate) fn start(&self) -> *mut u8 {
-        self.start.as_ptr().cast()
-    }
-}
-
-impl Drop for SectorBuffer {
-    fn drop(&mut self) {
-        let owned = ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.sectors);
-        // SAFETY: start and count are those of the boxed slice that `zeroed` leaked, which nobody else frees.
-        drop(unsafe { Box::from_raw(owned) });
+        self.start.as_ptr()
     }
 }
 
@@ -56,9 +128,11 @@ impl Deref for SectorBuffer {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: sectors are plain initialised bytes without padding, one behind another, alive as long as `self`;
-        // a shared borrow of `self` excludes writers.
-        unsafe { slice::from_raw_parts(self.start.as_ptr().cast(), self.sectors * SECTOR_BYTES) }
+        // SAFETY: bounds and lifetime: `sectors` sectors from `start` are heap memory that `zeroed` made, or lie within a
+        // span that is mapped and initialised; both stay until `_whole` is dropped with this value. Alignment: of
+        // bytes. Aliasing: buffers of one cut are apart, `Whole` touches no byte, a span has no other access while it is
+        // in there; a shared borrow of `self` excludes writers.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.sectors as usize * SECTOR_BYTES) }
     }
 }
 
@@ -66,7 +140,7 @@ impl DerefMut for SectorBuffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; the borrow is unique, and any bytes make a sector.
-        unsafe { slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.sectors * SECTOR_BYTES) }
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.sectors as usize * SECTOR_BYTES) }
     }
 }
 
@@ -79,6 +153,8 @@ impl fmt::Debug for SectorBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reservation::{Backing, PAGE_BYTES, PageRun, Reservation, Wish};
+    use std::sync::Mutex;
 
     #[test]
     fn sectors_are_aligned_zeroed_and_writable() {
@@ -98,5 +174,62 @@ mod tests {
         let before = buffer.as_ptr();
         let moved = Box::new(buffer);
         assert_eq!(moved.as_ptr(), before);
+    }
+
+    /// A reservation that takes its spans back.
+    struct Shelf(Arc<Mutex<Reservation>>);
+
+    impl TakesBack for Shelf {
+        fn take_back(&self, span: Span) {
+            self.0.lock().unwrap().release(span);
+        }
+    }
+
+    fn shelf(pages: u32) -> (Arc<Mutex<Reservation>>, Span) {
+        let mut reservation = Reservation::new(pages as usize * PAGE_BYTES).unwrap();
+        let all = PageRun { first: 0, pages };
+        reservation.commit(all, Wish::only(Backing::Small)).unwrap();
+        let span = reservation.claim(all).unwrap();
+        (Arc::new(Mutex::new(reservation)), span)
+    }
+
+    #[test]
+    fn buffers_of_one_cut_are_apart_and_aligned() {
+        let (reservation, span) = shelf(9);
+        let (first, end) = (span.address(), span.address() + span.bytes());
+        let mut cut = SectorBuffer::cut(span, 9, 77, Box::new(Shelf(Arc::clone(&reservation))));
+        assert_eq!(cut.len(), 8);
+        for (fill, buffer) in (1..).zip(&mut cut) {
+            assert_eq!((buffer.len(), buffer.label()), (9 * SECTOR_BYTES, 77));
+            assert_eq!(buffer.as_ptr().align_offset(SECTOR_BYTES), 0);
+            let place = buffer.as_ptr().addr();
+            assert!(place >= first && place + buffer.len() <= end);
+            buffer.fill(fill);
+        }
+        for (fill, buffer) in (1..).zip(&cut) {
+            assert!(buffer.iter().all(|&byte| byte == fill));
+        }
+    }
+
+    #[test]
+    fn the_pages_go_back_with_the_last_buffer_on_whatever_thread() {
+        let (reservation, span) = shelf(9);
+        let mut cut = SectorBuffer::cut(span, 9, 0, Box::new(Shelf(Arc::clone(&reservation))));
+        let last = cut.pop().unwrap();
+        std::thread::spawn(move || drop(cut)).join().unwrap();
+        assert_eq!(reservation.lock().unwrap().claimed_pages(), 9);
+        std::thread::spawn(move || drop(last)).join().unwrap();
+        assert_eq!(reservation.lock().unwrap().claimed_pages(), 0);
+    }
+
+    #[test]
+    fn pages_too_few_for_a_buffer_go_back_at_once() {
+        for sectors in [0, 9] {
+            let (reservation, span) = shelf(1);
+            assert!(
+                SectorBuffer::cut(span, sectors, 0, Box::new(Shelf(Arc::clone(&reservation)))).is_empty()
+            );
+            assert_eq!(reservation.lock().unwrap().claimed_pages(), 0);
+        }
     }
 }

@@ -79,7 +79,7 @@ impl Span {
     }
 
     #[inline]
-    pub(super) fn start(&self) -> NonNull<u8> {
+    pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 }

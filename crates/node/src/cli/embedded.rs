@@ -6,7 +6,7 @@ use super::failure::Failure;
 use super::progress::Progress;
 use crate::config::{Config, Overrides};
 use crate::data_dir::{DataDir, IfMissing};
-use crate::device_file::{FileDevice, open_device};
+use crate::device_file::{FileDevice, open_device, open_pool};
 use crate::kv_target::KvTarget;
 use crate::kv_target::embedded::EmbeddedTarget;
 use crate::resp::glob;
@@ -33,7 +33,8 @@ pub(super) fn open_stopped(path: &Path) -> Result<StoppedNode, Failure> {
     let directory = DataDir::take(path, IfMissing::Refuse)?;
     let clock = Clock::start();
     let mut progress = Progress::start("opening");
-    let opened = open_device(&directory, &config, clock, &mut |recovery| {
+    let pool = open_pool(&config).map_err(Failure::failed)?;
+    let opened = open_device(&directory, &config, &pool, clock, &mut |recovery| {
         progress.phase(recovery.stage);
         progress.total(Some(recovery.total));
         progress.set(recovery.done, 0);
