@@ -37,7 +37,8 @@ class Boot:
         self.name = os.path.basename(path).removesuffix(".sh")
         self.script = open(path, encoding="ascii").read()
         said = re.findall(r"^#: *(\S+) *(.*)$", self.script, re.M)
-        unknown = {key for key, _ in said} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel", "reboots", "iommu"}
+        unknown = {key for key, _ in said} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel", "reboots", "iommu",
+                                               "device", "example"}
         if unknown:
             raise SystemExit(f"{path}: unknown keys {', '.join(sorted(unknown))}; tests/vm/README.md lists what there is")
         self.every = lambda key: [value for name, value in said if name == key]
@@ -119,13 +120,15 @@ class Host:
         return wrong
 
 
-def first_files(boot, system):
+def first_files(boot, system, program):
     files = parts.base(system)
     for tool in " ".join(boot.every("tools")).split():
         path = shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin")
         if not path:
             raise SystemExit(f"{boot.name}: {tool} is not installed here; see `make test-vm`")
         files.program(os.path.realpath(path), f"usr/local/bin/{tool}")
+    for name in boot.every("example"):
+        files.program(f"{os.path.dirname(program)}/examples/{name}", f"usr/local/bin/{name}")
     for name in ["init", "promises"]:
         files.program(f"{HERE}/guest/{name}", name if name == "init" else f"etc/{name}")
     facts = {"MODULES": " ".join(boot.every("modules")), "NET": "1" if boot.every("net") else ""}
@@ -151,6 +154,8 @@ def command(boot, folder, system, qemu, dialogue):
     for path in boot.every("vfio-user"):
         device = {"driver": "vfio-user-pci", "bus": "pcie.0", "socket": {"type": "unix", "path": f"{folder}/{path}"}}
         line += ["-device", json.dumps(device)]
+    for device in boot.every("device"):
+        line += ["-device", f"{device},bus=pcie.0"]
     if boot.every("net"):
         line += ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,bus=pcie.0,romfile="]
     return line
@@ -187,7 +192,7 @@ def run(boot, cache, folder, program):
             if status:
                 print(f"FAILED  {boot.name}: on the host: {line}: {text}")
                 return 1
-        open(f"{folder}/initrd", "wb").write(first_files(boot, system))
+        open(f"{folder}/initrd", "wb").write(first_files(boot, system, program))
         status = run_guest(boot, folder, system, qemu, host)
     finally:
         wrong = host.end()

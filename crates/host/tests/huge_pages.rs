@@ -1,0 +1,123 @@
+//! Reservations over huge pages of 2 MiB, out of a pool that the test fills if it may.
+//!
+//! In: a machine. Out: promises about pages of 2 MiB, or the reason why it has none. Invariant: the machine's number of huge
+//! pages is afterwards what it was before, whatever becomes of the test.
+#![cfg(not(loom))]
+#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is not as it should be")]
+#![expect(clippy::print_stderr, reason = "a test that cannot run here says why")]
+
+use headwater_host::numa::{NodeId, current_node, node_of};
+use headwater_host::reservation::{Backing, CommitError, PageRun, Reservation, Wish};
+use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const COUNT: &str = "/proc/sys/vm/nr_hugepages";
+/// Pages of 4 KiB in one of 2 MiB.
+const HUGE: u32 = 512;
+
+/// The machine's pool is one: tests of this file take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// More huge pages than there were, until it is dropped.
+struct Raised {
+    before: u64,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Raised {
+    /// `None`, with the reason printed, where the pool cannot be made larger.
+    fn by(pages: u64) -> Option<Self> {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(before) = count(COUNT) else {
+            eprintln!("skipped: this kernel has no huge pages");
+            return None;
+        };
+        let raised = Self { before, _turn: turn };
+        if let Err(error) = fs::write(COUNT, (before + pages).to_string()) {
+            eprintln!("skipped: {COUNT} cannot be written: {error}");
+            return None;
+        }
+        if count(COUNT).unwrap() < before + pages || free() < pages {
+            eprintln!("skipped: the kernel found no {pages} huge pages in one piece each");
+            return None;
+        }
+        Some(raised)
+    }
+}
+
+impl Drop for Raised {
+    fn drop(&mut self) {
+        // The best that can be done: an error here means that it could not be raised either.
+        let _ = fs::write(COUNT, self.before.to_string());
+    }
+}
+
+fn count(path: &str) -> std::io::Result<u64> {
+    let text = fs::read_to_string(path)?;
+    text.trim().parse().map_err(|_| std::io::ErrorKind::InvalidData.into())
+}
+
+/// Huge pages of 2 MiB that nobody has.
+fn free() -> u64 {
+    count("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").unwrap_or(0)
+}
+
+fn run(first: u32, pages: u32) -> PageRun {
+    PageRun { first, pages }
+}
+
+#[test]
+fn huge_pages_are_taken_from_the_pool_zeroed_and_given_back() {
+    let Some(_raised) = Raised::by(4) else { return };
+    let mut reservation = Reservation::new(8 << 20).unwrap();
+    let before = free();
+    for _ in 0..2 {
+        let got = reservation.commit(run(HUGE, 2 * HUGE), Wish::only(Backing::Huge2M)).unwrap();
+        assert_eq!((got, before - free()), (Backing::Huge2M, 2), "present from the start");
+        let mut span = reservation.claim(run(HUGE, 2 * HUGE)).unwrap();
+        assert!(span.iter().all(|&byte| byte == 0));
+        span.fill(9);
+        reservation.release(span);
+        reservation.decommit(run(HUGE, 2 * HUGE)).unwrap();
+        assert_eq!(free(), before);
+    }
+    reservation.commit(run(0, HUGE), Wish::HUGE).unwrap();
+    drop(reservation);
+    assert_eq!(free(), before, "a reservation that is dropped gives its huge pages back");
+}
+
+#[test]
+fn a_pool_that_is_empty_is_an_error_or_the_next_kind_never_a_signal() {
+    let Some(_raised) = Raised::by(2) else { return };
+    let pages = u32::try_from(free()).unwrap() + 1;
+    let mut reservation = Reservation::new((pages as usize + 1) << 21).unwrap();
+    let long = run(0, pages * HUGE);
+    let before = free();
+    let refused = reservation.commit(long, Wish::only(Backing::Huge2M)).unwrap_err();
+    assert!(matches!(refused, CommitError::Refused { backing: Backing::Huge2M, .. }), "{refused}");
+    assert_eq!(free(), before, "what had been taken before the refusal is back");
+    assert_eq!(reservation.commit(long, Wish::HUGE.or(Backing::Small)), Ok(Backing::Transparent));
+    let mut span = reservation.claim(long).unwrap();
+    span[long.bytes() - 1] = 1;
+    reservation.release(span);
+}
+
+#[test]
+fn huge_pages_of_a_bound_reservation_come_from_its_node() {
+    let Some(_raised) = Raised::by(2) else { return };
+    let mut reservation = Reservation::new(4 << 20).unwrap();
+    let node = current_node().unwrap_or(NodeId(0));
+    if let Err(error) = reservation.bind(node) {
+        return eprintln!("skipped: {error}");
+    }
+    if let Err(error) = reservation.commit(run(0, HUGE), Wish::only(Backing::Huge2M)) {
+        return eprintln!("skipped: the huge pages are on other nodes: {error}");
+    }
+    assert_eq!(node_of(reservation.memory(run(0, HUGE)).unwrap()), Some(node));
+    // Small pages beside the huge ones, and in their place, are bound like them.
+    reservation.commit(run(HUGE, 1), Wish::only(Backing::Small)).unwrap();
+    assert_eq!(node_of(reservation.memory(run(HUGE, 1)).unwrap()), Some(node));
+    reservation.decommit(run(0, HUGE)).unwrap();
+    reservation.commit(run(0, HUGE), Wish::only(Backing::Small)).unwrap();
+    assert_eq!(node_of(reservation.memory(run(HUGE - 1, 1)).unwrap()), Some(node));
+}
