@@ -21,7 +21,7 @@ use crate::media::Media;
 use crate::namespace::NamespaceKind;
 use crate::namespace::table::Slot;
 use crate::operation::{Operation, Subject, Work};
-use crate::record::{FLAGS_BATCH, RecordAddress, UNIT_BYTES, batch_flags, record_units};
+use crate::record::{FLAGS_BATCH, RecordAddress, RecordHeader, UNIT_BYTES, batch_flags, record_units};
 use crate::utl::{Found, NewRecord, Reach, Stall, Utl, Window};
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
@@ -78,11 +78,11 @@ pub(crate) fn execute<M: Media>(utl: &mut Utl<M>, operation: &mut Operation) -> 
     };
     match command {
         Command::Store { key, value, condition, expiry } => {
-            let write = One { namespace, hash, key, condition: *condition };
-            store(utl, &write, value, *expiry)
+            let write = One { namespace, hash, key, condition: *condition, expiry: *expiry };
+            store(utl, &write, value)
         }
         Command::Delete { key, condition } => {
-            delete(utl, &One { namespace, hash, key, condition: *condition })
+            delete(utl, &One { condition: *condition, ..One::any(namespace, hash, key) })
         }
         Command::Retrieve { key, sink, bytes_max, release } => {
             retrieve(utl, &One::any(namespace, hash, key), (sink, *bytes_max), *release)
@@ -131,17 +131,18 @@ fn clear<M: Media>(utl: &mut Utl<M>, namespace: NamespaceId) -> Result<Outcome, 
     Ok(outcome)
 }
 
-/// One key of one namespace, and what must hold for it.
+/// One key of one namespace, what must hold for it, and when what is stored ceases to exist.
 struct One<'a> {
     namespace: NamespaceId,
     hash: KeyHash,
     key: &'a Bytes,
     condition: Condition,
+    expiry: Expiry,
 }
 
 impl<'a> One<'a> {
     fn any(namespace: NamespaceId, hash: KeyHash, key: &'a Bytes) -> Self {
-        Self { namespace, hash, key, condition: Condition::Always }
+        Self { namespace, hash, key, condition: Condition::Always, expiry: Expiry::Never }
     }
 
     fn find<M: Media>(&self, utl: &Utl<M>, reach: Reach) -> Result<Option<Found>, Stall> {
@@ -162,21 +163,23 @@ impl<'a> One<'a> {
         }
     }
 
-    /// A write that was decided by what a batch or a clear did must not outlive it: were a power cut to take the batch and
-    /// leave the write, part of the batch would have happened. Once it runs, everything it saw is below its own sequence, so
-    /// that its acknowledgement covers that too.
+    /// A write that was decided by what a batch or a clear did, or that keeps an expiry it gave, must not outlive it: were a
+    /// power cut to take the batch and leave the write, part of the batch would have happened. Once it runs, everything it
+    /// saw is below its own sequence, so that its acknowledgement covers that too.
     fn rests_on<M: Media>(&self, utl: &Utl<M>, found: Option<&Found>) -> Result<(), Stall> {
-        let sequence = match (self.condition, found.map(|found| found.header)) {
-            (Condition::Always, _) | (_, Some(None)) => return Ok(()),
-            (_, Some(Some(header))) if header.flags & FLAGS_BATCH != 0 => header.sequence,
-            (_, Some(Some(_))) => return Ok(()),
-            (_, None) => utl.last_joint_removal,
-        };
-        if sequence <= utl.commit.durable { Ok(()) } else { Err(Stall::Durable(sequence)) }
+        if self.condition == Condition::Always && self.expiry != Expiry::Keep {
+            return Ok(());
+        }
+        match found.map(|found| found.header) {
+            // It cannot be read: nothing of it decides anything.
+            Some(None) => Ok(()),
+            Some(Some(header)) => must_be_durable(utl, joint_sequence(&header)),
+            None => must_be_durable(utl, utl.last_joint_removal),
+        }
     }
 
-    fn expiry_ms(expiry: Expiry, found: Option<&Found>) -> u64 {
-        match expiry {
+    fn expiry_ms(&self, found: Option<&Found>) -> u64 {
+        match self.expiry {
             Expiry::Never => 0,
             Expiry::At(when) => when,
             Expiry::Keep => found.and_then(|found| found.header).map_or(0, |header| header.expiry_ms),
@@ -190,16 +193,20 @@ fn saw<M: Media>(utl: &Utl<M>, found: Option<&Found>) -> Sequence {
     found.and_then(|found| found.header).map_or(utl.last_removal, |header| header.sequence)
 }
 
+/// What a copy of a record must not outlive: the batch it is part of.
+fn joint_sequence(header: &RecordHeader) -> Sequence {
+    if header.flags & FLAGS_BATCH == 0 { Sequence(0) } else { header.sequence }
+}
+
+fn must_be_durable<M: Media>(utl: &Utl<M>, sequence: Sequence) -> Result<(), Stall> {
+    if sequence <= utl.commit.durable { Ok(()) } else { Err(Stall::Durable(sequence)) }
+}
+
 fn units_of(found: Option<&Found>) -> usize {
     found.map_or(0, |found| found.entry.units as usize * UNIT_BYTES)
 }
 
-fn store<M: Media>(
-    utl: &mut Utl<M>,
-    one: &One<'_>,
-    value: &Payload,
-    expiry: Expiry,
-) -> Result<Outcome, Stall> {
+fn store<M: Media>(utl: &mut Utl<M>, one: &One<'_>, value: &Payload) -> Result<Outcome, Stall> {
     let found = one.find(utl, Reach::Key)?;
     if let Err(status) = one.check(utl, found.as_ref()) {
         return Ok(Outcome::status(status, saw(utl, found.as_ref())));
@@ -214,7 +221,7 @@ fn store<M: Media>(
             Payload::Bytes(bytes) => Source::Bytes(bytes),
             Payload::Client(segments) => Source::Client(segments),
         }),
-        expiry_ms: One::expiry_ms(expiry, alive),
+        expiry_ms: one.expiry_ms(alive),
         batch: 0,
     };
     let (more, less) = (record.bytes(), units_of(found.as_ref()));
@@ -263,7 +270,7 @@ fn expire<M: Media>(utl: &mut Utl<M>, hash: KeyHash, address: RecordAddress) -> 
         return Ok(nothing);
     }
     let key = Bytes::from(utl.key_of(entry, &header)?);
-    let one = One { namespace: entry.namespace, hash, key: &key, condition: Condition::Always };
+    let one = One::any(entry.namespace, hash, &key);
     remove(utl, &one, Found { entry, header: Some(header) })?;
     utl.stats.expired += 1;
     Ok(nothing)
@@ -354,9 +361,9 @@ fn batch<M: Media>(
     let mut wrote = seen;
     for (place, (one, write, found)) in effective.into_iter().enumerate() {
         let (value, expiry_ms) = match write {
-            BatchWrite::Store { value, expiry, .. } => {
+            BatchWrite::Store { value, .. } => {
                 let alive = found.as_ref().filter(|found| !utl.expired(found));
-                (Some(Source::Bytes(value)), One::expiry_ms(*expiry, alive))
+                (Some(Source::Bytes(value)), one.expiry_ms(alive))
             }
             BatchWrite::Delete { .. } => (None, 0),
         };
@@ -396,7 +403,11 @@ fn plan<'a, M: Media>(
                 (key, *condition)
             }
         };
-        let one = One { namespace, hash: utl.hasher.hash(namespace, key), key, condition };
+        let expiry = match write {
+            BatchWrite::Store { expiry, .. } => *expiry,
+            BatchWrite::Delete { .. } => Expiry::Never,
+        };
+        let one = One { namespace, hash: utl.hasher.hash(namespace, key), key, condition, expiry };
         match one.find(utl, Reach::Key) {
             Ok(found) => planned.push((one, write, found)),
             Err(Stall::Pages(pages)) => missing.extend(pages),

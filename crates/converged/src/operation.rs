@@ -97,6 +97,8 @@ pub(crate) struct Walk {
     pub(crate) from: Option<KeyHash>,
     /// The highest sequence it saw or wrote.
     pub(crate) seen: Sequence,
+    /// The highest sequence of those it read that a power cut takes only together with others.
+    pub(crate) joint: Sequence,
     /// Bytes of blocks on their way from one place to another.
     pub(crate) bytes: Vec<u8>,
 }

@@ -5,7 +5,7 @@
 //! does not carry its checksum is never passed on.
 
 use super::extent::{BlockRecord, Extent};
-use super::{Gate, Outcome};
+use super::{Gate, Outcome, joint_sequence};
 use crate::command::{Command, Completion, Lba, LbaRange, Payload, Sequence, Sink};
 use crate::media::Media;
 use crate::namespace::BlockFormat;
@@ -153,10 +153,12 @@ fn one_block<M: Media>(
         BlockRecord::Absent => {
             // What made it absent may still be lost; the last removal covers it.
             walk.seen = walk.seen.max(utl.last_removal);
+            walk.joint = walk.joint.max(utl.last_joint_removal);
             return Ok(absent(&ZEROES[..bytes], at, purpose));
         }
         BlockRecord::Present(found, header) => (found, header),
     };
+    walk.joint = walk.joint.max(joint_sequence(&header));
     let intact = match purpose {
         Use::Verify => utl.is_intact(found.entry, &header)?,
         Use::Sink(sink) => {

@@ -5,7 +5,7 @@
 //! removal of more than [`DEALLOCATE_BATCH_MAX`] blocks is several such runs.
 
 use super::extent::Extent;
-use super::{Gate, Outcome, block_read};
+use super::{Gate, Outcome, block_read, must_be_durable};
 use crate::command::{Command, Fua, Lba, LbaRange, NamespaceId, Payload, Sequence};
 use crate::index::{Index, KeyHash};
 use crate::limits::DEALLOCATE_BATCH_MAX;
@@ -182,6 +182,8 @@ fn copy<M: Media>(
     if !status.is_success() {
         return Ok(Outcome::status(status, walk.seen));
     }
+    // Were a power cut to take a write of several blocks and leave the copy of one, part of it would have happened.
+    must_be_durable(utl, walk.joint)?;
     let (bytes, for_good) = (extent.format.bytes(), absent_for_good(utl));
     // Zeroes need no record; a block that holds something else gives it up.
     let blocks = (destination.0..).map(Lba).zip(walk.bytes.chunks_exact(bytes));
