@@ -16,6 +16,7 @@ pub mod device_file;
 pub mod doctor;
 pub mod dump;
 pub mod face;
+mod flights;
 pub mod kv_target;
 pub mod load;
 pub mod metrics;

@@ -9,12 +9,13 @@
 //!  sockets -> events -> read -> PDUs -> commands -> device -> completions -> PDUs -> one vectored write a turn
 //! ```
 
+mod abort;
 mod admin_queue;
 mod answers;
 mod connection;
 mod connections;
 mod dispatch;
-mod flights;
+mod flight;
 pub mod limits;
 mod shared;
 mod socket;
@@ -37,6 +38,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::face::Face;
+use crate::flights::Flights;
 use crate::metrics::{FaceNumbers, StatusClass};
 
 /// How a face is set up.
@@ -147,13 +149,13 @@ impl NvmeTcpFace {
                 face: config.face,
                 address,
                 associations,
-                flights: flights::Flights::default(),
+                flights: Flights::default(),
                 keys: Keys::default(),
                 counters: Counters::default(),
                 doomed: Vec::new(),
                 gone: Vec::new(),
                 again: VecDeque::new(),
-                events: Vec::new(),
+                aborts: VecDeque::new(),
                 shutdowns: Vec::new(),
                 now: Nanos::ZERO,
             },

@@ -11,7 +11,7 @@
 pub mod config_space;
 pub mod controller;
 mod data;
-mod flights;
+mod flight;
 pub mod function;
 pub mod layout;
 mod link;

@@ -9,6 +9,7 @@
 
 mod connect;
 
+use crate::controller::QueueId;
 use crate::controller::admin::{
     AsyncAnswer, Controller, ControllerConfig, ControllerKind, Subsystem, Vitality,
 };
@@ -92,6 +93,12 @@ impl Association {
     #[must_use]
     pub const fn admin_connection(&self) -> ConnectionId {
         self.admin
+    }
+
+    /// The connection that is a queue of it.
+    #[must_use]
+    pub fn connection(&self, queue: QueueId) -> Option<ConnectionId> {
+        if queue == QueueId::ADMIN { Some(self.admin) } else { self.io.get(&queue.0).copied() }
     }
 
     /// Every connection it has, the admin queue first.

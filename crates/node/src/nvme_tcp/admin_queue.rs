@@ -3,15 +3,18 @@
 //! In: entries of admin queues, time. Out: their answers, at once or when what they ask for is done; connections to close.
 
 use super::NvmeTcpFace;
+use super::abort::Abort;
 use super::connection::Connection;
 use super::dispatch::Turn;
-use super::flights::Flight;
+use super::flight::Flight;
 use headwater_converged::administration::AdminTicket;
 use headwater_converged::device::Device;
 use headwater_converged::media::Media;
+use headwater_nvme::controller::admin::AsyncAnswer;
 use headwater_nvme::controller::{AdminAnswer, AdminData, AdminStep};
 use headwater_nvme::fabrics::ControllerId;
 use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
 use headwater_nvme::tcp::Slot;
 use headwater_nvme::tcp::target::{Need, Response};
@@ -49,7 +52,8 @@ impl<M: Media> Turn<'_, M> {
                 return true;
             }
         };
-        if !self.has_room() || !connection.reserve(owed) {
+        let has_room = entry.opcode == AdminOpcode::Abort.number() || self.has_room();
+        if !has_room || !connection.reserve(owed) {
             return false;
         }
         connection.settle(owed);
@@ -59,8 +63,9 @@ impl<M: Media> Turn<'_, M> {
             return true;
         };
         let step = association.controller.admin(entry, &data, &*self.device, self.shared.now);
+        // An event request that this command aborted is answered before it.
         while let Some(answer) = association.controller.take_async_event() {
-            self.shared.events.push((connection.id, answer));
+            answer_event(connection, &answer);
         }
         match step {
             AdminStep::Done(AdminAnswer { result, status, data }) => {
@@ -69,9 +74,10 @@ impl<M: Media> Turn<'_, M> {
                 connection.respond(slot, Response { result: u64::from(result), status, data });
             }
             AdminStep::Held => connection.hold(entry.command_id.get(), slot),
-            // Bit 0: not aborted. Commands are short, or wait for a medium that cannot take them back.
-            AdminStep::Abort { .. } => {
-                connection.respond(slot, Response { result: 1, ..Response::status(Status::SUCCESS) });
+            AdminStep::Abort { queue, command } => {
+                connection.in_flight += 1;
+                let abort = Abort { connection: connection.id, slot, controller: id, queue, command };
+                self.shared.aborts.push_back(abort);
             }
             AdminStep::Namespace(action) => {
                 let token = self.shared.flights.insert(Flight::Namespace { connection: connection.id, slot });
@@ -82,6 +88,14 @@ impl<M: Media> Turn<'_, M> {
             _ => connection.respond(slot, Response::status(Status::INVALID_OPCODE)),
         }
         true
+    }
+}
+
+/// Answers an event request.
+fn answer_event(connection: &mut Connection, answer: &AsyncAnswer) {
+    if let Some(slot) = connection.release(answer.command_id) {
+        let result = u64::from(answer.result);
+        connection.respond(slot, Response { result, ..Response::status(answer.status) });
     }
 }
 
@@ -103,11 +117,12 @@ impl NvmeTcpFace {
     /// Keep Alive timers and events of every controller.
     pub(super) fn look_after_controllers<M: Media>(&mut self, device: &Device<M>) -> bool {
         let findings = self.shared.associations.poll(device, self.shared.now);
-        let mut events = std::mem::take(&mut self.shared.events);
-        events.extend(findings.events);
-        let moved = !events.is_empty() || !findings.expired.is_empty();
-        for (id, answer) in events {
-            self.tell(id, answer.command_id, answer.result, answer.status);
+        let moved = !findings.events.is_empty() || !findings.expired.is_empty();
+        for (id, answer) in findings.events {
+            if let Some(mut connection) = self.connections.take(id) {
+                answer_event(&mut connection, &answer);
+                self.conclude(connection);
+            }
         }
         if !findings.expired.is_empty() {
             tracing::info!(connections = findings.expired.len(), "an NVMe/TCP host fell silent");

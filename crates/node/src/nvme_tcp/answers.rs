@@ -5,13 +5,12 @@
 
 use super::NvmeTcpFace;
 use super::dispatch::{Turn, refusal};
-use super::flights::Flight;
+use super::flight::Flight;
 use headwater_converged::command::{Command, Completion, NamespaceId};
 use headwater_converged::device::Device;
 use headwater_converged::media::Media;
 use headwater_converged::request::Closed;
 use headwater_nvme::fabrics::{ConnectionId, ControllerId};
-use headwater_nvme::spec::status::Status;
 use headwater_nvme::tcp::Slot;
 use headwater_nvme::tcp::target::Response;
 
@@ -120,16 +119,5 @@ impl NvmeTcpFace {
             self.shared.flights.remove(number);
             self.shared.shutdowns.push(id);
         }
-    }
-
-    /// Answers an event request.
-    pub(super) fn tell(&mut self, id: ConnectionId, command_id: u16, result: u32, status: Status) {
-        let Some(mut connection) = self.connections.take(id) else {
-            return;
-        };
-        if let Some(slot) = connection.release(command_id) {
-            connection.respond(slot, Response { result: u64::from(result), ..Response::status(status) });
-        }
-        self.conclude(connection);
     }
 }

@@ -8,6 +8,7 @@ use headwater_converged::interpreter::IoCommand;
 use headwater_host::clock::Nanos;
 use headwater_nvme::fabrics::{ConnectionId, ControllerId};
 use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::tcp::target::Response;
 use headwater_nvme::tcp::{Slot, TargetConnection, TargetParameters};
 use std::collections::VecDeque;
@@ -99,6 +100,13 @@ pub(super) struct Connection {
     farewell: Option<Slot>,
 }
 
+impl Work {
+    /// Whether it is an Abort: it needs no room, and goes past what waits for some.
+    pub(super) fn is_abort(&self) -> bool {
+        matches!(self, Self::Admin(entry) if entry.opcode == AdminOpcode::Abort.number())
+    }
+}
+
 impl Connection {
     pub(super) fn new(id: ConnectionId, socket: OwnedFd, now: Nanos) -> Self {
         Self {
@@ -181,6 +189,16 @@ impl Connection {
 
     pub(super) fn unpark(&mut self) -> Option<Slot> {
         self.parked.pop_front()
+    }
+
+    /// Takes a command that waits out of line. Whether it waited.
+    pub(super) fn unpark_one(&mut self, slot: Slot) -> bool {
+        let Some(place) = self.parked.iter().position(|&parked| parked == slot) else {
+            return false;
+        };
+        self.parked.remove(place);
+        self.set_work(slot, Work::None);
+        true
     }
 
     /// Keeps an event request.

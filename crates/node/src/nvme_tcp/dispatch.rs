@@ -4,7 +4,7 @@
 //! connection is parked, held, in the device, or answered.
 
 use super::connection::{Connection, Life, Role, Work};
-use super::flights::Flight;
+use super::flight::Flight;
 use super::limits::{CLOSE_WITHIN, IN_FLIGHT_MAX};
 use super::shared::Shared;
 use headwater_converged::command::SubmitError;
@@ -106,7 +106,7 @@ impl<M: Media> Turn<'_, M> {
     /// Carries out a command whose data is here, or parks it.
     fn run(&mut self, connection: &mut Connection, slot: Slot) {
         let work = connection.take_work(slot);
-        if connection.is_parked() || !self.try_run(connection, slot, work) {
+        if (connection.is_parked() && !work.is_abort()) || !self.try_run(connection, slot, work) {
             connection.park(slot, work);
         }
     }

@@ -2,11 +2,12 @@
 //!
 //! In and out: state that more than one file of the face works on.
 
-use super::flights::Flights;
+use super::abort::Abort;
+use super::flight::Flight;
+use crate::flights::Flights;
 use headwater_converged::command::FaceId;
 use headwater_converged::request::Keys;
 use headwater_host::clock::Nanos;
-use headwater_nvme::controller::admin::AsyncAnswer;
 use headwater_nvme::fabrics::{Associations, ConnectionId, ControllerId};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -29,7 +30,7 @@ pub(super) struct Shared {
     /// Where hosts reach the face.
     pub(super) address: SocketAddr,
     pub(super) associations: Associations,
-    pub(super) flights: Flights,
+    pub(super) flights: Flights<Flight>,
     pub(super) keys: Keys,
     pub(super) counters: Counters,
     /// Connections to be closed at the end of the turn.
@@ -38,8 +39,8 @@ pub(super) struct Shared {
     pub(super) gone: Vec<ControllerId>,
     /// Commands of which the device must be asked more, and had no room.
     pub(super) again: VecDeque<u64>,
-    /// Answers to event requests, by the admin connection they go to.
-    pub(super) events: Vec<(ConnectionId, AsyncAnswer)>,
+    /// Aborts that are not carried out yet: what they are about may be another connection's.
+    pub(super) aborts: VecDeque<Abort>,
     /// Controllers whose shutdown has not begun yet.
     pub(super) shutdowns: Vec<ControllerId>,
     pub(super) now: Nanos,

@@ -88,7 +88,7 @@ impl NvmeTcpFace {
         let Some((id, spoke)) = self.latest.filter(|(_, spoke)| self.is_recent(*spoke)) else {
             return false;
         };
-        let looks = if self.shared.flights.len() == 0 { LATEST_LOOKS } else { 1 };
+        let looks = if self.shared.flights.is_empty() { LATEST_LOOKS } else { 1 };
         for _ in 0..looks {
             let Some(mut connection) = self.connections.take(id) else {
                 return false;
@@ -142,7 +142,7 @@ impl NvmeTcpFace {
         // A core that turns while it waits for the device, or asks the likeliest connection itself, need not ask the kernel
         // each time round.
         let busy =
-            self.shared.flights.len() > 0 || self.latest.is_some_and(|(_, spoke)| self.is_recent(spoke));
+            !self.shared.flights.is_empty() || self.latest.is_some_and(|(_, spoke)| self.is_recent(spoke));
         if quiet && busy && self.shared.now.since(self.watched) < WATCH_EVERY {
             return;
         }
@@ -204,6 +204,8 @@ impl NvmeTcpFace {
         }
         self.scratch = scratch;
         self.conclude(connection);
+        // Before the device is run again: what waits for its turn is still to be had.
+        self.carry_out_aborts(device);
     }
 
     /// Reads on where the last turn stopped.
@@ -225,7 +227,7 @@ impl NvmeTcpFace {
     fn settle<M: Media>(&mut self, device: &mut Device<M>, now: Nanos, wall: UnixMillis) -> bool {
         let mut moved = false;
         for _ in 0..SETTLE_ROUNDS_MAX {
-            if self.shared.flights.len() == 0 {
+            if self.shared.flights.is_empty() {
                 break;
             }
             moved |= device.poll(now, wall);

@@ -13,8 +13,9 @@ mod admin;
 mod registers;
 
 use super::data::DataFinder;
-use super::flights::{Flight, Flights};
+use super::flight::Flight;
 use super::layout::{IO_QUEUES_MAX, VECTORS};
+use crate::flights::Flights;
 use headwater_converged::command::{Command, FaceId, NamespaceId, SubmitError};
 use headwater_converged::device::Device;
 use headwater_converged::interpreter::decode;
@@ -46,7 +47,7 @@ pub struct GuestController {
     face: FaceId,
     controller: Controller,
     arbiter: Arbiter<ForeignWords>,
-    flights: Flights,
+    flights: Flights<Flight>,
     keys: Keys,
     finder: DataFinder,
     /// Fetched when the device was busy.
@@ -227,7 +228,9 @@ impl GuestController {
             }
         });
         match submitted {
-            Ok(Some(answer)) => self.flights.insert(Flight::Io(token, answer)),
+            Ok(Some(answer)) => {
+                self.flights.insert(Flight::Io(token, answer));
+            }
             // The command is made anew from the same copy of the entry when the device has room.
             Ok(None) => return Err(Fetched { kind, entry, token }),
             Err(status) => self.arbiter.complete(token, 0, status),
@@ -282,7 +285,9 @@ impl GuestController {
         if self.shutting_down {
             let number = self.flights.next();
             match device.submit(self.face, NamespaceId::FIRST, number, Command::Flush) {
-                Ok(()) => self.flights.insert(Flight::Shutdown),
+                Ok(()) => {
+                    self.flights.insert(Flight::Shutdown);
+                }
                 Err(SubmitError::Busy(_)) => return moved,
                 // Nothing can be written any more, and what was acknowledged is durable as it is.
                 Err(SubmitError::Refused(_)) => self.controller.shut_down(),
@@ -365,6 +370,6 @@ impl Drop for GuestController {
     /// The device goes down: nobody is there to read answers.
     fn drop(&mut self) {
         self.forget_queues();
-        self.flights.abandon();
+        self.flights.drain().for_each(Flight::abandon);
     }
 }

@@ -65,6 +65,8 @@ impl Wire {
     pub(crate) fn open(bench: &mut Bench) -> Self {
         let stream = TcpStream::connect(bench.face.local_addr()).unwrap();
         stream.set_nonblocking(true).unwrap();
+        // What is sent is there at once, not when the one before was acknowledged.
+        stream.set_nodelay(true).unwrap();
         let connection = InitiatorConnection::new(InitiatorParameters::default());
         let mut wire = Self { stream, connection };
         wire.flush();
@@ -93,10 +95,19 @@ impl Wire {
         self.call(bench, fields.to_entry(), Transfer::Out(data))
     }
 
-    /// Sends a command; the face sees it with its next turn.
-    pub(crate) fn send(&mut self, entry: SubmissionEntry, transfer: Transfer<Vec<u8>>) {
-        self.connection.submit(entry, transfer).unwrap();
+    /// Sends a command; the face sees it with its next turn. Its identifier.
+    pub(crate) fn send(&mut self, entry: SubmissionEntry, transfer: Transfer<Vec<u8>>) -> u16 {
+        let id = self.connection.submit(entry, transfer).unwrap();
         self.flush();
+        id.0
+    }
+
+    /// The completion that has come already, if one has.
+    pub(crate) fn already(&mut self) -> Option<CompletionEntry> {
+        match self.look() {
+            Some(HostStep::Completed(done)) => Some(done.entry),
+            _ => None,
+        }
     }
 
     /// Waits for the next completion.

@@ -188,6 +188,16 @@ impl TargetConnection {
         self.ask_for_data();
     }
 
+    /// The command that a host calls so, if it is running: all its data is here, and it was not answered. Looks at every
+    /// command.
+    #[must_use]
+    pub fn running(&self, command_id: u16) -> Option<Slot> {
+        let is_it = |exchange: &Exchange| {
+            exchange.stage == Stage::Running && exchange.entry.command_id.get() == command_id
+        };
+        self.exchanges.iter().position(is_it).and_then(|at| u16::try_from(at).ok()).map(Slot)
+    }
+
     /// The queue that Connect made of this connection: its entries, and whether they tell its head.
     pub fn set_queue(&mut self, entries: u16, flow: FlowControl) {
         let entries = entries.clamp(2, QUEUE_ENTRIES_MAX);

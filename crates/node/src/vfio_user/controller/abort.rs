@@ -9,7 +9,7 @@
 //! ```
 
 use super::GuestController;
-use crate::vfio_user::flights::Flight;
+use crate::vfio_user::flight::Flight;
 use headwater_converged::device::Device;
 use headwater_converged::media::Media;
 use headwater_nvme::controller::{CommandToken, QueueId};
@@ -31,7 +31,7 @@ impl GuestController {
             self.arbiter.complete(held.token, 0, Status::ABORT_REQUESTED);
             return true;
         }
-        let Some(number) = self.flights.find(is_it) else {
+        let Some(number) = self.flights.find(|flight| flight.is_io(is_it)) else {
             return self.arbiter.abort(queue, command_id);
         };
         if let Some(at) = self.lists.iter().position(|&list| list == number) {

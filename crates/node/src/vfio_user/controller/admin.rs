@@ -4,7 +4,7 @@
 
 use super::GuestController;
 use crate::vfio_user::data;
-use crate::vfio_user::flights::Flight;
+use crate::vfio_user::flight::Flight;
 use crate::vfio_user::layout::VECTORS;
 use headwater_converged::administration::AdminTicket;
 use headwater_converged::device::Device;
