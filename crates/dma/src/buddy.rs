@@ -2,9 +2,13 @@
 //!
 //! In: how many pages, and on which boundary. Out: [`PageRun`]s, none overlapping another. One bit a page says whether it
 //! is free; these bits are the whole truth and lie in [`Words`], which a caller may keep anywhere. Blocks of 64 pages and
-//! less are found inside a word by arithmetic, larger ones by a bitmap an order, each with summaries, derived from the
-//! bits when a buddy is opened. Invariant: a free block never lies beside its free buddy, so the largest block is known
-//! without looking, and a run is given back exactly once.
+//! less are found inside a word by arithmetic, larger ones, up to [`BLOCK_PAGES_MAX`], by a bitmap an order, each with
+//! summaries, derived from the bits when a buddy is opened. Invariant: a free block never lies beside its free buddy, so
+//! the largest block is known without looking, and a run is given back exactly once.
+//!
+//! One leaf of 64 pages is held back from this: the open leaf, out of which small runs are taken and into which they go
+//! back by changing its word alone. It joins the others when it can serve no more. Without it a page that comes and goes
+//! would split and join every order each time.
 //!
 //! # What this does not do
 //! It touches no memory but its bitmaps, waits for nobody and locks nothing.
@@ -14,12 +18,23 @@ pub use headwater_host::reservation::PageRun;
 pub use crate::buddy::runs::FreeRuns;
 use bit_tree::BitTree;
 use leaf::{LEAF_ORDER, LEAF_PAGES, ones};
+use regions::Regions;
 
 mod bit_tree;
 mod leaf;
+mod regions;
 mod runs;
 #[cfg(test)]
 mod tests;
+
+/// Order of the largest blocks.
+const TOP_ORDER: u32 = 10;
+
+/// Pages of the largest blocks. Longer runs are made of several, by [`Buddy::allocate_joined`].
+pub const BLOCK_PAGES_MAX: u32 = 1 << TOP_ORDER;
+
+/// No leaf is open.
+const NONE: u32 = u32::MAX;
 
 /// Where the bits of a buddy lie: words that are loaded and stored one at a time.
 pub trait Words {
@@ -80,8 +95,10 @@ pub struct Buddy<W> {
     blocks: Vec<BitTree>,
     /// Orders whose set is not empty.
     orders: u64,
-    /// Leaves with a free page.
-    inhabited: BitTree,
+    /// Which parts of the range have free pages at all.
+    regions: Regions,
+    /// The leaf that is in no set, or [`NONE`].
+    open: u32,
 }
 
 impl Buddy<Vec<u64>> {
@@ -98,7 +115,7 @@ impl<W: Words> Buddy<W> {
     #[must_use]
     pub fn open(words: W, pages: u32) -> Self {
         let leaves = pages.div_ceil(LEAF_PAGES);
-        let top = LEAF_ORDER + leaves.max(1).next_power_of_two().trailing_zeros();
+        let top = (LEAF_ORDER + leaves.max(1).next_power_of_two().trailing_zeros()).min(TOP_ORDER);
         let set = |order: u32| BitTree::new(leaves.div_ceil(1 << order.saturating_sub(LEAF_ORDER)) as usize);
         let mut buddy = Self {
             words,
@@ -106,15 +123,17 @@ impl<W: Words> Buddy<W> {
             free_pages: 0,
             blocks: (0..=top).map(set).collect(),
             orders: 0,
-            inhabited: BitTree::new(leaves as usize),
+            regions: Regions::new(leaves),
+            open: NONE,
         };
         for leaf in 0..leaves {
             let within = ones((pages - leaf * LEAF_PAGES).min(LEAF_PAGES));
             let word = buddy.word(leaf) & within;
             if word != 0 {
                 buddy.words.store(leaf as usize, 0);
-                buddy.add(leaf, word);
+                buddy.regions.grow(leaf, word.count_ones());
                 buddy.free_pages += word.count_ones();
+                buddy.add(leaf, word);
             }
         }
         buddy
@@ -135,7 +154,13 @@ impl<W: Words> Buddy<W> {
     /// Pages of the largest free block, which is what [`allocate`](Self::allocate) can surely give; 0 if none is free.
     #[must_use]
     pub fn largest(&self) -> u32 {
-        self.orders.checked_ilog2().map_or(0, |order| 1 << order)
+        let settled = self.orders.checked_ilog2().map_or(0, |order| 1 << order);
+        let open = if self.open == NONE { None } else { leaf::largest(self.word(self.open)) };
+        let open = match open {
+            Some(LEAF_ORDER) => 1 << self.joinable(LEAF_ORDER, self.open).0,
+            other => other.map_or(0, |order| 1 << order),
+        };
+        settled.max(open)
     }
 
     /// The free runs in address order, neighbouring blocks joined.
@@ -156,27 +181,77 @@ impl<W: Words> Buddy<W> {
             return None;
         }
         let order = pages.checked_next_power_of_two()?.max(align_pages).trailing_zeros();
-        let found = self.orders.checked_shr(order).filter(|&orders| orders != 0)?.trailing_zeros() + order;
-        let block = self.blocks[found as usize].first()?;
-        let first = if found < LEAF_ORDER {
-            let leaf = narrow(block);
-            let word = self.word(leaf);
-            let at = leaf::find(word, order)?;
-            self.replace(leaf, word, word & !(ones(pages) << at));
-            leaf * LEAF_PAGES + at
+        let first = if order < LEAF_ORDER {
+            self.allocate_in_leaf(pages, order)?
         } else {
-            self.remove(found, narrow(block));
-            self.split(found, narrow(block), order.max(LEAF_ORDER), pages)
+            // What the open leaf has may be all that is missing.
+            self.allocate_leaves(pages, order)
+                .or_else(|| self.settle().then(|| self.allocate_leaves(pages, order))?)?
         };
         self.free_pages -= pages;
         Some(PageRun { first, pages })
+    }
+
+    /// The same for what fits into half a leaf: out of the open leaf, or out of another one that is opened.
+    #[inline]
+    fn allocate_in_leaf(&mut self, pages: u32, order: u32) -> Option<u32> {
+        if self.open != NONE
+            && let Some(at) = leaf::find(self.word(self.open), order)
+        {
+            return Some(self.cut(self.open, at, pages));
+        }
+        self.settle();
+        let found = self.tightest(order)?;
+        let block = narrow(self.blocks[found as usize].first()?);
+        self.remove(found, block);
+        self.open = if found > LEAF_ORDER { self.halve(found, block, LEAF_ORDER) } else { block };
+        let at = leaf::find(self.word(self.open), order)?;
+        Some(self.cut(self.open, at, pages))
+    }
+
+    #[inline]
+    fn cut(&mut self, leaf: u32, at: u32, pages: u32) -> u32 {
+        let word = self.word(leaf);
+        self.words.store(leaf as usize, word & !(ones(pages) << at));
+        self.regions.shrink(leaf, pages);
+        leaf * LEAF_PAGES + at
+    }
+
+    /// The same for whole leaves.
+    fn allocate_leaves(&mut self, pages: u32, order: u32) -> Option<u32> {
+        let found = self.tightest(order)?;
+        let block = narrow(self.blocks[found as usize].first()?);
+        self.remove(found, block);
+        Some(self.split(found, block, order, pages))
+    }
+
+    /// The lowest order from `order` on that has a block.
+    #[inline]
+    fn tightest(&self, order: u32) -> Option<u32> {
+        let orders = self.orders.checked_shr(order).filter(|&orders| orders != 0)?;
+        Some(orders.trailing_zeros() + order)
+    }
+
+    /// Closes the open leaf: it joins the others. Whether there was one.
+    fn settle(&mut self) -> bool {
+        let leaf = std::mem::replace(&mut self.open, NONE);
+        if leaf == NONE {
+            return false;
+        }
+        match leaf::largest(self.word(leaf)) {
+            Some(LEAF_ORDER) => self.join(LEAF_ORDER, leaf),
+            Some(order) => self.insert(order, leaf),
+            None => {}
+        }
+        true
     }
 
     /// A run of exactly `pages` pages out of the shortest free run that has so many, whatever blocks it is made of. Looks
     /// at every free run: for when [`allocate`](Self::allocate) finds nothing.
     pub fn allocate_joined(&mut self, pages: u32, align_pages: u32) -> Option<PageRun> {
         // A run of n pages contains an aligned block of at least a quarter of n's next power of two.
-        if pages == 0 || pages > self.free_pages || self.largest() < pages.checked_next_power_of_two()? / 4 {
+        let least = (pages.checked_next_power_of_two()? / 4).min(BLOCK_PAGES_MAX);
+        if pages == 0 || pages > self.free_pages || self.largest() < least {
             return None;
         }
         let fits = |run: PageRun| {
@@ -199,6 +274,8 @@ impl<W: Words> Buddy<W> {
         if let Some(page) = self.lowest(run, |word| !word) {
             return Err(RunError::InUse { page });
         }
+        self.settle();
+        self.regions.each(run, Regions::shrink_region);
         let mut leaf = run.first / LEAF_PAGES;
         while leaf <= last {
             let word = self.word(leaf);
@@ -216,7 +293,6 @@ impl<W: Words> Buddy<W> {
             self.insert_leaves(to, high);
             for leaf in from..to {
                 self.words.store(leaf as usize, 0);
-                self.inhabited.remove(leaf as usize);
                 self.add(leaf, !within(run, leaf));
             }
             leaf = to;
@@ -234,17 +310,36 @@ impl<W: Words> Buddy<W> {
         if let Some(page) = self.lowest(run, |word| word) {
             return Err(RunError::DoubleFree { page });
         }
-        let end = run.first + run.pages;
-        let (mut leaf, last) = (run.first / LEAF_PAGES, (end - 1) / LEAF_PAGES);
+        self.free_pages += run.pages;
+        let leaf = run.first / LEAF_PAGES;
+        let last = (run.first + run.pages - 1) / LEAF_PAGES;
+        if leaf != last {
+            self.regions.each(run, Regions::grow_region);
+            self.free_leaves(run, leaf, last);
+        } else {
+            self.regions.grow(leaf, run.pages);
+            if leaf == self.open {
+                self.words.store(leaf as usize, self.word(leaf) | within(run, leaf));
+            } else {
+                self.add(leaf, within(run, leaf));
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees a run that crosses from one leaf into another.
+    fn free_leaves(&mut self, run: PageRun, mut leaf: u32, last: u32) {
+        if (leaf..=last).contains(&self.open) {
+            self.settle();
+        }
         if within(run, leaf) != u64::MAX {
             self.add(leaf, within(run, leaf));
             leaf += 1;
         }
-        let whole = end / LEAF_PAGES;
+        let whole = (run.first + run.pages) / LEAF_PAGES;
         if leaf < whole {
             for leaf in leaf..whole {
                 self.words.store(leaf as usize, u64::MAX);
-                self.inhabited.insert(leaf as usize);
             }
             self.insert_leaves(leaf, whole);
             leaf = whole;
@@ -252,8 +347,6 @@ impl<W: Words> Buddy<W> {
         if leaf <= last {
             self.add(leaf, within(run, leaf));
         }
-        self.free_pages += run.pages;
-        Ok(())
     }
 
     fn check(&self, run: PageRun) -> Result<(), RunError> {
@@ -280,24 +373,16 @@ impl<W: Words> Buddy<W> {
         self.pages.div_ceil(LEAF_PAGES)
     }
 
-    fn next_inhabited(&self, leaf: u32) -> Option<u32> {
-        self.inhabited.next_from(leaf as usize).map(narrow)
-    }
-
     /// Takes `pages` pages from the start of a whole free block that is in no set any more, and puts the rest back: halves
     /// down to `order`, then leaves, then pages.
-    #[inline]
-    fn split(&mut self, mut found: u32, mut block: u32, order: u32, pages: u32) -> u32 {
-        while found > order {
-            (found, block) = (found - 1, block * 2);
-            self.insert(found, block + 1);
-        }
+    fn split(&mut self, found: u32, block: u32, order: u32, pages: u32) -> u32 {
+        let block = self.halve(found, block, order);
         let span = 1 << (order - LEAF_ORDER);
         let leaf = block * span;
+        self.regions.each(PageRun { first: leaf * LEAF_PAGES, pages }, Regions::shrink_region);
         let (whole, rest) = (pages / LEAF_PAGES, pages % LEAF_PAGES);
         for leaf in leaf..leaf + whole {
             self.words.store(leaf as usize, 0);
-            self.inhabited.remove(leaf as usize);
         }
         let mut kept = leaf + whole;
         if rest > 0 {
@@ -308,6 +393,16 @@ impl<W: Words> Buddy<W> {
         }
         self.insert_leaves(kept, leaf + span);
         leaf * LEAF_PAGES
+    }
+
+    /// Halves a free block that is in no set any more until it is of `order`: the lowest part, the others go into sets.
+    #[inline]
+    fn halve(&mut self, mut found: u32, mut block: u32, order: u32) -> u32 {
+        while found > order {
+            (found, block) = (found - 1, block * 2);
+            self.insert(found, block + 1);
+        }
+        block
     }
 
     /// Frees the pages of `mask` in one leaf, none of which is free.
@@ -322,8 +417,6 @@ impl<W: Words> Buddy<W> {
         }
         if let Some(order) = leaf::largest(before) {
             self.remove(order, leaf);
-        } else {
-            self.inhabited.insert(leaf as usize);
         }
         self.words.store(leaf as usize, u64::MAX);
         self.join(LEAF_ORDER, leaf);
@@ -339,20 +432,16 @@ impl<W: Words> Buddy<W> {
         }
         if let Some(order) = old {
             self.remove(order, leaf);
-        } else {
-            self.inhabited.insert(leaf as usize);
         }
         if let Some(order) = new {
             self.insert(order, leaf);
-        } else {
-            self.inhabited.remove(leaf as usize);
         }
     }
 
     /// Puts whole free leaves into the sets, as the largest blocks they make.
     fn insert_leaves(&mut self, mut from: u32, to: u32) {
         while from < to {
-            let order = from.trailing_zeros().min((to - from).ilog2());
+            let order = from.trailing_zeros().min((to - from).ilog2()).min(TOP_ORDER - LEAF_ORDER);
             self.join(LEAF_ORDER + order, from >> order);
             from += 1 << order;
         }
@@ -360,14 +449,23 @@ impl<W: Words> Buddy<W> {
 
     /// Puts a free block into its set, joined with its buddy as often as that is free.
     #[inline]
-    fn join(&mut self, mut order: u32, mut block: u32) {
+    fn join(&mut self, order: u32, block: u32) {
+        let (to, joined) = self.joinable(order, block);
+        for below in order..to {
+            self.remove(below, block >> (below - order) ^ 1);
+        }
+        self.insert(to, joined);
+    }
+
+    /// The block that a free one makes with its free buddies.
+    #[inline]
+    fn joinable(&self, mut order: u32, mut block: u32) -> (u32, u32) {
         while (order as usize) < self.blocks.len() - 1
             && self.blocks[order as usize].has((block ^ 1) as usize)
         {
-            self.remove(order, block ^ 1);
             (order, block) = (order + 1, block / 2);
         }
-        self.insert(order, block);
+        (order, block)
     }
 
     /// The free block that a whole free leaf belongs to.

@@ -115,9 +115,10 @@ impl Pool {
     /// [`PoolError::WouldBlock`] when it could be served later; any other error says what to change.
     #[inline]
     pub fn allocate(&self, request: &Request) -> Result<Payload, PoolError> {
-        if let Some((span, arena)) = self.depot.take_cached(request) {
-            let buffer = Buffer::new(span, request.bytes, Home::new(self.depot, arena));
-            return Ok(finish(Payload::Contiguous(buffer), request.zeroed));
+        if request.is_plain()
+            && let Some((span, arena)) = self.depot.take_cached(request.bytes)
+        {
+            return Ok(Payload::Contiguous(Buffer::new(span, request.bytes, Home::new(self.depot, arena))));
         }
         self.allocate_shared(request)
     }
@@ -128,15 +129,23 @@ impl Pool {
     /// As for [`allocate`](Self::allocate).
     #[inline]
     pub fn buffer(&self, bytes: usize) -> Result<Buffer, PoolError> {
-        match self.allocate(&Request::bytes(bytes))? {
+        if let Some((span, arena)) = self.depot.take_cached(bytes) {
+            return Ok(Buffer::new(span, bytes, Home::new(self.depot, arena)));
+        }
+        match self.allocate_shared(&Request::bytes(bytes))? {
             Payload::Contiguous(buffer) => Ok(buffer),
             Payload::Scattered(_) => unreachable!("scatter/gather was not allowed"),
         }
     }
 
     #[cold]
+    #[inline(never)]
     fn allocate_shared(&self, request: &Request) -> Result<Payload, PoolError> {
         let want = self.depot.judge(request)?;
+        if let Some((span, arena)) = self.depot.take_cached_for(&want) {
+            let buffer = Buffer::new(span, want.bytes, Home::new(self.depot, arena));
+            return Ok(finish(Payload::Contiguous(buffer), want.zeroed));
+        }
         let waiting = self.depot.line.waiting();
         let result = if waiting > 0 {
             Err(PoolError::WouldBlock { bytes: request.bytes, waiting })

@@ -55,6 +55,9 @@ pub(super) fn largest(word: u64) -> Option<u32> {
 /// First page of the smallest free block of at least `order`, the lowest of these.
 #[inline]
 pub(super) fn find(word: u64, order: u32) -> Option<u32> {
+    if word == u64::MAX {
+        return Some(0);
+    }
     let mut starts = word;
     for below in 0..order {
         starts = joined(starts, below);

@@ -6,7 +6,7 @@
 use super::leaf::LEAF_PAGES;
 use super::{Buddy, PageRun, Words};
 
-/// Iterates over the free runs. Leaves without a free page are skipped by the summary, not looked at.
+/// Iterates over the free runs. Regions without a free page are skipped by the summary, not looked at.
 #[derive(Debug)]
 pub struct FreeRuns<'a, W> {
     buddy: &'a Buddy<W>,
@@ -21,18 +21,20 @@ impl<'a, W: Words> FreeRuns<'a, W> {
 
     /// The first free page at or behind `at`.
     fn start(&self) -> Option<u32> {
-        let mut leaf = self.at / LEAF_PAGES;
-        let mut below = self.at % LEAF_PAGES;
+        let (mut leaf, mut below) = (self.at / LEAF_PAGES, self.at % LEAF_PAGES);
         loop {
-            let found = self.buddy.next_inhabited(leaf)?;
-            if found != leaf {
-                below = 0;
+            let (from, end) = self.buddy.regions.next_from(leaf)?;
+            if from != leaf {
+                (leaf, below) = (from, 0);
             }
-            let rest = self.buddy.word(found) & (u64::MAX << below);
-            if rest != 0 {
-                return Some(found * LEAF_PAGES + rest.trailing_zeros());
+            while leaf < end.min(self.buddy.leaves()) {
+                let rest = self.buddy.word(leaf) & (u64::MAX << below);
+                if rest != 0 {
+                    return Some(leaf * LEAF_PAGES + rest.trailing_zeros());
+                }
+                (leaf, below) = (leaf + 1, 0);
             }
-            (leaf, below) = (found + 1, 0);
+            leaf = leaf.max(end);
         }
     }
 

@@ -119,13 +119,11 @@ impl<T> Cache<T> {
         Some(span)
     }
 
-    /// Keeps a span, or gives it back if the quota has no room.
+    /// Keeps a span of `pages` pages, or gives it back if the quota has no room or no class has so many.
     #[inline]
-    pub(super) fn push(&mut self, class: Class, span: T) -> Option<T> {
-        let bytes = self.bytes + class.bytes();
-        if bytes > self.quota {
-            return Some(span);
-        }
+    pub(super) fn push(&mut self, pages: u32, span: T) -> Option<T> {
+        let bytes = self.bytes + pages as usize * PAGE_BYTES;
+        let (true, Some(class)) = (bytes <= self.quota, Class::exactly(pages)) else { return Some(span) };
         self.bytes = bytes;
         self.stacks[class.0 as usize].push(span);
         None
@@ -204,9 +202,9 @@ mod tests {
     fn no_more_is_kept_than_the_quota() {
         let mut cache = Cache::new(0);
         let class = Class::serving(8_192).unwrap();
-        assert_eq!(cache.push(class, 1), Some(1));
+        assert_eq!(cache.push(2, 1), Some(1));
         cache.grant(20_000);
-        assert_eq!((cache.push(class, 1), cache.push(class, 2), cache.push(class, 3)), (None, None, Some(3)));
+        assert_eq!((cache.push(2, 1), cache.push(2, 2), cache.push(2, 3)), (None, None, Some(3)));
         assert_eq!((cache.bytes(), cache.pop(class), cache.hits()), (16_384, Some(2), 1));
         let mut out = Vec::new();
         assert_eq!(cache.empty(1, &mut out), 20_000);
@@ -217,12 +215,12 @@ mod tests {
     fn a_spill_takes_the_coldest_half_of_the_fullest_class() {
         let mut cache = Cache::new(0);
         cache.grant(1 << 20);
-        let (one, four) = (Class::exactly(1).unwrap(), Class::exactly(4).unwrap());
+        let four = Class::exactly(4).unwrap();
         for span in 0..5 {
-            cache.push(one, span);
+            cache.push(1, span);
         }
         for span in 10..13 {
-            cache.push(four, span);
+            cache.push(4, span);
         }
         let mut out = Vec::new();
         cache.spill(&mut out);

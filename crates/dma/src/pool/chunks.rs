@@ -85,28 +85,38 @@ impl Chunks {
     /// Counts the pages of a run as used.
     #[inline]
     pub(super) fn take(&mut self, run: PageRun) {
-        self.each(run, |chunks, index, chunk, pages| {
-            if chunk.used == 0 {
-                chunks.leave_empty(chunk);
-                chunk_of(&mut chunks.slots, index).empty_since = None;
+        let mut at = run.first;
+        while at < run.end() {
+            let index = self.by_granule[(at >> self.granule_shift) as usize];
+            let chunk = chunk_of(&mut self.slots, index);
+            let end = chunk.run.end().min(run.end());
+            let was_empty = chunk.used == 0;
+            chunk.used += end - at;
+            if was_empty {
+                chunk.empty_since = None;
+                let chunk = *chunk;
+                self.leave_empty(chunk);
             }
-            chunk_of(&mut chunks.slots, index).used += pages;
-        });
+            at = end;
+        }
     }
 
     /// Counts them as free again.
     #[inline]
     pub(super) fn put(&mut self, run: PageRun) {
-        self.each(run, |chunks, index, chunk, pages| {
-            let place = chunks.empty.len();
-            let slot = chunk_of(&mut chunks.slots, index);
-            slot.used -= pages;
-            if slot.used == 0 {
-                (slot.among_empty, slot.empty_since) = (place, None);
-                chunks.empty.push(index);
-                chunks.empty_pages += u64::from(chunk.run.pages);
+        let mut at = run.first;
+        while at < run.end() {
+            let index = self.by_granule[(at >> self.granule_shift) as usize];
+            let chunk = chunk_of(&mut self.slots, index);
+            let end = chunk.run.end().min(run.end());
+            chunk.used -= end - at;
+            if chunk.used == 0 {
+                (chunk.among_empty, chunk.empty_since) = (self.empty.len(), None);
+                self.empty_pages += u64::from(chunk.run.pages);
+                self.empty.push(index);
             }
-        });
+            at = end;
+        }
     }
 
     /// The chunk that a page lies in.
@@ -150,19 +160,6 @@ impl Chunks {
     /// How many chunks there are.
     pub(super) fn count(&self) -> usize {
         self.slots.len() - self.spare.len()
-    }
-
-    /// Calls `change` with each chunk that the run touches and how many pages of the run lie in it.
-    #[inline]
-    fn each(&mut self, run: PageRun, mut change: impl FnMut(&mut Self, u32, Chunk, u32)) {
-        let mut at = run.first;
-        while at < run.end() {
-            let index = self.by_granule[(at >> self.granule_shift) as usize];
-            let chunk = *chunk_of(&mut self.slots, index);
-            let end = chunk.run.end().min(run.end());
-            change(self, index, chunk, end - at);
-            at = end;
-        }
     }
 
     fn leave_empty(&mut self, chunk: Chunk) {

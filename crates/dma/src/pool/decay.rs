@@ -4,7 +4,7 @@
 //! time, at all of that time's ticks; then half of those that are due go at each tick, all of them before twice the idle
 //! time is over, and the bytes kept idle on purpose stay.
 
-use super::depot::{Depot, Node, Thorough};
+use super::depot::{Depot, Node, Which};
 use super::statistics::{NodeStatistics, Statistics, Steps};
 use super::{Histogram, Tier};
 use headwater_host::clock::Nanos;
@@ -20,7 +20,7 @@ impl Depot {
         if let Some(chunk) = chunk {
             self.chunk.store(chunk, Ordering::Relaxed);
         }
-        self.steal(Thorough::IdleOnly);
+        self.steal(Which::Idle);
         let floor = self.config.min_idle / self.nodes.len();
         for node in &self.nodes {
             self.decay(node, now, floor);
@@ -61,7 +61,7 @@ impl Depot {
     pub(super) fn recap(&'static self, cap: usize) {
         self.budget.set_cap(cap);
         if self.budget.pinned() > cap {
-            self.steal(Thorough::Yes);
+            self.steal(Which::All);
         }
         for node in &self.nodes {
             let over = self.budget.pinned().saturating_sub(cap);

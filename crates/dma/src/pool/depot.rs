@@ -9,6 +9,7 @@
 
 use super::arena::{Arena, Bindings};
 use super::budget::{Budget, Tier};
+use super::cache::Cache;
 use super::config::PoolConfig;
 use super::error::PoolError;
 use super::line::Line;
@@ -40,6 +41,8 @@ pub(super) struct Node {
 /// The shared state.
 pub(super) struct Depot {
     generation: Generation,
+    /// Whether threads may have caches at all.
+    pub(super) caches: bool,
     pub(super) config: PoolConfig,
     pub(super) nodes: Box<[Node]>,
     slots: Mutex<Slots>,
@@ -80,6 +83,7 @@ impl Depot {
         });
         Ok(Self {
             generation: Generation::current(),
+            caches: config.cache_per_mille > 0,
             nodes: nodes.collect::<Result<_, PoolError>>()?,
             slots: Mutex::new(Slots::default()),
             line: Line::new(),
@@ -148,22 +152,17 @@ impl Depot {
     }
 
     /// Takes what the caches of all threads hold. Whether that was anything.
-    pub(super) fn steal(&self, thorough: Thorough) -> bool {
+    pub(super) fn steal(&self, which: Which) -> bool {
         let mut any = false;
         let slots = locked(&self.slots).all.clone();
         for slot in slots {
-            if thorough != Thorough::Yes && slot.bytes() == 0 {
-                continue;
-            }
             let mut spans = Vec::new();
-            let visited = slot.lock.visit(|cache| {
+            let visited = slot.visit(|cache| {
                 let arena = cache.arena();
-                if thorough == Thorough::IdleOnly && !cache.was_idle() {
+                if which == Which::Idle && !cache.was_idle() {
                     return (arena, 0);
                 }
-                let quota = cache.empty(arena, &mut spans);
-                slot.publish(cache);
-                (arena, quota)
+                (arena, cache.empty(arena, &mut spans))
             });
             // Where the kernel refuses the fence, a cache is its owner's alone until that thread ends.
             let Ok((arena, quota)) = visited else { continue };
@@ -179,7 +178,7 @@ impl Depot {
         let here = self.here();
         let mut slots = locked(&self.slots);
         slots.spare.pop().unwrap_or_else(|| {
-            let slot: &'static Slot = Box::leak(Box::new(Slot::new(here)));
+            let slot: &'static Slot = Box::leak(Box::new(Slot::new(Cache::new(here))));
             slots.all.push(slot);
             slot
         })
@@ -203,8 +202,9 @@ impl Depot {
 
     /// Bytes in caches and requests served by them.
     pub(super) fn cached(&self) -> (u64, u64) {
-        let slots = locked(&self.slots);
-        slots.all.iter().fold((0, 0), |(bytes, hits), slot| (bytes + slot.bytes(), hits + slot.hits()))
+        let slots = locked(&self.slots).all.clone();
+        let of = |slot: &Slot| slot.visit(|cache| (cache.bytes() as u64, cache.hits())).unwrap_or((0, 0));
+        slots.into_iter().map(of).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
     /// Bytes that are given out, of all nodes.
@@ -220,7 +220,7 @@ impl Depot {
             return;
         }
         self.line.close();
-        self.steal(Thorough::Yes);
+        self.steal(Which::All);
         self.serve();
         self.give_memory_up();
     }
@@ -241,7 +241,7 @@ impl Depot {
         if self.budget.reserve(tier, bytes) {
             return true;
         }
-        self.steal(Thorough::No);
+        self.steal(Which::All);
         for node in &self.nodes {
             let missing = bytes.saturating_sub(self.budget.left());
             self.retire(node, missing, |_, _| true);
@@ -252,11 +252,9 @@ impl Depot {
 
 /// Which caches are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Thorough {
-    /// All, whatever they seem to hold.
-    Yes,
-    /// Those that seem to hold something.
-    No,
-    /// Of these the ones that served nobody since the last time.
-    IdleOnly,
+pub(super) enum Which {
+    /// All.
+    All,
+    /// Those that served nobody since the last time.
+    Idle,
 }

@@ -6,7 +6,7 @@
 use super::cache::Class;
 use super::depot::{Depot, locked};
 use super::error::PoolError;
-use super::threads::with_cache;
+use super::threads::{try_cache, with_cache};
 use crate::buffer::DeviceSegment;
 use headwater_host::region::TakesBack;
 use headwater_host::reservation::{PAGE_BYTES, Span};
@@ -69,34 +69,40 @@ impl Depot {
     /// Takes a span back: into the thread's cache, or where everybody sees it.
     #[inline]
     pub(super) fn give_back(&'static self, arena: usize, span: Span) {
+        let mut span = Some(span);
+        if self.caches && self.is_ours() {
+            try_cache(self, |cache| {
+                if cache.arena() == arena
+                    && !self.line.pressure()
+                    && let Some(given) = span.take()
+                {
+                    span = cache.push(given.pages(), given);
+                }
+            });
+        }
+        if let Some(span) = span {
+            self.give_back_slowly(arena, span);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give_back_slowly(&'static self, arena: usize, span: Span) {
         if !self.is_ours() {
             // A child of the process that has the memory. Dropping the span does nothing.
             return;
         }
-        let Some(class) = Class::exactly(span.pages()) else {
-            return self.put(arena, [span]);
-        };
-        let mut span = Some(span);
-        with_cache(self, |cache, slot| {
-            if cache.arena() == arena
-                && !self.line.pressure()
-                && let Some(given) = span.take()
-            {
-                span = cache.push(class, given);
-                slot.publish(cache);
-            }
-        });
-        if let Some(span) = span {
-            self.keep(arena, class, span);
+        match Class::exactly(span.pages()).filter(|_| self.caches) {
+            Some(class) => self.keep(arena, class, span),
+            None => self.put(arena, [span]),
         }
     }
 
     /// Keeps a span in the thread's cache, for which it may need more quota or to spill; or puts it back into its arena.
-    #[cold]
     pub(super) fn keep(&'static self, arena: usize, class: Class, span: Span) {
         let mut spilled = Vec::new();
         let mut span = Some(span);
-        with_cache(self, |cache, slot| {
+        with_cache(self, |cache| {
             if cache.arena() != arena || self.line.pressure() {
                 return;
             }
@@ -107,9 +113,8 @@ impl Depot {
                 cache.spill(&mut spilled);
             }
             if let Some(given) = span.take() {
-                span = cache.push(class, given);
+                span = cache.push(given.pages(), given);
             }
-            slot.publish(cache);
         });
         if span.is_some() || !spilled.is_empty() {
             self.put(arena, spilled.into_iter().chain(span));

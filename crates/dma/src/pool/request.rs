@@ -4,6 +4,7 @@
 //! value; the pool judges it.
 
 use super::placement::NodeId;
+use headwater_host::reservation::PAGE_BYTES;
 
 /// Whether the bytes must be zero. A buffer that is not zeroed holds whatever this process last wrote there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,5 +75,14 @@ impl Request {
     #[must_use]
     pub const fn scattered(self, segments_max: u32) -> Self {
         Self { shape: Shape::ScatterGather { segments_max }, ..self }
+    }
+
+    /// Whether any pages of its length will do: no boundary above a page's, no zeroes, no node.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.align.is_power_of_two()
+            && self.align <= PAGE_BYTES
+            && self.zeroed == Zeroed::No
+            && self.node.is_none()
     }
 }

@@ -7,103 +7,84 @@ use super::cache::Cache;
 use super::depot::Depot;
 use headwater_host::owner_lock::{Owner, OwnerLock};
 use headwater_host::reservation::Span;
-use headwater_host::sync::{AtomicU64, Ordering};
-use std::cell::RefCell;
-use std::fmt;
+use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 
-/// A cache and what others may read of it while its owner goes on.
-pub(super) struct Slot {
-    pub(super) lock: OwnerLock<Cache<Span>>,
-    bytes: AtomicU64,
-    hits: AtomicU64,
-}
-
-impl Slot {
-    pub(super) fn new(arena: usize) -> Self {
-        Self { lock: OwnerLock::new(Cache::new(arena)), bytes: AtomicU64::new(0), hits: AtomicU64::new(0) }
-    }
-
-    /// Says what the cache holds now. Called inside a visit, so there is one writer at a time.
-    #[inline]
-    pub(super) fn publish(&self, cache: &Cache<Span>) {
-        self.bytes.store(cache.bytes() as u64, Ordering::Relaxed);
-        self.hits.store(cache.hits(), Ordering::Relaxed);
-    }
-
-    /// Bytes it held a moment ago.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Requests it has served.
-    pub(super) fn hits(&self) -> u64 {
-        self.hits.load(Ordering::Relaxed)
-    }
-}
-
-impl fmt::Debug for Slot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Slot({} bytes)", self.bytes())
-    }
-}
+/// Where a thread's cache lies.
+pub(super) type Slot = OwnerLock<Cache<Span>>;
 
 /// A pool that this thread has a cache of.
 struct Entry {
     depot: &'static Depot,
     slot: &'static Slot,
-    /// Empty only while the thread ends.
-    owner: Option<Owner<'static, Cache<Span>>>,
+    owner: Owner<'static, Cache<Span>>,
 }
 
-impl Drop for Entry {
+impl Entry {
+    fn new(depot: &'static Depot) -> Option<Self> {
+        let slot = depot.slot_for_thread();
+        Some(Self { depot, slot, owner: slot.own()? })
+    }
+
+    /// Gives the cache up: the thread ends, or the pool is closed.
+    fn end(mut self) {
+        let mut spans = Vec::new();
+        let (arena, quota) = self.owner.visit(|cache| {
+            let arena = cache.arena();
+            (arena, cache.empty(arena, &mut spans))
+        });
+        drop(self.owner);
+        self.depot.thread_ended(self.slot, arena, quota, spans);
+    }
+}
+
+/// The caches that were not used last. When the thread ends it gives up all of them, the one used last included.
+struct Others(RefCell<Vec<Entry>>);
+
+impl Drop for Others {
     fn drop(&mut self) {
-        if let Some(mut owner) = self.owner.take() {
-            let mut spans = Vec::new();
-            let slot = self.slot;
-            let (arena, quota) = owner.visit(|cache| {
-                let arena = cache.arena();
-                let quota = cache.empty(arena, &mut spans);
-                slot.publish(cache);
-                (arena, quota)
-            });
-            drop(owner);
-            self.depot.thread_ended(slot, arena, quota, spans);
-        }
+        let last = LAST.take().map(ManuallyDrop::into_inner);
+        last.into_iter().chain(self.0.get_mut().drain(..)).for_each(Entry::end);
     }
 }
 
 thread_local! {
-    /// The pool used last comes first.
-    static ENTRIES: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
+    /// The cache used last; nothing while it is visited. It has no destructor, so reaching it costs no check of one: it is
+    /// filled only after `OTHERS`, which has one, is there, and is emptied by it.
+    static LAST: Cell<Option<ManuallyDrop<Entry>>> = const { Cell::new(None) };
+    static OTHERS: Others = const { Others(RefCell::new(Vec::new())) };
 }
 
-/// Visits the calling thread's cache of a pool. `None`, without a visit, where the thread cannot have one: while it ends.
+/// Visits the calling thread's cache of a pool if it is the one used last and no stranger is in it: the short way.
 #[inline]
-pub(super) fn with_cache<R>(
-    depot: &'static Depot,
-    visit: impl FnOnce(&mut Cache<Span>, &Slot) -> R,
-) -> Option<R> {
-    let visited = ENTRIES.try_with(|entries| {
-        let mut entries = entries.try_borrow_mut().ok()?;
-        if !entries.first().is_some_and(|entry| std::ptr::eq(entry.depot, depot)) {
-            bring_to_front(&mut entries, depot)?;
-        }
-        let entry = entries.first_mut()?;
-        let slot = entry.slot;
-        Some(entry.owner.as_mut()?.visit(|cache| visit(cache, slot)))
-    });
-    visited.ok().flatten()
+pub(super) fn try_cache<R>(depot: &'static Depot, visit: impl FnOnce(&mut Cache<Span>) -> R) -> Option<R> {
+    let mut entry = LAST.take()?;
+    let result = if std::ptr::eq(entry.depot, depot) { entry.owner.try_visit(visit) } else { None };
+    LAST.set(Some(entry));
+    result
 }
 
+/// Visits the calling thread's cache of a pool, which from now on is the one used last. `None`, without a visit, where the
+/// thread cannot have one: while it ends.
 #[cold]
-fn bring_to_front(entries: &mut Vec<Entry>, depot: &'static Depot) -> Option<()> {
-    if let Some(at) = entries.iter().position(|entry| std::ptr::eq(entry.depot, depot)) {
-        entries.swap(0, at);
-        return Some(());
-    }
-    entries.retain(|entry| !entry.depot.is_closed());
-    let slot = depot.slot_for_thread();
-    let owner = Some(slot.lock.own()?);
-    entries.insert(0, Entry { depot, slot, owner });
-    Some(())
+pub(super) fn with_cache<R>(depot: &'static Depot, visit: impl FnOnce(&mut Cache<Span>) -> R) -> Option<R> {
+    let found = OTHERS.try_with(|others| {
+        let mut others = others.0.try_borrow_mut().ok()?;
+        let last = LAST.take().map(ManuallyDrop::into_inner);
+        if let Some(entry) = last {
+            if std::ptr::eq(entry.depot, depot) {
+                return Some((Some(entry), Vec::new()));
+            }
+            others.push(entry);
+        }
+        let at = others.iter().position(|entry| std::ptr::eq(entry.depot, depot));
+        let entry = at.map(|at| others.swap_remove(at));
+        Some((entry, others.extract_if(.., |entry| entry.depot.is_closed()).collect()))
+    });
+    let (entry, closed): (Option<Entry>, Vec<Entry>) = found.ok().flatten()?;
+    closed.into_iter().for_each(Entry::end);
+    let mut entry = entry.or_else(|| Entry::new(depot))?;
+    let result = entry.owner.visit(visit);
+    LAST.set(Some(ManuallyDrop::new(entry)));
+    Some(result)
 }

@@ -6,11 +6,11 @@
 
 use super::arena::{Arena, GrowError};
 use super::cache::Class;
-use super::depot::{Depot, Grant, Thorough, locked};
+use super::depot::{Depot, Grant, Which, locked};
 use super::error::PoolError;
 use super::home::Home;
-use super::request::{Request, Zeroed};
-use super::threads::with_cache;
+use super::request::Zeroed;
+use super::threads::{try_cache, with_cache};
 use super::want::Want;
 use crate::buffer::{Buffer, Payload, Scattered};
 use headwater_host::reservation::{PAGE_BYTES, Span};
@@ -20,21 +20,25 @@ use headwater_host::sync::Ordering;
 const EXTRA_MAX: usize = 7;
 
 impl Depot {
-    /// A span out of the calling thread's cache.
+    /// A span of the class that serves `bytes` out of the calling thread's cache, and its arena: the short way.
     #[inline]
-    pub(super) fn take_cached(&'static self, request: &Request) -> Option<(Span, usize)> {
-        let class = Class::serving(request.bytes)?;
-        if request.align > PAGE_BYTES || !request.align.is_power_of_two() || !self.is_ours() {
+    pub(super) fn take_cached(&'static self, bytes: usize) -> Option<(Span, usize)> {
+        let class = Class::serving(bytes)?;
+        if !self.is_ours() {
             return None;
         }
-        with_cache(self, |cache, slot| {
+        try_cache(self, |cache| Some((cache.pop(class)?, cache.arena())))?
+    }
+
+    /// The same for a request, whichever cache was used last.
+    pub(super) fn take_cached_for(&'static self, want: &Want) -> Option<(Span, usize)> {
+        let class = want.class().filter(|_| self.caches)?;
+        with_cache(self, |cache| {
             let arena = cache.arena();
-            if request.node.is_some_and(|node| self.nodes[arena].id != node) {
+            if want.arena.is_some_and(|wanted| wanted != arena) {
                 return None;
             }
-            let span = cache.pop(class)?;
-            slot.publish(cache);
-            Some((span, arena))
+            Some((cache.pop(class)?, arena))
         })?
     }
 
@@ -58,7 +62,7 @@ impl Depot {
             if let Some(payload) = self.attempt_instead_of_idle(order, want) {
                 return Ok(payload);
             }
-            if round == 0 && !self.steal(Thorough::No) {
+            if round == 0 && !self.steal(Which::All) {
                 break;
             }
         }
@@ -68,9 +72,9 @@ impl Depot {
     }
 
     fn attempt_on(&'static self, index: usize, want: &Want) -> Result<Payload, GrowError> {
-        let class = want.class();
+        let class = want.class().filter(|_| self.caches);
         let room = class.map_or(0, |class| self.room(class, index));
-        let mut extra: [Option<Span>; EXTRA_MAX] = [const { None }; EXTRA_MAX];
+        let mut extra = Vec::with_capacity(room);
         let node = &self.nodes[index];
         let mut guard = locked(&node.arena);
         let arena = guard.as_mut().ok_or(GrowError::Refused(PoolError::Closed))?;
@@ -86,12 +90,11 @@ impl Depot {
             }
         };
         if let Some(class) = class {
-            let more = extra.iter_mut().take(room);
-            more.for_each(|extra| *extra = arena.contiguous(class.pages(), 1));
+            extra.extend((0..room).map_while(|_| arena.contiguous(class.pages(), 1)));
         }
         drop(guard);
         if let Some(class) = class {
-            extra.into_iter().flatten().for_each(|span| self.keep(index, class, span));
+            extra.into_iter().for_each(|span| self.keep(index, class, span));
         }
         Ok(self.payload(served, want.bytes, index))
     }
@@ -127,7 +130,7 @@ impl Depot {
         }
         let wanted = (class.batch() - 1).min(EXTRA_MAX);
         let bytes = wanted * class.bytes();
-        let room = with_cache(self, |cache, _| {
+        let room = with_cache(self, |cache| {
             if cache.arena() != arena {
                 return 0;
             }

@@ -3,7 +3,7 @@
 //! In: a request that makes sense. Out: its payload, once. Invariant: who drops it leaves the line, and what was granted
 //! at that moment goes back and on to the next; nobody behind is kept waiting by one who left.
 
-use super::depot::{Depot, Grant, Thorough};
+use super::depot::{Depot, Grant, Which};
 use super::error::PoolError;
 use super::line::{GaveUp, Place};
 use super::request::Request;
@@ -32,7 +32,7 @@ impl Waiter {
         let since = depot.config.time.now();
         let place = depot.line.join(want);
         // From here on whatever comes back is put where `serve` finds it; what was cached before is taken now.
-        depot.steal(Thorough::Yes);
+        depot.steal(Which::All);
         depot.serve();
         Self { depot, place, since, deadline: None, over: false }
     }
