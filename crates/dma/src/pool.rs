@@ -132,6 +132,15 @@ impl Pool {
         if let Some((span, arena)) = self.depot.take_cached(bytes) {
             return Ok(Buffer::new(span, bytes, Home::new(self.depot, arena)));
         }
+        self.buffer_shared(bytes)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn buffer_shared(&self, bytes: usize) -> Result<Buffer, PoolError> {
+        if let Some((span, arena)) = self.depot.take_free_run(bytes) {
+            return Ok(Buffer::new(span, bytes, Home::new(self.depot, arena)));
+        }
         match self.allocate_shared(&Request::bytes(bytes))? {
             Payload::Contiguous(buffer) => Ok(buffer),
             Payload::Scattered(_) => unreachable!("scatter/gather was not allowed"),

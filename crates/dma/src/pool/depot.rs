@@ -20,6 +20,7 @@ use super::threads::Slot;
 use super::want::{Limits, Want};
 use crate::buffer::Payload;
 use headwater_host::fork::Generation;
+use headwater_host::owner_lock::OwnerLock;
 use headwater_host::reservation::{PAGE_BYTES, PageTable, Span};
 use headwater_host::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use std::sync::PoisonError;
@@ -157,7 +158,7 @@ impl Depot {
         let slots = locked(&self.slots).all.clone();
         for slot in slots {
             let mut spans = Vec::new();
-            let visited = slot.visit(|cache| {
+            let visited = slot.0.visit(|cache| {
                 let arena = cache.arena();
                 if which == Which::Idle && !cache.was_idle() {
                     return (arena, 0);
@@ -178,7 +179,7 @@ impl Depot {
         let here = self.here();
         let mut slots = locked(&self.slots);
         slots.spare.pop().unwrap_or_else(|| {
-            let slot: &'static Slot = Box::leak(Box::new(Slot::new(Cache::new(here))));
+            let slot: &'static Slot = Box::leak(Box::new(Slot(OwnerLock::new(Cache::new(here)))));
             slots.all.push(slot);
             slot
         })
@@ -203,7 +204,7 @@ impl Depot {
     /// Bytes in caches and requests served by them.
     pub(super) fn cached(&self) -> (u64, u64) {
         let slots = locked(&self.slots).all.clone();
-        let of = |slot: &Slot| slot.visit(|cache| (cache.bytes() as u64, cache.hits())).unwrap_or((0, 0));
+        let of = |slot: &Slot| slot.0.visit(|cache| (cache.bytes() as u64, cache.hits())).unwrap_or((0, 0));
         slots.into_iter().map(of).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 

@@ -128,7 +128,7 @@ fn loom_what_an_owner_caches_is_found_by_who_waits() {
             let mut owner = cache.own().unwrap();
             let refused = owner.visit(|cache| {
                 cache.grant(class.bytes());
-                if theirs.line.pressure() { Some(1) } else { cache.push(class, 1) }
+                if theirs.line.pressure() { Some(1) } else { cache.push(1, 1) }
             });
             if let Some(count) = refused {
                 theirs.put(count);

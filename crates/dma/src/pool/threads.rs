@@ -10,8 +10,10 @@ use headwater_host::reservation::Span;
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 
-/// Where a thread's cache lies.
-pub(super) type Slot = OwnerLock<Cache<Span>>;
+/// Where a thread's cache lies: on cache lines of its own, which no other thread writes.
+#[repr(align(128))]
+#[derive(Debug)]
+pub(super) struct Slot(pub(super) OwnerLock<Cache<Span>>);
 
 /// A pool that this thread has a cache of.
 struct Entry {
@@ -23,7 +25,7 @@ struct Entry {
 impl Entry {
     fn new(depot: &'static Depot) -> Option<Self> {
         let slot = depot.slot_for_thread();
-        Some(Self { depot, slot, owner: slot.own()? })
+        Some(Self { depot, slot, owner: slot.0.own()? })
     }
 
     /// Gives the cache up: the thread ends, or the pool is closed.

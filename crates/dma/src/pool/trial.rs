@@ -42,6 +42,21 @@ impl Depot {
         })?
     }
 
+    /// A free run of the closest arena for `bytes` bytes, where no cache stands before it and nobody waits: the first steps
+    /// of the trial and no more.
+    pub(super) fn take_free_run(&'static self, bytes: usize) -> Option<(Span, usize)> {
+        let class = Class::serving(bytes)?;
+        if self.caches || self.line.pressure() || !self.is_ours() {
+            return None;
+        }
+        let here = self.here();
+        let mut guard = locked(&self.nodes[here].arena);
+        let arena = guard.as_mut()?;
+        let span = arena.contiguous(class.pages(), 1)?;
+        arena.steps.contiguous += 1;
+        Some((span, here))
+    }
+
     /// Serves a request without waiting and without regard to those who wait.
     pub(super) fn attempt(&'static self, want: &Want) -> Grant {
         let here = self.here();
