@@ -256,8 +256,8 @@ impl Pool {
     /// As for [`allocate`](Self::allocate).
     #[inline]
     pub fn allocate_raw(&self, request: &Request) -> Result<NonNull<u8>, PoolError> {
-        if request.zeroed == Zeroed::No
-            && let Some((span, arena)) = self.depot.take_cached(request)
+        if request.is_plain()
+            && let Some((span, arena)) = self.depot.take_cached(request.bytes)
         {
             return Ok(self.depot.nodes[arena].table.leak(span));
         }
