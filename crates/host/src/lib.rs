@@ -19,6 +19,8 @@ pub mod pinning;
 pub mod region;
 pub mod reservation;
 pub mod ring_memory;
+#[cfg(feature = "rivals")]
+pub mod rivals;
 pub mod sync;
 pub mod topology;
 pub mod uring;

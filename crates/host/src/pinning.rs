@@ -8,6 +8,7 @@
 //! Locked pages stay in memory, which spares faults; the kernel may still move them, so their physical place is no
 //! address to give to a device.
 
+pub mod per_request;
 pub mod uring;
 pub mod vfio;
 

@@ -6,12 +6,12 @@
 use super::{MemoryCost, SIZES};
 use crate::clock::{Clock, Nanos};
 use crate::copy::copy;
-use crate::region::{HUGE_PAGE_BYTES, Region};
-use io_uring::IoUring;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munlock, munmap};
+use crate::pinning::per_request::{FreshMemory, Registrar, lock_resident, map_reserved_huge};
+use crate::region::Region;
+use rustix::mm::{Advice, madvise};
 use std::ffi::c_void;
 use std::hint::black_box;
-use std::{fs, io, ptr};
+use std::{fs, io};
 
 const PAGE_BYTES: usize = 4_096;
 /// Rounds of one cell, and how long they may take together.
@@ -30,7 +30,7 @@ struct Bench {
     cold: Region,
     /// Where in `cold` the next cold copy goes.
     at: usize,
-    ring: Option<IoUring>,
+    ring: Option<Registrar>,
     reserved_huge: bool,
 }
 
@@ -54,7 +54,7 @@ impl Bench {
                 .transpose()?,
             cold: region(COLD_BYTES)?,
             at: 0,
-            ring: IoUring::new(2).ok(),
+            ring: Registrar::open().ok(),
             reserved_huge: says("/proc/sys/vm/nr_hugepages")
                 .trim()
                 .parse::<u64>()
@@ -83,11 +83,11 @@ impl Bench {
             Ok(())
         });
         let resident = &mut self.small[..bytes];
-        let lock_resident_ns = cell(&mut || lock(resident));
+        let lock_resident_ns = cell(&mut || lock_resident(resident));
         let ring = self.ring.as_ref();
         let register_cell = |memory: &mut [u8]| {
             let ring = ring?;
-            cell(&mut || register(ring, memory))
+            cell(&mut || ring.register(memory))
         };
         let register_small_ns = register_cell(resident);
         let register_huge_ns = self.huge.as_mut().and_then(|huge| register_cell(&mut huge[..bytes]));
@@ -102,7 +102,7 @@ impl Bench {
                 .reserved_huge
                 .then(|| cell(&mut || map_reserved_huge(bytes)))
                 .flatten(),
-            map_and_lock_ns: cell(&mut || map_and_lock(bytes)),
+            map_and_lock_ns: cell(&mut || FreshMemory::map_and_lock(bytes).map(drop)),
         }
     }
 }
@@ -136,51 +136,6 @@ fn copy_cold(cold: &mut Region, at: &mut usize, bytes: usize) {
     }
     copy(black_box(&mut to[*at..*at + bytes]), &from[*at..*at + bytes]);
     *at += bytes;
-}
-
-/// Locks memory that is there and unlocks it.
-fn lock(memory: &mut [u8]) -> io::Result<()> {
-    let start = memory.as_mut_ptr().cast::<c_void>();
-    // SAFETY: bounds, alignment: the range is the slice; the kernel rounds to pages, whose bytes it leaves alone.
-    // Lifetime: it is unlocked before the borrow ends. Aliasing: nothing is read or written.
-    unsafe { mlock(start, memory.len()) }?;
-    // SAFETY: as above.
-    unsafe { munlock(start, memory.len()) }?;
-    Ok(())
-}
-
-/// Registers memory that is there and takes it back.
-fn register(ring: &IoUring, memory: &mut [u8]) -> io::Result<()> {
-    let vector = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
-    // SAFETY: bounds: the vector is the slice. Alignment: none is needed. Lifetime: it is unregistered below, before the
-    // borrow ends; if that fails the kernel keeps pages pinned, not used. Aliasing: no request is ever made of this ring.
-    unsafe { ring.submitter().register_buffers(&[vector]) }?;
-    ring.submitter().unregister_buffers()
-}
-
-/// Maps new memory and locks it, which fills it, then gives it back.
-fn map_and_lock(bytes: usize) -> io::Result<()> {
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a private anonymous mapping at an address of the kernel's choice touches no memory that exists.
-    let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) }?;
-    // SAFETY: exactly the mapping just made, to which nobody else has the address.
-    let locked = unsafe { mlock(start, bytes) };
-    // SAFETY: as above; nothing uses it afterwards. Unmapping unlocks.
-    unsafe { munmap(start, bytes) }?;
-    Ok(locked?)
-}
-
-/// Maps reserved huge pages, filled, then gives them back.
-fn map_reserved_huge(bytes: usize) -> io::Result<()> {
-    let bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB | MapFlags::POPULATE;
-    // SAFETY: a private anonymous mapping at an address of the kernel's choice touches no memory that exists. It is never
-    // read or written, so that a missing page cannot fault.
-    let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, flags) }?;
-    // SAFETY: exactly the mapping just made, to which nobody else has the address.
-    unsafe { munmap(start, bytes) }?;
-    Ok(())
 }
 
 fn wide(bytes: usize) -> u64 {

@@ -1,0 +1,163 @@
+//! Allocators of others over one arena of ours, for experiments to compare with.
+//!
+//! In: an arena, resident and locked where the system allows it. Out: blocks on pages. Invariant: a block is the heap's that
+//! made it, goes back there alone and once, and never reaches beyond the arena.
+
+use crate::pinning::{Memory, lock};
+use crate::region::Region;
+use std::alloc::Layout;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A block of a [`Heap`]. One that is dropped is lost to its heap, nothing worse.
+#[derive(Debug)]
+#[must_use = "a block goes back by `Heap::free`"]
+pub struct Block {
+    start: NonNull<u8>,
+    bytes: usize,
+    heap: u64,
+}
+
+impl Block {
+    /// Where it starts in this process.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.start.as_ptr().addr()
+    }
+}
+
+/// Whose allocator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rival {
+    /// The crate `rlsf`: two-level segregated fit.
+    Rlsf,
+    /// The crate `talc`.
+    Talc,
+}
+
+enum Inside {
+    // 28 levels above the smallest block reach beyond any arena here; 32 steps a level are rlsf's own choice.
+    Rlsf(Box<rlsf::Tlsf<'static, u32, u32, 28, 32>>),
+    Talc(Box<talc::base::Talc<talc::source::Manual, talc::DefaultBinning>>),
+}
+
+/// An arena under one allocator.
+pub struct Heap {
+    inside: Inside,
+    id: u64,
+    /// Kept mapped until the allocator, declared before it, is gone.
+    arena: Region,
+    locked: bool,
+}
+
+impl Heap {
+    /// Maps an arena, fills it, locks it if the system lets us, and gives it to the allocator. `None` without memory, or if
+    /// the allocator takes no such arena.
+    #[must_use]
+    pub fn open(rival: Rival, bytes: usize) -> Option<Self> {
+        static HEAPS: AtomicU64 = AtomicU64::new(0);
+        let mut arena = Region::zeroed(bytes).ok()?;
+        arena.chunks_mut(PAGE_BYTES).for_each(|page| page[0] = 0);
+        let locked = lock(Memory::of(&mut arena)).is_ok();
+        let start = NonNull::new(arena.as_mut_ptr())?;
+        let inside = match rival {
+            Rival::Rlsf => {
+                let mut tlsf = Box::new(rlsf::Tlsf::new());
+                let block = NonNull::slice_from_raw_parts(start, bytes);
+                // SAFETY: bounds: exactly the region. Alignment: the allocator's own affair. Lifetime: the region is a
+                // field declared behind the allocator, so it is unmapped later. Aliasing: nobody borrows the region again.
+                unsafe { tlsf.insert_free_block_ptr(block) }?;
+                Inside::Rlsf(tlsf)
+            }
+            Rival::Talc => {
+                let mut talc = Box::new(talc::base::Talc::new(talc::source::Manual));
+                // SAFETY: as above.
+                unsafe { talc.claim(start.as_ptr(), bytes) }?;
+                Inside::Talc(talc)
+            }
+        };
+        Some(Self { inside, id: HEAPS.fetch_add(1, Ordering::Relaxed), arena, locked })
+    }
+
+    /// Whether the arena is locked.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.locked
+    }
+
+    /// A block of `bytes` bytes that starts on a page.
+    #[inline]
+    pub fn allocate(&mut self, bytes: usize) -> Option<Block> {
+        let layout = layout(bytes)?;
+        let start = match &mut self.inside {
+            Inside::Rlsf(tlsf) => tlsf.allocate(layout),
+            // SAFETY: the layout has a length above 0.
+            Inside::Talc(talc) => unsafe { talc.allocate(layout) },
+        }?;
+        Some(Block { start, bytes, heap: self.id })
+    }
+
+    /// Takes a block back. One of another heap is dropped.
+    #[inline]
+    pub fn free(&mut self, block: Block) {
+        let Some(layout) = layout(block.bytes).filter(|_| block.heap == self.id) else { return };
+        match &mut self.inside {
+            // SAFETY: the block was allocated by this very heap with this alignment, and is taken by value, so once.
+            Inside::Rlsf(tlsf) => unsafe { tlsf.deallocate(block.start, layout.align()) },
+            // SAFETY: the same, and with this layout.
+            Inside::Talc(talc) => unsafe { talc.deallocate(block.start.as_ptr(), layout) },
+        }
+    }
+}
+
+const PAGE_BYTES: usize = 4_096;
+
+#[inline]
+fn layout(bytes: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes, PAGE_BYTES).ok().filter(|layout| layout.size() > 0)
+}
+
+impl fmt::Debug for Heap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.inside {
+            Inside::Rlsf(_) => "rlsf",
+            Inside::Talc(_) => "talc",
+        };
+        write!(f, "Heap({name}, {} bytes)", self.arena.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_lie_on_pages_inside_the_arena_apart_from_each_other_and_come_back() {
+        for rival in [Rival::Rlsf, Rival::Talc] {
+            let mut heap = Heap::open(rival, 4 << 20).unwrap();
+            let arena = heap.arena.as_ptr().addr();
+            for _ in 0..3 {
+                let mut blocks: Vec<Block> = std::iter::from_fn(|| heap.allocate(64 << 10)).collect();
+                assert!(blocks.len() > 50, "{rival:?}: {}", blocks.len());
+                blocks.sort_by_key(Block::address);
+                assert!(blocks.iter().all(|block| block.address() % PAGE_BYTES == 0));
+                assert!(blocks.windows(2).all(|two| two[1].address() - two[0].address() >= 64 << 10));
+                assert!(blocks[0].address() >= arena);
+                assert!(blocks.last().unwrap().address() + (64 << 10) <= arena + (4 << 20));
+                blocks.into_iter().for_each(|block| heap.free(block));
+            }
+            assert!(heap.allocate(0).is_none());
+            assert!(heap.allocate(8 << 20).is_none());
+        }
+    }
+
+    #[test]
+    fn a_block_of_another_heap_is_not_taken() {
+        let mut one = Heap::open(Rival::Talc, 1 << 20).unwrap();
+        let mut other = Heap::open(Rival::Talc, 1 << 20).unwrap();
+        let block = one.allocate(512 << 10).unwrap();
+        other.free(block);
+        assert!(one.allocate(768 << 10).is_none(), "it stays taken");
+    }
+}
