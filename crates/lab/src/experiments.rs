@@ -5,9 +5,11 @@ mod copy;
 mod device;
 mod idle;
 mod index;
+mod pool;
 mod recovery;
 mod resp;
 mod tcp;
+mod udma;
 mod waf;
 
 use crate::experiment::Experiment;
@@ -17,6 +19,8 @@ pub(crate) const TABLE: &[Experiment] = &[
     copy::EXPERIMENT,
     device::EXPERIMENT,
     resp::EXPERIMENT,
+    pool::EXPERIMENT,
+    udma::EXPERIMENT,
     attach::EXPERIMENT,
     tcp::EXPERIMENT,
     idle::EXPERIMENT,

@@ -1,0 +1,86 @@
+//! The pinned pool beside pinning for each request, beside allocators of others over a locked arena, and beside its floor.
+//!
+//! In: nothing but this machine. Out: CPU of an allocation and its free by way and size, with a million of them live, over a
+//! trace of mixed sizes, on two threads; what one scattered request can take of a nearly full pool; how fast idle memory
+//! goes back. The floor is a stack of blocks of one size: it finds nothing, joins nothing and checks nothing.
+//!
+//! Figures of SPDK's allocator are not measured here. They come from another run on this kind of machine (20.01's successor
+//! on 2 MiB huge pages, freed memory zeroed) and every claim that uses one says so.
+
+mod decay;
+mod gather;
+mod live;
+mod pairs;
+mod trace;
+
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Experiment, Findings, LabError};
+use crate::measure::{Pin, Spread};
+use headwater_dma::pool::{ChunkRule, Mlock, Pinner, Pool, PoolConfig, Unpinned};
+use std::fmt::Display;
+use std::sync::Arc;
+
+/// The table's line.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "pool",
+    summary: "the pinned pool: cost of a buffer, scaling, fragmentation, decay",
+    baseline: "a fixed-size freelist; rlsf and talc on a locked arena; mmap and mlock, reserved huge pages and io_uring \
+               registration for each request",
+    claims: &["p3.pool.*"],
+    run,
+};
+
+/// M where nothing else is said.
+const CAP_BYTES: usize = 256 << 20;
+/// Thousandths of M that caches may hold; the most that a configuration can say.
+const CACHED: u32 = 50;
+
+fn run(context: &Context) -> Result<Findings, LabError> {
+    let pin = Pin::here();
+    let mut findings = Findings::default();
+    pairs::run(context, &mut findings, pin.is_pinned())?;
+    live::run(context, &mut findings)?;
+    trace::run(context, &mut findings)?;
+    // Two threads need two cores.
+    drop(pin);
+    trace::run_threads(context, &mut findings)?;
+    gather::run(context, &mut findings)?;
+    decay::run(context, &mut findings)?;
+    Ok(findings)
+}
+
+/// A pool of locked memory, or of resident memory where this process may not lock so much, whose caches may hold so many
+/// thousandths of it.
+fn open(cap: usize, chunk: usize, cache_per_mille: u32) -> Result<Pool, LabError> {
+    let pinner = locking(cap);
+    let config = PoolConfig {
+        cap,
+        chunk,
+        chunk_rule: ChunkRule::Fixed,
+        cache_per_mille,
+        pinner,
+        ..PoolConfig::default()
+    };
+    Pool::open(config).map_err(failed)
+}
+
+/// Locks memory, if so much of it may be locked.
+pub(super) fn locking(bytes: usize) -> Arc<dyn Pinner> {
+    if Mlock.preflight(bytes).is_ok() { Arc::new(Mlock) } else { Arc::new(Unpinned) }
+}
+
+fn failed(error: impl Display) -> LabError {
+    LabError::Measure { program: "the pool".to_owned(), reason: error.to_string() }
+}
+
+fn median(samples: &[f64]) -> f64 {
+    Spread::of(samples).map_or(f64::NAN, |spread| spread.median)
+}
+
+/// A claim on the median of samples, with their spread beside the baseline.
+fn claim(name: String, goal: Goal, unit: &'static str, samples: &[f64], baseline: &str) -> Claim {
+    let spread = Spread::of(samples);
+    let (low, high) = spread.map_or((f64::NAN, f64::NAN), |spread| (spread.min, spread.max));
+    let baseline = format!("{baseline}; samples {low:.2} to {high:.2}");
+    Claim::found(name, goal, (median(samples), unit), Label::Measured, baseline)
+}

@@ -1,0 +1,104 @@
+//! How long idle memory stays after load has gone.
+//!
+//! In: a load that ends at a moment of virtual time, ticks, nobody who frees anything any more. Out: when the pinned bytes
+//! are back at what is kept on purpose. Counts of virtual time, not of this machine's.
+
+use super::{CACHED, CAP_BYTES, failed};
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Findings, LabError};
+use crate::measure::Spread;
+use crate::report::Row;
+use headwater_dma::pool::{Pool, PoolConfig, SimulatedCosts, SimulatedPinner, Time};
+use headwater_host::clock::Nanos;
+use std::sync::Arc;
+
+/// t.
+const IDLE: Nanos = Nanos::from_millis(10_000);
+/// What the pool keeps however idle it is.
+const FLOOR_BYTES: usize = 16 << 20;
+/// Ticks in an idle time, as the pool's own ticker has.
+const TICKS: u64 = 16;
+
+pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+    let mut random = fastrand::Rng::with_seed(context.seed());
+    let mut all = Vec::new();
+    for (name, most) in [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("4m", 4 << 20)] {
+        let back = back_at_floor(most, &mut random)?;
+        findings.rows.push(
+            Row::new()
+                .with("load_up_to", name)
+                .with("peak_pinned_bytes", back.peak)
+                .with("left_pinned_bytes", back.left)
+                .with("idle_times_until_floor", back.idle_times),
+        );
+        all.push(back.idle_times);
+    }
+    let slowest = Spread::of(&all).map_or(f64::NAN, |spread| spread.max);
+    findings.claims.push(Claim::found(
+        "p3.pool.floor",
+        Goal::AtMost(2.0),
+        (slowest, "idle times (t) until pinned bytes are at the floor, slowest of four loads"),
+        Label::Functional,
+        format!("virtual time; the floor is {} MiB, a tick every t/{TICKS}", FLOOR_BYTES >> 20),
+    ));
+    Ok(())
+}
+
+struct Back {
+    peak: u64,
+    left: u64,
+    /// Not finite if it never came back.
+    idle_times: f64,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "spans of virtual time far below 2^52 ns")]
+fn back_at_floor(most: usize, random: &mut fastrand::Rng) -> Result<Back, LabError> {
+    let device = Arc::new(SimulatedPinner::new(SimulatedCosts::default()));
+    let pool = Pool::open(PoolConfig {
+        cap: CAP_BYTES,
+        idle: IDLE,
+        min_idle: FLOOR_BYTES,
+        pinner: device.clone(),
+        time: device.clone(),
+        cache_per_mille: CACHED,
+        ..PoolConfig::default()
+    })
+    .map_err(failed)?;
+    let mut held = Vec::new();
+    let mut used = 0;
+    while used < CAP_BYTES / 4 * 3 {
+        let buffer = pool.buffer(random.usize(1..=most)).map_err(failed)?;
+        used += buffer.capacity();
+        held.push(buffer);
+    }
+    let tick = || {
+        device.pass(Nanos(IDLE.0 / TICKS));
+        pool.tick(device.now());
+        pool.statistics().nodes.iter().map(|node| node.pinned_bytes).sum::<u64>()
+    };
+    let peak = (0..TICKS).map(|_| tick()).max().unwrap_or(0);
+    held.clear();
+    let fell = device.now();
+    let mut left = peak;
+    for _ in 0..8 * TICKS {
+        left = tick();
+        if left <= FLOOR_BYTES as u64 {
+            let idle_times = device.now().since(fell).0 as f64 / IDLE.0 as f64;
+            return Ok(Back { peak, left, idle_times });
+        }
+    }
+    Ok(Back { peak, left, idle_times: f64::INFINITY })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn load_is_pinned_until_it_ends_and_then_goes() {
+        let back = back_at_floor(64 << 10, &mut fastrand::Rng::with_seed(1)).unwrap();
+        assert!(back.peak >= (CAP_BYTES / 4 * 3) as u64);
+        assert!(back.idle_times.is_finite() && back.idle_times >= 1.0, "{}", back.idle_times);
+        assert!(back.left <= FLOOR_BYTES as u64);
+    }
+}

@@ -1,0 +1,251 @@
+//! What one request can take of a pool that is nine tenths full.
+//!
+//! In: buffers of random sizes that come and go until the pool is as fragmented as it gets. Out: the largest part of the
+//! free bytes that one request gets, in at most 64 segments and in one. Counts, not times.
+
+use super::{CACHED, CAP_BYTES, failed, open};
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Findings, LabError};
+use crate::measure::Spread;
+use crate::report::Row;
+use headwater_dma::buffer::Payload;
+use headwater_dma::pool::{Pool, PoolError, Request};
+
+const SEGMENTS_MAX: u32 = 64;
+const BYTES_MIN: usize = 4 << 10;
+const BYTES_MAX: usize = 4 << 20;
+const CHUNK_BYTES: usize = 4 << 20;
+const PAGE_BYTES: usize = 4_096;
+/// Buffers that go, for each that is live, before anybody looks.
+const TURNOVER: usize = 20;
+
+/// How lengths are spread from the shortest to the longest: evenly, or evenly over the doublings, of which most are short
+/// and leave as many short holes.
+#[derive(Clone, Copy)]
+enum Lengths {
+    Even,
+    OverDoublings,
+}
+
+impl Lengths {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "from 4 KiB to 4 MiB"
+    )]
+    fn draw(self, random: &mut fastrand::Rng) -> usize {
+        match self {
+            Self::Even => random.usize(BYTES_MIN..=BYTES_MAX),
+            Self::OverDoublings => {
+                let doublings = (BYTES_MAX / BYTES_MIN).ilog2();
+                (BYTES_MIN as f64 * (random.f64() * f64::from(doublings)).exp2()) as usize
+            }
+        }
+    }
+}
+
+/// Parts of the free bytes, in per cent.
+struct Taken {
+    gathered: f64,
+    contiguous: f64,
+    /// What the longest free runs come to, as many as there may be segments: nobody could do better.
+    possible: f64,
+    segments: usize,
+    free: u64,
+}
+
+pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+    let trials = if context.is_quick() { 3 } else { 25 };
+    let cases = [
+        ("p3.pool.gather", "even", Lengths::Even),
+        ("p3.pool.gather.short", "over the doublings", Lengths::OverDoublings),
+    ];
+    for (claim, name, lengths) in cases {
+        let taken = (0..trials)
+            .map(|trial| one(lengths, context.seed().wrapping_add(trial)))
+            .collect::<Result<Vec<Taken>, LabError>>()?;
+        let spread = |of: fn(&Taken) -> f64| Spread::of(&taken.iter().map(of).collect::<Vec<f64>>());
+        let (gathered, contiguous) = (spread(|taken| taken.gathered), spread(|taken| taken.contiguous));
+        let possible = spread(|taken| taken.possible);
+        let row = Row::new()
+            .with("lengths_4k_to_4m", name)
+            .with("free_bytes", taken.iter().map(|taken| taken.free).max().unwrap_or(0))
+            .with("in_64_segments_percent_of_free", gathered)
+            .with("in_one_segment_percent_of_free", contiguous)
+            .with("longest_64_runs_percent_of_free", possible)
+            .with("segments_most", taken.iter().map(|taken| taken.segments).max().unwrap_or(0) as u64);
+        findings.rows.push(row);
+        let median = |spread: Option<Spread>| spread.map_or(f64::NAN, |spread| spread.median);
+        findings.claims.push(Claim::found(
+            claim,
+            Goal::AtLeast(95.0),
+            (
+                median(gathered),
+                "% of the free bytes in one request of at most 64 segments",
+            ),
+            Label::Functional,
+            format!(
+                "{:.1} % at worst; one segment {:.1} %; the longest 64 free runs {:.1} %; lengths {name}, M {} MiB, nine tenths in use",
+                gathered.map_or(f64::NAN, |spread| spread.min),
+                median(contiguous),
+                median(possible),
+                CAP_BYTES >> 20
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn one(lengths: Lengths, seed: u64) -> Result<Taken, LabError> {
+    let pool = open(CAP_BYTES, CHUNK_BYTES, CACHED)?;
+    let mut random = fastrand::Rng::with_seed(seed);
+    pin_all(&pool)?;
+    let held = crowded(&pool, lengths, &mut random)?;
+    let free = pool.statistics().cap_bytes.saturating_sub(pool.statistics().in_use_bytes);
+    let possible = longest_runs(&held, free);
+    let request = |bytes| Request::bytes(bytes).scattered(SEGMENTS_MAX);
+    let (gathered, segments) = largest(&pool, free, request)?;
+    let (contiguous, _) = largest(&pool, free, Request::bytes)?;
+    drop(held);
+    Ok(Taken { gathered, contiguous, possible, segments, free })
+}
+
+/// Lets the pool pin all that it may, as a load before this one would have.
+fn pin_all(pool: &Pool) -> Result<(), LabError> {
+    let chunks = (0..CAP_BYTES / CHUNK_BYTES).map(|_| pool.buffer(CHUNK_BYTES).map_err(failed));
+    chunks.collect::<Result<Vec<_>, _>>().map(drop)
+}
+
+/// Per cent of the free bytes in the longest runs between what is held, as many as there may be segments. Memory in the
+/// caches of threads counts as free: a request that finds too little takes it.
+#[expect(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
+fn longest_runs(held: &[Payload], free: u64) -> f64 {
+    let mut taken: Vec<(usize, usize)> = held
+        .iter()
+        .flat_map(|payload| {
+            let whole =
+                if let Payload::Contiguous(buffer) = payload { Some(buffer.capacity()) } else { None };
+            payload.pieces().map(move |piece| {
+                let bytes = whole.unwrap_or_else(|| piece.len().next_multiple_of(PAGE_BYTES));
+                (piece.as_ptr().addr(), bytes)
+            })
+        })
+        .collect();
+    taken.sort_unstable();
+    let mut runs: Vec<usize> = taken.windows(2).map(|two| two[1].0 - (two[0].0 + two[0].1)).collect();
+    let between = taken.first().zip(taken.last()).map_or(0, |(first, last)| last.0 + last.1 - first.0);
+    // The first and the last run are not between anything; all pinned chunks lie in one row.
+    runs.push(CAP_BYTES.saturating_sub(between));
+    runs.sort_unstable();
+    let longest: usize = runs.iter().rev().take(SEGMENTS_MAX as usize).sum();
+    longest as f64 / free as f64 * 100.0
+}
+
+/// Buffers that fill nine tenths of the pool after many have come and gone.
+fn crowded(pool: &Pool, lengths: Lengths, random: &mut fastrand::Rng) -> Result<Vec<Payload>, LabError> {
+    let full = CAP_BYTES / 10 * 9;
+    let mut held: Vec<Payload> = Vec::new();
+    let (mut used, mut gone) = (0, 0);
+    loop {
+        let bytes = lengths.draw(random);
+        let fits = used + bytes.next_multiple_of(PAGE_BYTES) <= full;
+        // In one piece where there is one, else in several: nine tenths are not to be had otherwise.
+        let request = Request::bytes(bytes).scattered(SEGMENTS_MAX);
+        let payload = if fits { taken(pool.allocate(&request))? } else { None };
+        if let Some(payload) = payload {
+            used += capacity(&payload);
+            held.push(payload);
+            continue;
+        }
+        // Ends at the fullest, that is with what did not fit.
+        if gone > held.len() * TURNOVER && used * 100 >= full * 99 {
+            return Ok(held);
+        }
+        let leaves = held.swap_remove(random.usize(..held.len()));
+        used -= capacity(&leaves);
+        gone += 1;
+    }
+}
+
+/// Bytes that a payload takes of the pool.
+fn capacity(payload: &Payload) -> usize {
+    match payload {
+        Payload::Contiguous(buffer) => buffer.capacity(),
+        Payload::Scattered(scattered) => scattered.bytes().next_multiple_of(PAGE_BYTES),
+    }
+}
+
+/// Per cent of the free bytes that one request gets, to the half of one, and in how many segments.
+#[expect(clippy::cast_precision_loss, reason = "a per mille number")]
+fn largest(pool: &Pool, free: u64, request: impl Fn(usize) -> Request) -> Result<(f64, usize), LabError> {
+    for per_mille in (0..=1_000_u64).rev().step_by(5) {
+        let bytes = usize::try_from(free * per_mille / 1_000).unwrap_or(usize::MAX);
+        if bytes == 0 {
+            break;
+        }
+        if let Some(payload) = taken(pool.allocate(&request(bytes)))? {
+            return Ok((per_mille as f64 / 10.0, legal_segments(payload)?));
+        }
+    }
+    Ok((0.0, 0))
+}
+
+/// The segments of a payload, all as PRP entries can say them (NVMe Base 2.1, 4.3.1).
+fn legal_segments(payload: Payload) -> Result<usize, LabError> {
+    let lent = payload.lend();
+    let segments = lent.segments();
+    let whole = |bytes: usize| bytes.is_multiple_of(PAGE_BYTES);
+    let last = segments.len().saturating_sub(1);
+    let legal = segments
+        .iter()
+        .enumerate()
+        .all(|(at, segment)| whole(segment.address) && (at == last || whole(segment.bytes)));
+    let (payload, _) = lent.complete::<(), ()>(Ok(()));
+    drop(payload);
+    if legal && segments.len() <= SEGMENTS_MAX as usize {
+        Ok(segments.len())
+    } else {
+        Err(failed("a payload has segments that PRP entries cannot say"))
+    }
+}
+
+/// What was allocated, or nothing where there was no room.
+fn taken<T>(result: Result<T, PoolError>) -> Result<Option<T>, LabError> {
+    match result {
+        Ok(taken) => Ok(Some(taken)),
+        Err(PoolError::WouldBlock { .. }) => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_pool_gives_all_it_has() {
+        let pool = open(CAP_BYTES, CHUNK_BYTES, CACHED).unwrap();
+        let free = CAP_BYTES as u64;
+        let (gathered, segments) =
+            largest(&pool, free, |bytes| Request::bytes(bytes).scattered(SEGMENTS_MAX)).unwrap();
+        assert!(gathered > 99.9 && segments <= SEGMENTS_MAX as usize, "{gathered} in {segments}");
+    }
+
+    #[test]
+    fn a_crowded_pool_is_nine_tenths_full_and_gives_less_in_one_piece_than_in_many() {
+        let taken = one(Lengths::OverDoublings, 1).unwrap();
+        let tenths = taken.free * 100 / CAP_BYTES as u64;
+        assert!((9..=12).contains(&tenths), "{tenths} % free");
+        assert!(taken.possible + 0.5 >= taken.gathered, "{} {}", taken.possible, taken.gathered);
+        assert!(taken.gathered >= taken.contiguous && taken.gathered > 0.0);
+    }
+
+    #[test]
+    fn lengths_stay_within_their_bounds() {
+        let mut random = fastrand::Rng::with_seed(3);
+        for lengths in [Lengths::Even, Lengths::OverDoublings] {
+            assert!((0..10_000).all(|_| (BYTES_MIN..=BYTES_MAX).contains(&lengths.draw(&mut random))));
+        }
+    }
+}

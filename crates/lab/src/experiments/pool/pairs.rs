@@ -1,0 +1,229 @@
+//! One allocation and its free, by way and size.
+//!
+//! In: sizes. Out: CPU nanoseconds of a pair for every way, and the claims on them. All ways take turns.
+
+use super::{CACHED, CAP_BYTES, claim, failed, median, open};
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Findings, LabError};
+use crate::measure::{Contestant, Pinned, Spread, cpu_ns_each, in_turns};
+use crate::report::Row;
+use headwater_dma::pool::Pool;
+use headwater_host::pinning::per_request::{FreshMemory, Registrar, map_reserved_huge};
+use headwater_host::region::Region;
+use headwater_host::rivals::{Heap, Rival};
+use std::hint::black_box;
+use std::io;
+
+const SIZES: [(&str, usize); 5] =
+    [("4k", 4 << 10), ("16k", 16 << 10), ("64k", 64 << 10), ("256k", 256 << 10), ("1m", 1 << 20)];
+/// Blocks of the freelist, and bytes of a rival's arena.
+const STOCK: usize = 64;
+const ARENA_BYTES: usize = 128 << 20;
+const CHUNK_BYTES: usize = 4 << 20;
+/// Pairs of a round: of ways that stay in this process, and of ways that ask the kernel.
+const PAIRS: u64 = 100_000;
+const KERNEL_BYTES: usize = 4 << 20;
+
+const FLOOR: usize = 0;
+const HIT: usize = 1;
+const SHARED: usize = 2;
+const RLSF: usize = 3;
+const TALC: usize = 4;
+const REGISTER: usize = 5;
+const MAP_LOCK: usize = 6;
+const NAMES: [&str; 7] = [
+    "fixed-size freelist (floor)",
+    "pool, cache hit",
+    "pool, shared path",
+    "rlsf, locked arena",
+    "talc, locked arena",
+    "io_uring registration of resident huge pages",
+    "mmap and mlock",
+];
+
+const HIT_NS_MAX: f64 = 10.0;
+const SHARED_NS_MAX: f64 = 60.0;
+/// `spdk_dma_malloc` and `spdk_dma_free` of 64 KiB aligned to a page: another run, on this kind of machine.
+const SPDK_64K_NS: f64 = 800.0;
+
+/// Everything that is compared, ready.
+struct Bench {
+    stock: Vec<(usize, usize)>,
+    hit: Pool,
+    shared: Pool,
+    rlsf: Option<Heap>,
+    talc: Option<Heap>,
+    ring: io::Result<Registrar>,
+    resident: Region,
+}
+
+impl Bench {
+    fn open() -> Result<Self, LabError> {
+        let mut resident = Region::zeroed(KERNEL_BYTES).map_err(failed)?;
+        resident.fill(1);
+        Ok(Self {
+            stock: (0..STOCK).map(|block| (block, block)).collect(),
+            hit: open(CAP_BYTES, CHUNK_BYTES, CACHED)?,
+            shared: open(CAP_BYTES, CHUNK_BYTES, 0)?,
+            rlsf: Heap::open(Rival::Rlsf, ARENA_BYTES),
+            talc: Heap::open(Rival::Talc, ARENA_BYTES),
+            ring: Registrar::open(),
+            resident,
+        })
+    }
+}
+
+pub(super) fn run(context: &Context, findings: &mut Findings, pinned: Pinned) -> Result<(), LabError> {
+    let rounds = if context.is_quick() { 7 } else { 41 };
+    let mut bench = Bench::open()?;
+    for (name, bytes) in SIZES {
+        let samples = measure(&mut bench, bytes, rounds)?;
+        for (way, samples) in NAMES.iter().zip(&samples) {
+            findings.rows.push(row(way, bytes, Spread::of(samples), "", pinned));
+        }
+        let huge = reserved_huge(bytes, rounds);
+        let note = if huge.is_none() { "no reserved huge pages (vm.nr_hugepages)" } else { "" };
+        findings.rows.push(row("map of reserved huge pages", bytes, huge, note, pinned));
+        claims(findings, name, &samples);
+    }
+    let locked = |heap: &Option<Heap>| heap.as_ref().is_some_and(Heap::is_locked);
+    let text = if locked(&bench.rlsf) && locked(&bench.talc) { "locked" } else { "resident, not locked" };
+    let pinner = bench.hit.config().pinner.name();
+    findings.rows.push(Row::new().with("pinner_of_the_pool", pinner).with("arenas_of_rlsf_and_talc", text));
+    Ok(())
+}
+
+fn row(way: &str, bytes: usize, cost: Option<Spread>, note: &str, pinned: Pinned) -> Row {
+    Row::new()
+        .with("pair", way)
+        .with("block_bytes", bytes as u64)
+        .with("cpu_ns", cost)
+        .with("pinned", if pinned == Pinned::Yes { "yes" } else { "no" })
+        .with("note", note)
+}
+
+/// CPU nanoseconds of a pair: for each of [`NAMES`], its rounds. A way that the system refuses gives no finite number.
+fn measure(bench: &mut Bench, bytes: usize, rounds: usize) -> Result<Vec<Vec<f64>>, LabError> {
+    let Bench { stock, hit, shared, rlsf, talc, ring, resident } = bench;
+    // Something else lives in the pool meanwhile, so that the chunk is never empty.
+    let _companion = shared.buffer(4 << 10).map_err(failed)?;
+    // A few of the kernel's are as long as thousands of the others.
+    let few = (KERNEL_BYTES / bytes).clamp(16, 256) as u64;
+    let mut floor = || {
+        Ok(cpu_ns_each(PAIRS, || {
+            for _ in 0..PAIRS {
+                let block = stock.pop();
+                stock.extend(black_box(block));
+            }
+        }))
+    };
+    let mut pool_hit = || pool_pairs(hit, bytes);
+    let mut pool_shared = || pool_pairs(shared, bytes);
+    let mut with_rlsf = || Ok(heap_pairs(rlsf.as_mut(), bytes));
+    let mut with_talc = || Ok(heap_pairs(talc.as_mut(), bytes));
+    let mut register = || {
+        let Ok(ring) = ring else { return Ok(f64::NAN) };
+        Ok(kernel_pairs(few, || ring.register(&mut resident[..bytes])))
+    };
+    let mut map_lock = || Ok(kernel_pairs(few / 4, || FreshMemory::map_and_lock(bytes).map(drop)));
+    let mut contestants: [Contestant<'_, f64, LabError>; NAMES.len()] = [
+        &mut floor,
+        &mut pool_hit,
+        &mut pool_shared,
+        &mut with_rlsf,
+        &mut with_talc,
+        &mut register,
+        &mut map_lock,
+    ];
+    in_turns(rounds, &mut contestants)
+}
+
+fn pool_pairs(pool: &Pool, bytes: usize) -> Result<f64, LabError> {
+    let mut outcome = Ok(());
+    let cost = cpu_ns_each(PAIRS, || {
+        for _ in 0..PAIRS {
+            match pool.buffer(bytes) {
+                Ok(buffer) => drop(black_box(buffer)),
+                Err(error) => outcome = Err(error),
+            }
+        }
+    });
+    outcome.map_err(failed)?;
+    Ok(cost)
+}
+
+fn heap_pairs(heap: Option<&mut Heap>, bytes: usize) -> f64 {
+    let Some(heap) = heap else { return f64::NAN };
+    cpu_ns_each(PAIRS, || {
+        for _ in 0..PAIRS {
+            if let Some(block) = heap.allocate(bytes) {
+                heap.free(black_box(block));
+            }
+        }
+    })
+}
+
+fn kernel_pairs(count: u64, mut pair: impl FnMut() -> io::Result<()>) -> f64 {
+    let mut refused = false;
+    let cost = cpu_ns_each(count, || (0..count).for_each(|_| refused |= pair().is_err()));
+    if refused { f64::NAN } else { cost }
+}
+
+fn reserved_huge(bytes: usize, rounds: usize) -> Option<Spread> {
+    let samples: Vec<f64> = (0..rounds).map(|_| kernel_pairs(4, || map_reserved_huge(bytes))).collect();
+    Spread::of(&samples)
+}
+
+fn claims(findings: &mut Findings, name: &str, samples: &[Vec<f64>]) {
+    let beside = |ways: &[usize]| {
+        let named = ways.iter().map(|&way| format!("{} {:.1} ns", NAMES[way], median(&samples[way])));
+        named.collect::<Vec<_>>().join(", ")
+    };
+    let unit = "ns of CPU an allocation and its free";
+    let goal = Goal::AtMost(HIT_NS_MAX);
+    let baseline = beside(&[FLOOR, RLSF, TALC, MAP_LOCK]);
+    findings.claims.push(claim(format!("p3.pool.hit.{name}"), goal, unit, &samples[HIT], &baseline));
+    let goal = Goal::AtMost(SHARED_NS_MAX);
+    findings.claims.push(claim(format!("p3.pool.shared.{name}"), goal, unit, &samples[SHARED], &baseline));
+    if name != "64k" {
+        return;
+    }
+    let ratio = |over: f64| over / median(&samples[HIT]);
+    findings.claims.push(Claim::found(
+        "p3.pool.spdk.64k",
+        Goal::AtLeast(50.0),
+        (ratio(SPDK_64K_NS), "x cheaper than spdk_dma_malloc and free"),
+        Label::Measured,
+        format!(
+            "spdk_dma_malloc and free: {SPDK_64K_NS} ns, of another run on this kind of machine, not measured here; ours \
+             {:.2} ns",
+            median(&samples[HIT])
+        ),
+    ));
+    findings.claims.push(Claim::found(
+        "p3.pool.register.64k",
+        Goal::AtLeast(100.0),
+        (ratio(median(&samples[REGISTER])), "x cheaper than registering for each request"),
+        Label::Measured,
+        beside(&[REGISTER, HIT]),
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_gives_a_cost_or_says_that_the_system_refused() {
+        let mut bench = Bench::open().unwrap();
+        let samples = measure(&mut bench, 64 << 10, 1).unwrap();
+        assert_eq!(samples.len(), NAMES.len());
+        for way in [FLOOR, HIT, SHARED, RLSF, TALC] {
+            assert!(samples[way][0].is_finite(), "{}", NAMES[way]);
+        }
+        // What is called a hit is one, and what is called shared is none.
+        let steps = |pool: &Pool| pool.statistics().steps;
+        assert!(steps(&bench.hit).cache_per_mille() >= 999);
+        assert_eq!(steps(&bench.shared).cache, 0);
+    }
+}

@@ -1,0 +1,278 @@
+//! Buffers of mixed sizes that live for random spans: what the caches serve, what that costs, and what a second thread adds.
+//!
+//! In: a trace, made before it is timed: at each step a random buffer goes and one of a random size comes, lengths spread
+//! evenly over the doublings from 4 KiB to 1 MiB. Out: hit rate, bytes in caches, CPU of a step beside the same steps on
+//! other allocators. The floor has one size for all.
+
+use super::{CACHED, CAP_BYTES, claim, failed, median, open};
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Findings, LabError};
+use crate::measure::{Contestant, Spread, cpu_ns_each, in_turns};
+use crate::report::Row;
+use headwater_dma::buffer::Buffer;
+use headwater_dma::pool::Pool;
+use headwater_host::clock::{Clock, Nanos};
+use headwater_host::rivals::{Block, Heap, Rival};
+use std::hint::black_box;
+use std::sync::Barrier;
+
+const SLOTS: usize = 512;
+const STEPS: usize = 100_000;
+const CHUNK_BYTES: usize = 4 << 20;
+const PAGES_MAX: f64 = 256.0;
+
+const NAMES: [&str; 5] = [
+    "one size for all (floor)",
+    "pool with caches",
+    "pool without caches",
+    "rlsf, locked arena",
+    "talc, locked arena",
+];
+
+struct Step {
+    slot: usize,
+    bytes: usize,
+}
+
+fn trace(seed: u64) -> Vec<Step> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut step = || Step { slot: random.usize(..SLOTS), bytes: bytes(random.f64()) };
+    (0..STEPS).map(|_| step()).collect()
+}
+
+/// A length by its place in the distribution, 0 to 1.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 4 KiB to 1 MiB")]
+fn bytes(place: f64) -> usize {
+    (PAGES_MAX.powf(place) * 4_096.0) as usize
+}
+
+fn slots<T>() -> Vec<Option<T>> {
+    (0..SLOTS).map(|_| None).collect()
+}
+
+pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+    let rounds = if context.is_quick() { 3 } else { 21 };
+    let steps = trace(context.seed());
+    let cached = open(CAP_BYTES, CHUNK_BYTES, CACHED)?;
+    let bare = open(CAP_BYTES, CHUNK_BYTES, 0)?;
+    let samples = measure(&steps, (&cached, &bare), rounds)?;
+    for (name, samples) in NAMES.iter().zip(&samples) {
+        let row = Row::new().with("trace", *name).with("live", SLOTS as u64);
+        findings.rows.push(row.with("cpu_ns_per_step", Spread::of(samples)));
+    }
+    // The rounds above went through the same pool: what is counted here is its steady state.
+    let (hits, most_cached) = count_hits(&cached, &steps)?;
+    let steps = cached.statistics().steps;
+    findings.rows.push(
+        Row::new()
+            .with("served", "pool with caches, all rounds")
+            .with("by_cache", steps.cache)
+            .with("by_free_run", steps.contiguous)
+            .with("by_growth", steps.grown),
+    );
+    findings.claims.push(Claim::found(
+        "p3.pool.trace.hits",
+        Goal::AtLeast(90.0),
+        (hits, "% of requests served by the thread's cache"),
+        Label::Functional,
+        format!(
+            "{SLOTS} live of 4 KiB to 1 MiB; {:.0} ns a step, floor {:.0}",
+            median(&samples[1]),
+            median(&samples[0])
+        ),
+    ));
+    findings.claims.push(Claim::found(
+        "p3.pool.trace.cached",
+        Goal::AtMost(5.0),
+        (most_cached, "% of M in caches at the most"),
+        Label::Functional,
+        format!("M is {} MiB", CAP_BYTES >> 20),
+    ));
+    Ok(())
+}
+
+/// Per cent served by the cache, and per cent of M that was in caches at the most.
+#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn count_hits(pool: &Pool, steps: &[Step]) -> Result<(f64, f64), LabError> {
+    let mut held = slots();
+    play(pool, &mut held, steps)?;
+    let before = pool.statistics().steps;
+    let mut most = 0;
+    for part in steps.chunks(100) {
+        play(pool, &mut held, part)?;
+        most = most.max(pool.statistics().cached_bytes);
+    }
+    let after = pool.statistics().steps;
+    let hits = (after.cache - before.cache) as f64 / (after.total() - before.total()) as f64;
+    Ok((hits * 100.0, most as f64 / CAP_BYTES as f64 * 100.0))
+}
+
+fn play(pool: &Pool, held: &mut [Option<Buffer>], steps: &[Step]) -> Result<(), LabError> {
+    for step in steps {
+        held[step.slot] = None;
+        held[step.slot] = Some(pool.buffer(step.bytes).map_err(failed)?);
+    }
+    Ok(())
+}
+
+/// CPU nanoseconds a step: for each of [`NAMES`], its rounds.
+fn measure(steps: &[Step], pools: (&Pool, &Pool), rounds: usize) -> Result<Vec<Vec<f64>>, LabError> {
+    let count = steps.len() as u64;
+    let with_pool = |pool: &Pool, held: &mut Vec<Option<Buffer>>| {
+        let mut outcome = Ok(());
+        let cost = cpu_ns_each(count, || outcome = play(pool, held, steps));
+        outcome.map(|()| cost)
+    };
+    let with_heap = |heap: &mut Option<Heap>, held: &mut Vec<Option<Block>>| {
+        let Some(heap) = heap else { return f64::NAN };
+        cpu_ns_each(count, || {
+            for step in steps {
+                if let Some(block) = held[step.slot].take() {
+                    heap.free(block);
+                }
+                held[step.slot] = black_box(heap.allocate(step.bytes));
+            }
+        })
+    };
+    let (mut floor_held, mut stock) = (slots::<[usize; 5]>(), vec![[0; 5]; SLOTS]);
+    let mut floor = || {
+        Ok(cpu_ns_each(count, || {
+            for step in steps {
+                stock.extend(floor_held[step.slot].take());
+                floor_held[step.slot] = black_box(stock.pop());
+            }
+        }))
+    };
+    let (mut one, mut other) = (slots(), slots());
+    let mut cached = || with_pool(pools.0, &mut one);
+    let mut bare = || with_pool(pools.1, &mut other);
+    let (mut rlsf, mut rlsf_held) = (Heap::open(Rival::Rlsf, CAP_BYTES), slots());
+    let (mut talc, mut talc_held) = (Heap::open(Rival::Talc, CAP_BYTES), slots());
+    let mut with_rlsf = || Ok(with_heap(&mut rlsf, &mut rlsf_held));
+    let mut with_talc = || Ok(with_heap(&mut talc, &mut talc_held));
+    let mut contestants: [Contestant<'_, f64, LabError>; NAMES.len()] =
+        [&mut floor, &mut cached, &mut bare, &mut with_rlsf, &mut with_talc];
+    in_turns(rounds, &mut contestants)
+}
+
+/// What a thread does over and over while it is timed.
+#[derive(Clone, Copy)]
+enum Work {
+    Pairs,
+    Trace,
+}
+
+/// Steps of one thread in one round: some milliseconds.
+const THREAD_STEPS: usize = 200_000;
+
+pub(super) fn run_threads(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+    let rounds = if context.is_quick() { 5 } else { 41 };
+    let steps = trace(context.seed() ^ 1);
+    for (name, work) in [("hit", Work::Pairs), ("trace", Work::Trace)] {
+        let pool = open(CAP_BYTES * 2, CHUNK_BYTES, CACHED)?;
+        let (mut by_cpu, mut by_clock) = (Vec::new(), Vec::new());
+        for round in 0..=rounds {
+            let alone = together(&pool, &steps, work, 1, context.clock())?;
+            let both = together(&pool, &steps, work, 2, context.clock())?;
+            if round > 0 {
+                by_cpu.push(2.0 * alone.cpu / both.cpu);
+                by_clock.push(2.0 * alone.span / both.span);
+            }
+        }
+        let row = Row::new().with("two_threads", name).with("by_cpu_ratio", Spread::of(&by_cpu));
+        findings.rows.push(row.with("by_clock_ratio", Spread::of(&by_clock)));
+        let clock = Spread::of(&by_clock).map_or((f64::NAN, f64::NAN), |spread| (spread.median, spread.max));
+        let baseline = format!(
+            "one thread; by CPU time, since other programs share the cores. By the clock {:.2}x, at best {:.2}x",
+            clock.0, clock.1
+        );
+        let goal = Goal::AtLeast(1.8);
+        let name = format!("p3.pool.threads.{name}");
+        findings.claims.push(claim(name, goal, "x the rate of one thread", &by_cpu, &baseline));
+    }
+    Ok(())
+}
+
+/// Nanoseconds of CPU a thread, and of the clock from the first start to the last end.
+struct Spent {
+    cpu: f64,
+    span: f64,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a round is far below 2^52 ns")]
+fn together(
+    pool: &Pool,
+    steps: &[Step],
+    work: Work,
+    threads: usize,
+    clock: &Clock,
+) -> Result<Spent, LabError> {
+    let barrier = Barrier::new(threads);
+    let one = || -> Result<(Nanos, Nanos, Nanos), LabError> {
+        let mut held = slots();
+        let warm = thread_work(pool, &mut held, steps, work, THREAD_STEPS / 10);
+        // A thread that did not come to the barrier would let the others wait for ever.
+        barrier.wait();
+        warm?;
+        let (start, cpu) = (clock.now(), Clock::thread_cpu());
+        thread_work(pool, &mut held, steps, work, THREAD_STEPS)?;
+        Ok((Clock::thread_cpu().since(cpu), start, clock.now()))
+    };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+        let joined = running.into_iter().map(|thread| thread.join());
+        joined.map(|result| result.unwrap_or_else(|_| Err(failed("a thread panicked")))).collect()
+    });
+    let results = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let cpu: u64 = results.iter().map(|(cpu, ..)| cpu.0).sum();
+    let start = results.iter().map(|(_, start, _)| start.0).min().unwrap_or(0);
+    let end = results.iter().map(|(.., end)| end.0).max().unwrap_or(0);
+    Ok(Spent { cpu: cpu as f64 / threads as f64, span: (end - start) as f64 })
+}
+
+fn thread_work(
+    pool: &Pool,
+    held: &mut [Option<Buffer>],
+    steps: &[Step],
+    work: Work,
+    count: usize,
+) -> Result<(), LabError> {
+    match work {
+        Work::Pairs => {
+            for _ in 0..count {
+                drop(black_box(pool.buffer(64 << 10).map_err(failed)?));
+            }
+            Ok(())
+        }
+        Work::Trace => {
+            for part in steps.chunks(count.min(steps.len())).take(count.div_ceil(steps.len())) {
+                play(pool, held, part)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_spread_over_the_doublings() {
+        assert_eq!((bytes(0.0), bytes(0.5), bytes(1.0)), (4_096, 65_536, 1 << 20));
+        let steps = trace(1);
+        assert_eq!(steps.len(), STEPS);
+        let short = steps.iter().filter(|step| step.bytes <= 65_536).count();
+        assert!(short * 5 > STEPS * 2 && short * 5 < STEPS * 3, "{short}");
+    }
+
+    #[test]
+    fn hits_and_bytes_in_caches_are_counted_by_the_pool_itself() {
+        let pool = open(CAP_BYTES, CHUNK_BYTES, CACHED).unwrap();
+        let (hits, cached) = count_hits(&pool, &trace(2)[..5_000]).unwrap();
+        assert!(hits > 0.0 && hits <= 100.0);
+        assert!(cached > 0.0 && cached <= 5.0);
+        let bare = open(CAP_BYTES, CHUNK_BYTES, 0).unwrap();
+        assert!(count_hits(&bare, &trace(2)[..5_000]).unwrap().0 < 1e-9);
+    }
+}

@@ -1,0 +1,143 @@
+//! The figures of the uDMA paper, with its protocol, on this machine.
+//!
+//! In: what pinning and copying cost here, a model of the paper's device, and a file past the page cache. Out: figures 1,
+//! 5, 6 and 7: pinning for each request beside the three tiers, in virtual time (`MODEL`) and for real (`MEASURED`).
+//! Figures 8 and 9 are `RocksDB`'s and are listed as not reproduced.
+//!
+//! The protocol is section 5.2: 50,000 random requests of up to 4 KB, 5,000 of 4 to 128 KB, 5,000 above, one at a time; half
+//! of them reads, which the paper leaves open. Blocks are those of its section 5.2: 32 MB, 4 MB and 32 MB.
+
+mod files;
+mod model;
+mod protocol;
+
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Experiment, Findings, LabError};
+use crate::report::Row;
+use headwater_dma::pool::calibration::Way;
+use headwater_host::calibration::memory::MemoryCosts;
+use std::fmt::Display;
+
+/// The table's line.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "udma",
+    summary: "figures 1, 5, 6 and 7 of the uDMA paper: three tiers beside pinning for each request",
+    baseline: "mmap and mlock for each request; one buffer kept for all of them (floor)",
+    claims: &["p3.udma.*"],
+    run,
+};
+
+/// What the paper says the three tiers improve response times by.
+const IMPROVEMENT_MIN: f64 = 17.0;
+/// The nearest measured size to the 60 KB at which the paper's curves cross.
+const CROSSING_KIB_MAX: f64 = 64.0;
+const CALIBRATION_MS_MAX: f64 = 50.0;
+
+fn run(context: &Context) -> Result<Findings, LabError> {
+    let mut findings = Findings::default();
+    let costs = MemoryCosts::measure(context.clock());
+    figure_1(&costs, &mut findings);
+    model::run(context, &costs, &mut findings)?;
+    files::run(context, &mut findings)?;
+    for (figure, what) in [("8", "RocksDB, latency"), ("9", "RocksDB, operations a second")] {
+        findings.rows.push(
+            Row::new()
+                .with("figure", figure)
+                .with("what", what)
+                .with("status", "NOT REPRODUCED")
+                .with("why", "there is no plugin for RocksDB yet"),
+        );
+    }
+    Ok(findings)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "kibibytes and milliseconds")]
+fn figure_1(costs: &MemoryCosts, findings: &mut Findings) {
+    for row in &costs.rows {
+        findings.rows.push(
+            Row::new()
+                .with("figure", "1")
+                .with("bytes", row.bytes)
+                .with("copy_hot_ns", row.copy_hot_ns)
+                .with("copy_cold_ns", row.copy_cold_ns)
+                .with("mmap_and_mlock_ns", row.map_and_lock_ns)
+                .with("mlock_resident_ns", row.lock_resident_ns)
+                .with("register_4k_pages_ns", row.register_small_ns)
+                .with("register_huge_pages_ns", row.register_huge_ns)
+                .with("map_reserved_huge_ns", row.map_reserved_huge_ns),
+        );
+    }
+    let crossing = Way::RegisterHuge.wins_from(costs);
+    let fresh = costs.rows.iter().rev().take_while(
+        |row| matches!((row.map_and_lock_ns, row.copy_cold_ns), (Some(pin), Some(copy)) if pin < copy),
+    );
+    let fresh = match fresh.last() {
+        Some(row) => format!("from {} KiB", row.bytes >> 10),
+        None => "at no size".to_owned(),
+    };
+    let name = "p3.udma.fig1.crossing";
+    let unit = "KiB from which pinning resident huge pages is cheaper than a cold copy";
+    let goal = Goal::AtMost(CROSSING_KIB_MAX);
+    findings.claims.push(match crossing {
+        Some(bytes) => Claim::found(
+            name,
+            goal,
+            (bytes as f64 / 1_024.0, unit),
+            Label::Measured,
+            format!("60 KB in the paper; memory mapped and locked for the request is cheaper {fresh}"),
+        ),
+        None => Claim::not_run(name, goal, unit, "it was not cheaper at the largest size, or was refused"),
+    });
+    findings.claims.push(Claim::found(
+        "p3.udma.fig1.span",
+        Goal::AtMost(CALIBRATION_MS_MAX),
+        (costs.took.0 as f64 / 1e6, "ms for all of the table"),
+        Label::Measured,
+        "none: the table is made at start",
+    ));
+}
+
+fn failed(error: impl Display) -> LabError {
+    LabError::Measure { program: "the pool".to_owned(), reason: error.to_string() }
+}
+
+/// By how many per cent `after` is below `before`.
+fn improvement(before: f64, after: f64) -> f64 {
+    (1.0 - after / before) * 100.0
+}
+
+/// The claim that a class of requests is answered sooner by what the paper says.
+fn improved(name: String, percent: f64, label: Label, baseline: String) -> Claim {
+    let unit = "% shorter mean response than with pinning for each request";
+    Claim::found(name, Goal::AtLeast(IMPROVEMENT_MIN), (percent, unit), label, baseline)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_host::calibration::memory::MemoryCost;
+
+    #[test]
+    fn the_crossing_is_the_size_from_which_pinning_always_wins() {
+        let row = |bytes, copy, register| MemoryCost {
+            bytes,
+            copy_cold_ns: Some(copy),
+            register_huge_ns: Some(register),
+            ..MemoryCost::default()
+        };
+        let rows = vec![row(4_096, 700, 1_300), row(16_384, 2_100, 1_500), row(65_536, 7_800, 1_500)];
+        let mut findings = Findings::default();
+        figure_1(&MemoryCosts { rows, ..MemoryCosts::default() }, &mut findings);
+        assert_eq!((findings.rows.len(), findings.claims[0].value), (3, Some(16.0)));
+        assert!(findings.claims[0].holds && findings.claims[0].baseline.contains("at no size"));
+        let mut nothing = Findings::default();
+        figure_1(&MemoryCosts::default(), &mut nothing);
+        assert!(!nothing.claims[0].holds);
+    }
+
+    #[test]
+    fn an_improvement_is_what_is_gone_of_what_was() {
+        assert!((improvement(100.0, 83.0) - 17.0).abs() < 1e-9);
+        assert!(improvement(100.0, 110.0) < 0.0);
+    }
+}

@@ -1,0 +1,249 @@
+//! The same requests for real: a file past the page cache, one request at a time.
+//!
+//! In: a file in the scratch folder. Out: response time and CPU of a request by way and length. The ways take turns, a batch
+//! each, with the same requests. The floor keeps one buffer for all requests: what it takes is the disk's and the kernel's,
+//! and where that is most of a response the gain hides behind it, which the row says.
+
+use super::protocol::{CLASSES, Class, Direction, Held, Request, Tiers, requests};
+use super::{IMPROVEMENT_MIN, failed, improved, improvement};
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Findings, LabError};
+use crate::experiments::pool::locking;
+use crate::measure::{Contestant, Spread, in_turns};
+use crate::report::Row;
+use headwater_dma::pool::{PoolConfig, TierBorders};
+use headwater_host::clock::Clock;
+use headwater_host::file::{DirectChoice, FileMode, open};
+use headwater_host::pinning::per_request::FreshMemory;
+use headwater_host::region::{HUGE_PAGE_BYTES, Region};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+const FILE_BYTES: usize = 256 << 20;
+/// Batches of a run; the spread is between them.
+const BATCHES: usize = 10;
+/// A quick run makes a tenth of the paper's requests.
+const QUICK_DIVISOR: usize = 10;
+
+const FLOOR: usize = 0;
+const EACH: usize = 1;
+const TIERS: usize = 2;
+const WAYS: usize = 3;
+
+/// Mean nanoseconds of a request in a batch: until the answer, and of CPU.
+#[derive(Clone, Copy)]
+struct Cost {
+    response: f64,
+    cpu: f64,
+}
+
+pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+    let (file, mode) =
+        prepared(context).map_err(|source| LabError::Io { what: "write the test file", source })?;
+    let divisor = if context.is_quick() { QUICK_DIVISOR } else { 1 };
+    let direct = if mode == FileMode::Direct { "direct" } else { "page cache" };
+    for class in &CLASSES {
+        for &bound in class.bounds {
+            let count = class.requests / divisor;
+            let list = requests(class, bound, count, FILE_BYTES as u64, context.seed());
+            let costs = measure(&file, class, &list, context.clock())?;
+            findings.rows.push(row(class, bound, count, direct, &costs));
+            if Some(&bound) == class.bounds.last() {
+                findings.claims.push(claim(class, mode, &costs));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A file whose every byte was written: what was never written costs the disk nothing to read.
+fn prepared(context: &Context) -> io::Result<(File, FileMode)> {
+    let path = context.scratch().join("udma");
+    let mut random = fastrand::Rng::with_seed(context.seed());
+    let mut part = vec![0; 4 << 20];
+    let file = File::create(&path)?;
+    for at in (0..FILE_BYTES).step_by(part.len()) {
+        random.fill(&mut part);
+        file.write_all_at(&part, at as u64)?;
+    }
+    file.sync_all()?;
+    open(&path, DirectChoice::Auto)
+}
+
+fn transfer(file: &File, request: &Request, memory: &mut [u8]) -> io::Result<()> {
+    match request.direction {
+        Direction::Read => file.read_exact_at(memory, request.offset),
+        Direction::Write => file.write_all_at(memory, request.offset),
+    }
+}
+
+/// Batches by way.
+fn measure(file: &File, class: &Class, list: &[Request], clock: &Clock) -> Result<Vec<Vec<Cost>>, LabError> {
+    let batches: Vec<&[Request]> = list.chunks(list.len().div_ceil(BATCHES)).collect();
+    let longest = list.iter().map(|request| request.bytes).max().unwrap_or(0);
+    // Long enough for huge pages, as the pool's chunks are.
+    let mut kept = Region::zeroed(longest.max(HUGE_PAGE_BYTES)).map_err(failed)?;
+    kept.fill(1);
+    let mut callers = vec![1; longest];
+    let pinner = locking(PoolConfig::default().cap);
+    let mut tiers = Tiers::open(class, TierBorders::PAPER_5_2, pinner, Arc::new(*clock))?;
+    // The first round of all is not counted, so every batch but the last is run once and the last twice.
+    let turn = |round: &mut usize| {
+        *round += 1;
+        batches[(*round + batches.len() - 2) % batches.len()]
+    };
+    let (mut first, mut second, mut third) = (0, 0, 0);
+    let mut floor =
+        || batch(clock, turn(&mut first), |request| transfer(file, request, &mut kept[..request.bytes]));
+    let mut each = || {
+        batch(clock, turn(&mut second), |request| {
+            transfer(file, request, &mut FreshMemory::map_and_lock(request.bytes)?)
+        })
+    };
+    let mut with_tiers = || {
+        batch(clock, turn(&mut third), |request| {
+            let held = tiers.take(request.bytes).map_err(io::Error::other)?;
+            through(file, request, held, &mut callers)
+        })
+    };
+    let mut contestants: [Contestant<'_, Cost, LabError>; WAYS] = [&mut floor, &mut each, &mut with_tiers];
+    in_turns(batches.len(), &mut contestants)
+}
+
+/// A request by way of a tier: small ones are copied, as their memory stays the tier's.
+fn through(file: &File, request: &Request, held: Held<'_>, callers: &mut [u8]) -> io::Result<()> {
+    match held {
+        Held::Buffer(mut buffer) => transfer(file, request, &mut buffer),
+        Held::Slot(slot) => {
+            let callers = &mut callers[..slot.len()];
+            match request.direction {
+                Direction::Write => {
+                    slot.copy_from_slice(callers);
+                    transfer(file, request, slot)
+                }
+                Direction::Read => {
+                    transfer(file, request, slot)?;
+                    callers.copy_from_slice(slot);
+                    Ok(())
+                }
+            }
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a batch is far below 2^52 ns")]
+fn batch(
+    clock: &Clock,
+    list: &[Request],
+    mut one: impl FnMut(&Request) -> io::Result<()>,
+) -> Result<Cost, LabError> {
+    let (start, cpu) = (clock.now(), Clock::thread_cpu());
+    for request in list {
+        one(request).map_err(|source| LabError::Io { what: "read and write the test file", source })?;
+    }
+    let (spent, cpu) = (clock.now().since(start), Clock::thread_cpu().since(cpu));
+    let count = list.len().max(1) as f64;
+    Ok(Cost { response: spent.0 as f64 / count, cpu: cpu.0 as f64 / count })
+}
+
+fn spread(costs: &[Cost], of: fn(&Cost) -> f64) -> Option<Spread> {
+    Spread::of(&costs.iter().map(|cost| of(cost) / 1e3).collect::<Vec<f64>>())
+}
+
+/// Per cent that the tiers save, batch by batch.
+fn gain(costs: &[Vec<Cost>], of: fn(&Cost) -> f64) -> Option<Spread> {
+    let pairs = costs[EACH].iter().zip(&costs[TIERS]);
+    Spread::of(&pairs.map(|(each, tiers)| improvement(of(each), of(tiers))).collect::<Vec<f64>>())
+}
+
+/// Per cent of a response that is the disk's and the kernel's.
+fn floor_share(costs: &[Vec<Cost>]) -> f64 {
+    let share = |(floor, each): (&Cost, &Cost)| floor.response / each.response * 100.0;
+    let shares: Vec<f64> = costs[FLOOR].iter().zip(&costs[EACH]).map(share).collect();
+    Spread::of(&shares).map_or(f64::NAN, |spread| spread.median)
+}
+
+fn row(class: &Class, bound: usize, count: usize, direct: &str, costs: &[Vec<Cost>]) -> Row {
+    let response = |way: usize| spread(&costs[way], |cost| cost.response);
+    let cpu = |way: usize| spread(&costs[way], |cost| cost.cpu);
+    let gained = gain(costs, |cost| cost.response);
+    let hidden = gained.is_none_or(|gained| gained.median < IMPROVEMENT_MIN);
+    let note = if hidden {
+        format!("hidden behind the disk, whose part is {:.0} %", floor_share(costs))
+    } else {
+        String::new()
+    };
+    Row::new()
+        .with("figure", "5")
+        .with("label", Label::Measured.to_string())
+        .with("class", class.name)
+        .with("up_to_bytes", bound as u64)
+        .with("requests", count as u64)
+        .with("file", direct)
+        .with("floor_us", response(FLOOR))
+        .with("each_request_us", response(EACH))
+        .with("paper_5_2_us", response(TIERS))
+        .with("improvement_percent", gained)
+        .with("floor_cpu_us", cpu(FLOOR))
+        .with("each_request_cpu_us", cpu(EACH))
+        .with("paper_5_2_cpu_us", cpu(TIERS))
+        .with("note", note)
+}
+
+fn claim(class: &Class, mode: FileMode, costs: &[Vec<Cost>]) -> Claim {
+    let name = format!("p3.udma.file.{}", class.name);
+    if mode != FileMode::Direct {
+        let why = "the scratch folder's file system has no direct I/O: set TMPDIR to one that has";
+        return Claim::not_run(name, Goal::AtLeast(IMPROVEMENT_MIN), "%", why);
+    }
+    let median = |spread: Option<Spread>| spread.map_or(f64::NAN, |spread| spread.median);
+    let baseline = format!(
+        "mmap and mlock for each request: {:.0} us, {:.0} % of it the disk's (floor {:.0} us); by CPU {:.0} % less",
+        median(spread(&costs[EACH], |cost| cost.response)),
+        floor_share(costs),
+        median(spread(&costs[FLOOR], |cost| cost.response)),
+        median(gain(costs, |cost| cost.cpu))
+    );
+    improved(name, median(gain(costs, |cost| cost.response)), Label::Measured, baseline)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Options;
+    use headwater_dma::pool::Unpinned;
+
+    #[test]
+    fn every_way_moves_every_request() {
+        let context = Context::open(Options { quick: true, ..Options::default() }).unwrap();
+        let path = context.scratch().join("short");
+        std::fs::write(&path, vec![7; 4 << 20]).unwrap();
+        let (file, _) = open(&path, DirectChoice::Auto).unwrap();
+        for class in &CLASSES {
+            let list = requests(class, class.bounds[0], 20, 4 << 20, 1);
+            let Ok(costs) = measure(&file, class, &list, context.clock()) else { continue };
+            assert_eq!(costs.len(), WAYS);
+            assert!(costs.iter().all(|batches| batches.len() == BATCHES));
+            let row = row(class, class.bounds[0], 20, "direct", &costs);
+            assert!(row.get("note").is_some());
+        }
+    }
+
+    #[test]
+    fn what_a_slot_read_is_what_the_file_has() {
+        let context = Context::open(Options::default()).unwrap();
+        let path = context.scratch().join("pattern");
+        let pattern: Vec<u8> = (0..=255).cycle().take(64 << 10).collect();
+        std::fs::write(&path, &pattern).unwrap();
+        let (file, _) = open(&path, DirectChoice::Auto).unwrap();
+        let mut tiers =
+            Tiers::open(&CLASSES[0], TierBorders::PAPER_5_2, Arc::new(Unpinned), Arc::new(Clock::start()))
+                .unwrap();
+        let mut callers = vec![0; 4_096];
+        let request = Request { bytes: 512, direction: Direction::Read, offset: 4_096 };
+        through(&file, &request, tiers.take(512).unwrap(), &mut callers).unwrap();
+        assert_eq!(callers[..512], pattern[4_096..4_608]);
+    }
+}

@@ -1,0 +1,244 @@
+//! Figures 5, 6 and 7 in virtual time.
+//!
+//! In: requests, what pinning and copying cost here, a device that takes a fixed time and a time a byte. Out: mean response
+//! times by way, length and run time. Invariant: the pool is the real one; only its pinner and the device are models, so
+//! that the same costs always give the same figures.
+
+use super::protocol::{CLASSES, Class, Direction, Held, Request, Tiers, requests};
+use super::{failed, improved, improvement};
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Findings, LabError};
+use crate::report::Row;
+use headwater_dma::pool::{Pool, PoolConfig, SimulatedCosts, SimulatedPinner, TierBorders, Time};
+use headwater_host::calibration::memory::MemoryCosts;
+use headwater_host::clock::Nanos;
+use std::sync::Arc;
+
+/// The paper's device: 2.5 and 1.2 GB/s are its section 1's; 10 us is the class's usual latency, assumed.
+const DEVICE: Latency = Latency {
+    access: Nanos::from_micros(10),
+    read_megabytes_a_second: 2_500,
+    write_megabytes_a_second: 1_200,
+};
+const DEVICE_BYTES: u64 = 280 << 30;
+/// What a buffer costs when it does not come from the thread's cache: the bound that `p3.pool.shared` promises.
+const POOL_PAIR: Nanos = Nanos(60);
+/// What pinning took the paper, for each call, at any length up to its largest page (section 3.2).
+const PAPER_PIN: Nanos = Nanos::from_micros(800);
+const PAGE_BYTES: u64 = 4_096;
+/// Thousandths of a run after which figures 6 and 7 look.
+const MARKS: [usize; 6] = [2, 10, 50, 100, 500, 1_000];
+
+struct Latency {
+    access: Nanos,
+    read_megabytes_a_second: u64,
+    write_megabytes_a_second: u64,
+}
+
+impl Latency {
+    fn of(&self, request: &Request) -> Nanos {
+        let rate = match request.direction {
+            Direction::Read => self.read_megabytes_a_second,
+            Direction::Write => self.write_megabytes_a_second,
+        };
+        Nanos(self.access.0 + request.bytes as u64 * 1_000 / rate)
+    }
+}
+
+/// What a host takes for what the device does not do.
+#[derive(Clone, Copy)]
+struct Host {
+    name: &'static str,
+    pin: SimulatedCosts,
+    /// Of 4 KiB.
+    copy: Nanos,
+}
+
+/// This host, by what was just measured, and the paper's. None where pinning was refused.
+fn hosts(costs: &MemoryCosts) -> Vec<Host> {
+    let at = |bytes: u64| costs.rows.iter().find(|row| row.bytes == bytes);
+    let copy = Nanos(at(PAGE_BYTES).and_then(|row| row.copy_cold_ns).unwrap_or(1_000));
+    let pinned = |bytes| at(bytes).and_then(|row| row.map_and_lock_ns);
+    let mut hosts = Vec::new();
+    if let (Some(page), Some(mebibyte)) = (pinned(PAGE_BYTES), pinned(1 << 20)) {
+        // A straight line through both. Taking back is measured with it, and is charged with it.
+        let pin_page = mebibyte.saturating_sub(page) / 255;
+        let pin = Nanos(page.saturating_sub(pin_page));
+        let pin = SimulatedCosts { pin, pin_page: Nanos(pin_page), ..SimulatedCosts::default() };
+        hosts.push(Host { name: "here", pin, copy });
+    }
+    let pin = SimulatedCosts { pin: PAPER_PIN, ..SimulatedCosts::default() };
+    hosts.push(Host { name: "the paper's pinning", pin, copy });
+    hosts
+}
+
+pub(super) fn run(context: &Context, costs: &MemoryCosts, findings: &mut Findings) -> Result<(), LabError> {
+    let mut figure_6 = Vec::new();
+    let mut figure_7 = Vec::new();
+    let mut growth: Option<f64> = None;
+    for host in hosts(costs) {
+        for class in &CLASSES {
+            for &bound in class.bounds {
+                let list = requests(class, bound, class.requests, DEVICE_BYTES, context.seed());
+                let each = each_request(&host, &list)?;
+                let tiers = with_tiers(&host, class, TierBorders::PAPER_5_2, &list)?;
+                let other = with_tiers(&host, class, TierBorders::PAPER_4_1, &list)?;
+                findings.rows.push(figure_5_row(&host, class, bound, [&each, &tiers, &other]));
+                let grown = by_run_time(&each, &tiers);
+                let rows = figure_rows(&host, class, bound, &grown);
+                figure_6.push(rows.0);
+                figure_7.extend(rows.1);
+                let step =
+                    grown.last().copied().unwrap_or(f64::NAN) - grown.first().copied().unwrap_or(f64::NAN);
+                growth = Some(growth.map_or(step, |least| least.min(step)));
+                if host.name == "here" && Some(&bound) == class.bounds.last() {
+                    let name = format!("p3.udma.model.{}", class.name);
+                    let baseline = format!("mmap and mlock for each request: {:.1} us", mean(&each) / 1e3);
+                    let percent = improvement(mean(&each), mean(&tiers));
+                    findings.claims.push(improved(name, percent, Label::Model, baseline));
+                }
+            }
+        }
+    }
+    findings.rows.extend(figure_6);
+    findings.rows.extend(figure_7);
+    findings.claims.push(Claim::found(
+        "p3.udma.model.grows",
+        Goal::AtLeast(0.0),
+        (
+            growth.unwrap_or(f64::NAN),
+            "% points that the improvement gains from the first look to the last, least of all",
+        ),
+        Label::Model,
+        "the paper's figures 6 and 7 say that it grows with the run time",
+    ));
+    Ok(())
+}
+
+/// Response times in nanoseconds of virtual time, with memory pinned for each request.
+fn each_request(host: &Host, list: &[Request]) -> Result<Vec<u64>, LabError> {
+    let device = Arc::new(SimulatedPinner::new(host.pin));
+    let config = PoolConfig { pinner: device.clone(), time: device.clone(), ..PoolConfig::default() };
+    let pool = Pool::open(config).map_err(failed)?;
+    let one = |request: &Request| {
+        let start = device.now();
+        let memory = pool.pin_for_request(request.bytes).map_err(failed)?;
+        device.pass(DEVICE.of(request));
+        drop(memory);
+        Ok(device.now().since(start).0)
+    };
+    list.iter().map(one).collect()
+}
+
+/// The same, with the tiers.
+fn with_tiers(
+    host: &Host,
+    class: &Class,
+    borders: TierBorders,
+    list: &[Request],
+) -> Result<Vec<u64>, LabError> {
+    let device = Arc::new(SimulatedPinner::new(host.pin));
+    let mut tiers = Tiers::open(class, borders, device.clone(), device.clone())?;
+    let one = |request: &Request| {
+        let start = device.now();
+        let held = tiers.take(request.bytes)?;
+        device.pass(match &held {
+            Held::Slot(slot) => Nanos(host.copy.0 * slot.len() as u64 / PAGE_BYTES),
+            Held::Buffer(_) => POOL_PAIR,
+        });
+        device.pass(DEVICE.of(request));
+        Ok(device.now().since(start).0)
+    };
+    list.iter().map(one).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "hours of virtual time are far below 2^52 ns")]
+fn mean(spans: &[u64]) -> f64 {
+    spans.iter().sum::<u64>() as f64 / spans.len() as f64
+}
+
+/// Improvement in per cent over the first part of a run, for each of [`MARKS`].
+fn by_run_time(each: &[u64], tiers: &[u64]) -> Vec<f64> {
+    let until = |mark: usize| (each.len() * mark / 1_000).max(1);
+    let at = |mark| improvement(mean(&each[..until(mark)]), mean(&tiers[..until(mark)]));
+    MARKS.map(at).to_vec()
+}
+
+fn figure_5_row(host: &Host, class: &Class, bound: usize, ways: [&[u64]; 3]) -> Row {
+    let [each, tiers, other] = ways.map(mean);
+    Row::new()
+        .with("figure", "5")
+        .with("label", Label::Model.to_string())
+        .with("pinning", host.name)
+        .with("class", class.name)
+        .with("up_to_bytes", bound as u64)
+        .with("requests", class.requests as u64)
+        .with("each_request_us", each / 1e3)
+        .with("paper_5_2_us", tiers / 1e3)
+        .with("paper_4_1_us", other / 1e3)
+        .with("improvement_percent", improvement(each, tiers))
+}
+
+/// The row of figure 6, and that of figure 7 for the two lengths it shows.
+fn figure_rows(host: &Host, class: &Class, bound: usize, grown: &[f64]) -> (Row, Option<Row>) {
+    const COLUMNS: [&str; MARKS.len()] = [
+        "after_0.2_percent_of_run",
+        "after_1_percent_of_run",
+        "after_5_percent_of_run",
+        "after_10_percent_of_run",
+        "after_50_percent_of_run",
+        "after_all_of_run",
+    ];
+    let row = |figure: &str| {
+        let start = Row::new()
+            .with("figure", figure)
+            .with("label", Label::Model.to_string())
+            .with("pinning", host.name)
+            .with("improvement_percent_up_to_bytes", bound as u64);
+        COLUMNS.into_iter().zip(grown).fold(start, |row, (column, percent)| row.with(column, *percent))
+    };
+    let shown = class.name == "medium" && bound >= 64 << 10;
+    (row("6"), shown.then(|| row("7")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(pin: u64, pin_page: u64) -> Host {
+        let pin = SimulatedCosts { pin: Nanos(pin), pin_page: Nanos(pin_page), ..SimulatedCosts::default() };
+        Host { name: "here", pin, copy: Nanos(400) }
+    }
+
+    #[test]
+    fn pinning_for_each_request_costs_every_one_and_the_tiers_cost_the_first() {
+        let host = host(5_000, 300);
+        for class in &CLASSES {
+            let bound = class.bounds[class.bounds.len() - 1];
+            let list = requests(class, bound, 400, DEVICE_BYTES, 1);
+            let each = each_request(&host, &list).unwrap();
+            let tiers = with_tiers(&host, class, TierBorders::PAPER_5_2, &list).unwrap();
+            for (span, request) in each.iter().zip(&list) {
+                let pages = request.bytes.div_ceil(4_096) as u64;
+                assert_eq!(*span, 5_000 + 300 * pages + DEVICE.of(request).0);
+            }
+            assert!(tiers[0] > tiers[1], "the first request pins the block");
+            let rest = tiers[1..].iter().zip(&each[1..]);
+            assert!(rest.clone().all(|(tiers, each)| tiers < each), "{}", class.name);
+        }
+    }
+
+    #[test]
+    fn the_same_costs_give_the_same_figures() {
+        let list = requests(&CLASSES[1], 64 << 10, 300, DEVICE_BYTES, 5);
+        let run = || with_tiers(&host(800_000, 0), &CLASSES[1], TierBorders::PAPER_4_1, &list).unwrap();
+        assert_eq!(run(), run());
+    }
+
+    #[test]
+    fn a_machine_that_pins_nothing_still_has_the_papers_costs() {
+        let hosts = hosts(&MemoryCosts::default());
+        assert_eq!(hosts.len(), 1);
+        assert_eq!(hosts[0].pin.pin, PAPER_PIN);
+    }
+}

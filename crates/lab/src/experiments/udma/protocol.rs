@@ -1,0 +1,161 @@
+//! The paper's requests and memory blocks.
+//!
+//! In: a class of requests, an upper bound of their length, a seed. Out: requests, and the memory of the tier that serves
+//! them. Invariant: all ways get the same requests.
+
+use super::failed;
+use crate::experiment::LabError;
+use headwater_dma::buffer::Buffer;
+use headwater_dma::pool::{ChunkRule, PAPER_BLOCKS, Pinner, Pool, PoolConfig, TierBorders, Time};
+use std::sync::Arc;
+
+/// One of the paper's three classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Class {
+    /// What its claims are called.
+    pub(super) name: &'static str,
+    /// Requests of a run.
+    pub(super) requests: usize,
+    /// Every request is longer than this.
+    pub(super) above: usize,
+    /// Upper bounds of the lengths: the axis of figures 5 and 6. The last is the class's own.
+    pub(super) bounds: &'static [usize],
+}
+
+pub(super) const CLASSES: [Class; 3] = [
+    Class { name: "small", requests: 50_000, above: 0, bounds: &[1 << 10, 2 << 10, 4 << 10] },
+    Class { name: "medium", requests: 5_000, above: 4 << 10, bounds: &[16 << 10, 64 << 10, 128 << 10] },
+    Class { name: "big", requests: 5_000, above: 128 << 10, bounds: &[256 << 10, 512 << 10, 1 << 20] },
+];
+
+/// What direct I/O takes.
+const SECTOR_BYTES: usize = 512;
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) bytes: usize,
+    pub(super) direction: Direction,
+    /// Where on the device, a number of its sectors that leaves room for the longest request.
+    pub(super) offset: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+/// So many random requests of up to `bound` bytes on a device of `device_bytes`.
+pub(super) fn requests(
+    class: &Class,
+    bound: usize,
+    count: usize,
+    device_bytes: u64,
+    seed: u64,
+) -> Vec<Request> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let sectors = (device_bytes - bound as u64) / 4_096;
+    let mut one = || Request {
+        bytes: random.usize(class.above + 1..=bound).next_multiple_of(SECTOR_BYTES),
+        direction: if random.bool() { Direction::Read } else { Direction::Write },
+        offset: random.u64(..sectors) * 4_096,
+    };
+    (0..count).map(|_| one()).collect()
+}
+
+/// The memory of the tiers as one of the presets has it.
+#[derive(Debug)]
+pub(super) struct Tiers {
+    pool: Pool,
+    borders: TierBorders,
+    /// The static tier: its block and the next slot.
+    small: Option<(Buffer, usize)>,
+}
+
+/// Where the bytes of a request are while the device works on them.
+pub(super) enum Held<'a> {
+    /// In a slot of the block that stays pinned: they were, or will be, copied.
+    Slot(&'a mut [u8]),
+    Buffer(Buffer),
+}
+
+impl Tiers {
+    /// Opens them for one class, with the paper's block for it. Nothing is pinned before the first request.
+    pub(super) fn open(
+        class: &Class,
+        borders: TierBorders,
+        pinner: Arc<dyn Pinner>,
+        time: Arc<dyn Time>,
+    ) -> Result<Self, LabError> {
+        let chunk = if class.above == 0 {
+            PAPER_BLOCKS.small
+        } else if class.above + 1 >= borders.large_min {
+            PAPER_BLOCKS.large
+        } else {
+            PAPER_BLOCKS.medium
+        };
+        let config = PoolConfig {
+            chunk,
+            chunk_rule: ChunkRule::Fixed,
+            tiers: borders,
+            pinner,
+            time,
+            ..PoolConfig::default()
+        };
+        Ok(Self { pool: Pool::open(config).map_err(failed)?, borders, small: None })
+    }
+
+    /// Memory for a request.
+    pub(super) fn take(&mut self, bytes: usize) -> Result<Held<'_>, LabError> {
+        if bytes > self.borders.small_max {
+            return self.pool.buffer(bytes).map(Held::Buffer).map_err(failed);
+        }
+        if self.small.is_none() {
+            self.small = Some((self.pool.buffer(PAPER_BLOCKS.small).map_err(failed)?, 0));
+        }
+        let Some((block, next)) = &mut self.small else { return Err(failed("no block")) };
+        let slot_bytes = self.borders.small_max;
+        let at = *next;
+        *next = (at + slot_bytes) % block.len();
+        Ok(Held::Slot(&mut block[at..at + bytes]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_dma::pool::Unpinned;
+    use headwater_host::clock::Clock;
+
+    #[test]
+    fn requests_are_the_class_s_and_the_same_for_everybody() {
+        for class in &CLASSES {
+            for &bound in class.bounds {
+                let list = requests(class, bound, 500, 64 << 20, 1);
+                assert!(list.iter().all(|request| request.bytes > class.above && request.bytes <= bound));
+                assert!(list.iter().all(|request| request.offset + request.bytes as u64 <= 64 << 20));
+                let again = requests(class, bound, 500, 64 << 20, 1);
+                assert!(list.iter().zip(&again).all(|(a, b)| (a.bytes, a.offset) == (b.bytes, b.offset)));
+            }
+        }
+        assert_eq!(CLASSES.map(|class| class.requests), [50_000, 5_000, 5_000]);
+    }
+
+    #[test]
+    fn small_requests_walk_through_one_block_and_others_come_from_chunks() {
+        let clock = Arc::new(Clock::start());
+        let mut small =
+            Tiers::open(&CLASSES[0], TierBorders::PAPER_5_2, Arc::new(Unpinned), clock.clone()).unwrap();
+        for _ in 0..20_000 {
+            assert!(matches!(small.take(4_096).unwrap(), Held::Slot(slot) if slot.len() == 4_096));
+        }
+        assert_eq!(small.pool.statistics().grown_chunks, 1);
+        let mut big = Tiers::open(&CLASSES[2], TierBorders::PAPER_5_2, Arc::new(Unpinned), clock).unwrap();
+        for _ in 0..1_000 {
+            assert!(matches!(big.take(1 << 20).unwrap(), Held::Buffer(_)));
+        }
+        let statistics = big.pool.statistics();
+        assert_eq!((statistics.grown_chunks, statistics.chunk_bytes), (1, 32 << 20));
+    }
+}
