@@ -12,7 +12,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_TARGETS := admin_command attach_message command_decode data_pointer resp media_recovery config vfio_user tcp_target tcp_initiator psk_interchange
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build test test-tools test-loom test-vm soak proof lab fuzz header capi install-capi deny fmt clippy doc tidy check clean
+.PHONY: help run build test test-tools test-loom test-tls test-vm soak proof lab fuzz header capi install-capi deny fmt clippy doc tidy check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -36,6 +36,13 @@ test-tools:
 # Loom explores every interleaving of what is lock-free; it is another build world, hence another target folder.
 test-loom: ## every interleaving of what threads share without a lock
 	RUSTFLAGS="--cfg loom" cargo test --package headwater-host --package headwater-dma --package headwater-nvme --release --target-dir $(TARGET_DIR)/loom loom_
+
+# The feature brings a C library: about two minutes of building the first time, hence no part of `make test`.
+test-tls: ## NVMe/TCP inside TLS 1.3, with the C library that the feature `tls` builds
+	@.ci/packages cc=gcc cmake=cmake
+	cargo clippy --package headwater-host --package headwater-node --features headwater-host/tls,headwater-node/tls --all-targets -- -D warnings
+	cargo test --package headwater-host --features tls --lib tls
+	cargo test --package headwater-node --features tls --test nvme_tcp --test nvme_tcp_tls
 
 test-vm: ## guests under QEMU whose own drivers use the device (VM_ARGS= names boots; tests/vm/README.md)
 	@.ci/packages python3=python3 depmod=kmod nvme=nvme-cli fio=fio mkfs.ext4=e2fsprogs redis-cli=redis-tools

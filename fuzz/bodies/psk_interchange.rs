@@ -1,12 +1,17 @@
-//! A key in interchange form: read and printed again as it was, or refused by a message that quotes nothing of it.
+//! A key in interchange form, or a file of them: read and printed again as it was, or refused by a message that is short.
 
-use headwater_nvme::tcp::psk::{ConfiguredKey, PskVersion};
+use headwater_nvme::tcp::psk::{ConfiguredKey, HostKey, PskVersion};
 
 /// One run.
 pub(crate) fn body(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
+    if let Ok(keys) = HostKey::parse_all(text) {
+        let lines: Vec<String> =
+            keys.iter().map(|host| format!("{} {}\n", host.host, *host.key.to_text())).collect();
+        assert_eq!(HostKey::parse_all(&lines.concat()).as_ref(), Ok(&keys), "a file changed on its way");
+    }
     match ConfiguredKey::parse(text) {
         Ok(key) => {
             assert_eq!(*key.to_text(), text, "a key has one text");

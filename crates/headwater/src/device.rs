@@ -5,9 +5,12 @@
 use crate::in_process;
 use crate::url::{Place, Url};
 use headwater_io::attach::{AttachBackend, AttachOptions};
+use headwater_io::nvme_tcp::key_file;
 use headwater_io::{Backend, IoError, NvmeTcp, NvmeTcpTarget};
+use headwater_nvme::tcp::psk::HostKey;
 use std::net::ToSocketAddrs as _;
 use std::ops::{Deref, DerefMut};
+use std::path::Path;
 
 /// An open device, seen through one of its namespaces. A device in this process ends with the last of this and its queues.
 #[derive(Debug)]
@@ -26,14 +29,35 @@ impl Device {
             Place::Memory(bytes) => Box::new(in_process::in_memory(bytes)?),
             Place::Directory(path, capacity) => Box::new(in_process::in_directory(&path, capacity)?),
             Place::Attach(path) => Box::new(AttachBackend::connect(&path, AttachOptions::default())?),
-            Place::NvmeTcp { address, subsystem } => {
+            Place::NvmeTcp { address, subsystem, psk, host } => {
                 let resolved = address.to_socket_addrs().ok().and_then(|mut found| found.next());
                 let reason = format!("{address}: no such host, or no port; write nvme-tcp://HOST:PORT/NQN");
                 let address = resolved.ok_or(IoError::Device { reason })?;
-                Box::new(NvmeTcp::open(NvmeTcpTarget::new(address, &subsystem))?)
+                let mut target = NvmeTcpTarget::new(address, &subsystem);
+                if let Some(file) = psk {
+                    target = target.secured(key_of(&file, host.as_deref())?);
+                } else if let Some(host) = host {
+                    target.host_name = host;
+                }
+                Box::new(NvmeTcp::open(target)?)
             }
         };
         headwater_io::Device::over(backend, namespace).map(Self::from)
+    }
+}
+
+/// The key of a host in a file; of the only one there, if none is named.
+fn key_of(file: &Path, host: Option<&str>) -> Result<HostKey, IoError> {
+    let refused = |reason: String| IoError::Device { reason };
+    let mut keys = key_file::load(file).map_err(|error| refused(error.to_string()))?;
+    keys.retain(|key| host.is_none_or(|host| key.host == host));
+    let count = keys.len();
+    match keys.pop() {
+        Some(key) if count == 1 => Ok(key),
+        _ => Err(refused(format!(
+            "{}: {count} keys that could be meant; name one host with host=NQN",
+            file.display()
+        ))),
     }
 }
 

@@ -8,6 +8,8 @@
 //! | `nvme-tcp://HOST:PORT/NQN` | on a network |
 //!
 //! Behind a `?` come `ns=N`, the namespace (1 if none is named), and for a new `file:` device `capacity=SIZE`; joined by `&`.
+//! `psk=FILE` makes `nvme-tcp:` connect inside TLS with the host key in that file (`host=NQN` chooses among several); it needs
+//! the feature `tls`.
 //!
 //! ```
 //! use headwater::Device;

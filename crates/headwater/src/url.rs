@@ -21,6 +21,10 @@ pub enum Place {
         address: String,
         /// The subsystem's name.
         subsystem: String,
+        /// File of keys, for TLS.
+        psk: Option<PathBuf>,
+        /// HOSTNQN: whose key of the file, if there are several.
+        host: Option<String>,
     },
 }
 
@@ -40,7 +44,7 @@ impl Url {
     /// [`IoError::Device`] says what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, IoError> {
         let (body, query) = text.split_once('?').unwrap_or((text, ""));
-        let (mut namespace, mut capacity) = (1, None);
+        let (mut namespace, mut capacity, mut psk, mut host) = (1, None, None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
                 Some(("ns", number)) => {
@@ -51,12 +55,21 @@ impl Url {
                         parse_size(size).ok_or_else(|| wrong(text, "capacity= takes a size, as 1GiB"))?;
                     capacity = Some(size);
                 }
-                _ => return Err(wrong(text, "only ns= and capacity= are known behind the ?")),
+                Some(("psk", path)) if !path.is_empty() => psk = Some(PathBuf::from(path)),
+                Some(("host", name)) if !name.is_empty() => host = Some(name.to_owned()),
+                _ => return Err(wrong(text, "only ns=, capacity=, psk= and host= are known behind the ?")),
             }
         }
-        let place = parse_place(text, body, capacity)?;
+        let mut place = parse_place(text, body, capacity)?;
         if capacity.is_some() && !matches!(place, Place::Directory(..)) {
             return Err(wrong(text, "capacity= is for file: only"));
+        }
+        match &mut place {
+            Place::NvmeTcp { psk: file, host: name, .. } => (*file, *name) = (psk, host),
+            _ if psk.is_some() || host.is_some() => {
+                return Err(wrong(text, "psk= and host= are for nvme-tcp: only"));
+            }
+            _ => {}
         }
         Ok(Self { place, namespace })
     }
@@ -78,7 +91,8 @@ fn parse_place(text: &str, body: &str, capacity: Option<u64>) -> Result<Place, I
             let whole = rest.strip_prefix("//").and_then(|rest| rest.split_once('/'));
             match whole {
                 Some((address, subsystem)) if !address.is_empty() && !subsystem.is_empty() => {
-                    Ok(Place::NvmeTcp { address: address.to_owned(), subsystem: subsystem.to_owned() })
+                    let (address, subsystem) = (address.to_owned(), subsystem.to_owned());
+                    Ok(Place::NvmeTcp { address, subsystem, psk: None, host: None })
                 }
                 _ => Err(wrong(text, "write nvme-tcp://HOST:PORT/NQN")),
             }
@@ -129,8 +143,15 @@ mod tests {
         assert_eq!(parsed("data"), (Place::Directory("data".into(), None), 1));
         assert_eq!(parsed("/a:b/c"), (Place::Directory("/a:b/c".into(), None), 1));
         assert_eq!(parsed("attach:data/attach.sock?ns=16"), (Place::Attach("data/attach.sock".into()), 16));
-        let tcp = Place::NvmeTcp { address: "127.0.0.1:4420".into(), subsystem: "nqn.2014-08.org:x".into() };
-        assert_eq!(parsed("nvme-tcp://127.0.0.1:4420/nqn.2014-08.org:x?ns=2"), (tcp, 2));
+        let tcp = |psk: Option<&str>, host: Option<&str>| Place::NvmeTcp {
+            address: "127.0.0.1:4420".into(),
+            subsystem: "nqn.2014-08.org:x".into(),
+            psk: psk.map(PathBuf::from),
+            host: host.map(str::to_owned),
+        };
+        assert_eq!(parsed("nvme-tcp://127.0.0.1:4420/nqn.2014-08.org:x?ns=2"), (tcp(None, None), 2));
+        let secured = "nvme-tcp://127.0.0.1:4420/nqn.2014-08.org:x?psk=/etc/keys&host=nqn.h";
+        assert_eq!(parsed(secured), (tcp(Some("/etc/keys"), Some("nqn.h")), 1));
     }
 
     #[test]
@@ -144,6 +165,9 @@ mod tests {
             "ftp:x",
             "data?ns=one",
             "data?size=4",
+            "data?psk=keys",
+            "mem:1M?host=nqn.h",
+            "nvme-tcp://h:1/nqn?psk=",
             "nvme-tcp://host",
             "nvme-tcp:host/nqn",
             "mem:99999999T",

@@ -22,6 +22,7 @@ pub mod ring_memory;
 #[cfg(feature = "rivals")]
 pub mod rivals;
 pub mod sync;
+pub mod tls;
 pub mod topology;
 pub mod uring;
 pub mod wake;

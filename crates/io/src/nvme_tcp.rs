@@ -5,12 +5,13 @@
 //! and what was not answered is sent once more ([`Device`](crate::Device) says what that means). Data goes between socket and
 //! [`Buffer`] without a stop in between but for the short front of what arrives together with headers.
 //!
-//! # What this does not do
-//! It encrypts nothing.
+//! With a key the connections are inside TLS 1.3 (in builds with the feature `tls`); data is then copied on its way.
 
 mod control;
+pub mod key_file;
 mod link;
 mod queue;
+mod secure_link;
 mod session;
 
 use crate::attach::admin::NamespaceWish;
@@ -21,6 +22,8 @@ use crate::facts::NamespaceFacts;
 use headwater_dma::iova::Iova;
 use headwater_host::clock::Nanos;
 use headwater_host::foreign::Foreign;
+use headwater_nvme::spec::fabrics::DISCOVERY_NAME;
+use headwater_nvme::tcp::psk::{ConfiguredKey, HostKey};
 use headwater_nvme::tcp::{Digests, Lent};
 use session::{Again, Session};
 use std::net::SocketAddr;
@@ -49,6 +52,8 @@ pub struct NvmeTcpTarget {
     pub keep_alive: Nanos,
     /// How long to look for a device that went away before giving up; [`Nanos::ZERO`] looks once.
     pub retry_for: Nanos,
+    /// The host's pre-shared key: with one the connections are inside TLS, without they are not.
+    pub key: Option<ConfiguredKey>,
 }
 
 impl NvmeTcpTarget {
@@ -66,7 +71,14 @@ impl NvmeTcpTarget {
             digests: Digests::default(),
             keep_alive: KEEP_ALIVE,
             retry_for: RETRY_FOR,
+            key: None,
         }
+    }
+
+    /// The same device, asked for by the host that a key is of, inside TLS.
+    #[must_use]
+    pub fn secured(self, host: HostKey) -> Self {
+        Self { host_name: host.host, key: Some(host.key), ..self }
     }
 }
 
@@ -93,7 +105,15 @@ impl NvmeTcp {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn discover(address: SocketAddr) -> Result<Vec<String>, IoError> {
-        control::discover(&NvmeTcpTarget::new(address, headwater_nvme::spec::fabrics::DISCOVERY_NAME))
+        Self::discover_as(&NvmeTcpTarget::new(address, DISCOVERY_NAME))
+    }
+
+    /// As [`discover`](Self::discover), by the host and with the key of a target, whatever its subsystem.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn discover_as(target: &NvmeTcpTarget) -> Result<Vec<String>, IoError> {
+        control::discover(&NvmeTcpTarget { subsystem_name: DISCOVERY_NAME.to_owned(), ..target.clone() })
     }
 }
 

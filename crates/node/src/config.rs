@@ -50,6 +50,8 @@ pub struct Overrides {
     pub vfio_user: Option<PathBuf>,
     /// Address of the NVMe/TCP face.
     pub nvme_tcp: Option<SocketAddr>,
+    /// File of keys of NVMe/TCP hosts.
+    pub nvme_tcp_psk: Option<PathBuf>,
     /// Bytes of flash.
     pub capacity: Option<Bytes>,
     /// Bytes of device DRAM for pages.
@@ -77,8 +79,10 @@ pub struct Config {
     pub grants: Vec<Grant>,
     /// Path of the socket for a vfio-user client.
     pub vfio_user: Option<PathBuf>,
-    /// Address of the NVMe/TCP face, of the loopback; port 0 picks one. `None` for no such face.
+    /// Address of the NVMe/TCP face, of the loopback unless there are keys; port 0 picks one. `None` for no such face.
     pub nvme_tcp: Option<SocketAddr>,
+    /// File of keys of NVMe/TCP hosts, which then connect inside TLS.
+    pub nvme_tcp_psk: Option<PathBuf>,
     /// Bytes of flash; `None` takes what the data directory has, or the default when it is new.
     pub capacity: Option<Bytes>,
     /// Bytes of device DRAM for pages.
@@ -120,6 +124,12 @@ pub enum ConfigError {
         number: usize,
         /// What is impossible.
         reason: String,
+    },
+    /// Keys for a face that is not there.
+    #[error("nvme-tcp-psk {}: keys, and no address to use them on; give --nvme-tcp ADDR too", path.display())]
+    KeysWithoutAddress {
+        /// The file of keys.
+        path: PathBuf,
     },
     /// A size below the least that works.
     #[error("{setting} {found} is too small: give at least {least}")]
@@ -173,6 +183,7 @@ impl Config {
             unix: over.unix.or(from_file.unix),
             vfio_user: over.vfio_user.or(from_file.vfio_user),
             nvme_tcp: over.nvme_tcp.or(from_file.nvme_tcp),
+            nvme_tcp_psk: over.nvme_tcp_psk.or(from_file.nvme_tcp_psk),
             capacity: over.capacity.or(from_file.capacity),
             memory: over.memory.or(from_file.memory).unwrap_or(MEMORY_DEFAULT),
             durability,
@@ -183,6 +194,9 @@ impl Config {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
+        if let (None, Some(path)) = (self.nvme_tcp, &self.nvme_tcp_psk) {
+            return Err(ConfigError::KeysWithoutAddress { path: path.clone() });
+        }
         at_least("capacity", self.capacity.unwrap_or(CAPACITY_MIN), CAPACITY_MIN)?;
         at_least("memory", self.memory, MEMORY_MIN)
     }
@@ -254,6 +268,13 @@ mod tests {
         let over = Overrides { capacity: Some(Bytes(4096)), ..Overrides::default() };
         let error = Config::assemble(None, over).unwrap_err().to_string();
         assert!(error.starts_with("capacity 4 KiB is too small: give at least"), "{error}");
+    }
+
+    #[test]
+    fn keys_without_an_address_are_refused_rather_than_forgotten() {
+        let over = Overrides { nvme_tcp_psk: Some("keys".into()), ..Overrides::default() };
+        let error = Config::assemble(None, over).unwrap_err().to_string();
+        assert!(error.contains("--nvme-tcp ADDR"), "{error}");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use headwater_dma::frame::FramePool;
 use headwater_dma::pool::Pool;
 use headwater_host::calibration::{Calibration, SPIN_VARIABLE, SpinOverride};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
+use headwater_io::nvme_tcp::key_file;
 use headwater_nvme::queue_pair::Sleep;
 use std::os::fd::BorrowedFd;
 
@@ -142,8 +143,10 @@ pub fn open_node(
     }
     let mut nvme_tcp = None;
     if let Some(listen) = config.nvme_tcp {
-        let config = NvmeTcpConfig { listen, face: NVME_TCP_FACE };
-        let face = NvmeTcpFace::bind(&config).map_err(|error| error.to_string())?;
+        let keys = config.nvme_tcp_psk.as_deref().map_or(Ok(Vec::new()), key_file::load);
+        let keys = keys.map_err(|error| error.to_string())?;
+        let face = NvmeTcpFace::bind(&NvmeTcpConfig { listen, face: NVME_TCP_FACE, keys })
+            .map_err(|error| error.to_string())?;
         nvme_tcp = Some(face.local_addr());
         faces.push(Box::new(face));
     }

@@ -6,7 +6,7 @@
 //! holds in memory is bounded, whatever its host does.
 //!
 //! ```text
-//!  sockets -> events -> read -> PDUs -> commands -> device -> completions -> PDUs -> one vectored write a turn
+//!  sockets -> events -> read -> (TLS) -> PDUs -> commands -> device -> completions -> PDUs -> (TLS) -> one write a turn
 //! ```
 
 mod abort;
@@ -17,6 +17,7 @@ mod connections;
 mod dispatch;
 mod flight;
 pub mod limits;
+mod secure;
 mod shared;
 mod socket;
 mod turn;
@@ -27,11 +28,14 @@ use headwater_converged::device::Device;
 use headwater_converged::media::Media;
 use headwater_converged::request::Keys;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_host::tls::TlsError;
 use headwater_nvme::fabrics::{Associations, ConnectionId, FabricsConfig};
+use headwater_nvme::tcp::psk::HostKey;
 use limits::{
     CONTROLLERS_MAX, IO_QUEUES_MAX, JOIN_WITHIN, QUEUE_ENTRIES_MAX, SCRATCH_BYTES, TURN_EVENTS_MAX,
 };
 use rustix::event::epoll;
+use secure::{OPENED_BYTES, Security};
 use shared::{Counters, Shared};
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
@@ -44,10 +48,12 @@ use crate::metrics::{FaceNumbers, StatusClass};
 /// How a face is set up.
 #[derive(Clone, Debug)]
 pub struct NvmeTcpConfig {
-    /// Address to listen on, of the loopback; port 0 picks one.
+    /// Address to listen on; of the loopback, unless there are keys. Port 0 picks one.
     pub listen: SocketAddr,
     /// Who the face is to the device.
     pub face: FaceId,
+    /// Hosts and their keys. With any, every connection is inside TLS and every host one of these.
+    pub keys: Vec<HostKey>,
 }
 
 /// Why a face could not be set up.
@@ -56,13 +62,17 @@ pub struct NvmeTcpConfig {
 pub enum NvmeTcpError {
     /// An address that others can reach.
     #[error(
-        "will not listen for NVMe/TCP on {address}: without TLS anybody who reaches it could read and write everything, and \
-         this build has no TLS; give an address of the loopback (127.0.0.1 or ::1) and tunnel to it (ssh -L, WireGuard)"
+        "will not listen for NVMe/TCP on {address}: without TLS anybody who reaches it could read and write everything; \
+         give the hosts' keys (--nvme-tcp-psk FILE{built}), or an address of the loopback (127.0.0.1 or ::1) and tunnel to it \
+         (ssh -L, WireGuard)", built = if headwater_host::tls::AVAILABLE { "" } else { ", in a build with `--features tls`: this one has no TLS" }
     )]
     NotLoopback {
         /// Which address.
         address: SocketAddr,
     },
+    /// Keys, and no TLS to use them for.
+    #[error("cannot use keys for NVMe/TCP: {0}; or leave --nvme-tcp-psk out and listen on the loopback")]
+    Tls(#[from] TlsError),
     /// The address is taken or not ours.
     #[error("cannot listen for NVMe/TCP on {address}: {source}; choose another address or stop who has it")]
     Listen {
@@ -92,6 +102,7 @@ pub struct NvmeTcpFace {
     listener: Option<TcpListener>,
     connections: Connections,
     shared: Shared,
+    keys: Vec<HostKey>,
     stage: Stage,
     events: Vec<(u64, epoll::EventFlags)>,
     scratch: Vec<u8>,
@@ -131,7 +142,12 @@ impl NvmeTcpFace {
     pub fn bind(config: &NvmeTcpConfig) -> Result<Self, NvmeTcpError> {
         let watch = |source: rustix::io::Errno| NvmeTcpError::Watch { source: source.into() };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(watch)?;
-        let listener = socket::listen(config.listen)?;
+        let security = match config.keys.is_empty() {
+            true => Security::Open,
+            false if headwater_host::tls::AVAILABLE => Security::Tls(None),
+            false => return Err(TlsError::NotBuilt.into()),
+        };
+        let listener = socket::listen(config.listen, security.channel())?;
         let address = listener.local_addr().unwrap_or(config.listen);
         let data = epoll::EventData::new_u64(turn::LISTENER);
         epoll::add(&epoll, listener.as_fd(), data, epoll::EventFlags::IN).map_err(watch)?;
@@ -148,6 +164,8 @@ impl NvmeTcpFace {
             shared: Shared {
                 face: config.face,
                 address,
+                opened: if config.keys.is_empty() { Vec::new() } else { vec![0; OPENED_BYTES] },
+                security,
                 associations,
                 flights: Flights::default(),
                 keys: Keys::default(),
@@ -159,6 +177,7 @@ impl NvmeTcpFace {
                 shutdowns: Vec::new(),
                 now: Nanos::ZERO,
             },
+            keys: config.keys.clone(),
             stage: Stage::Serving,
             events: Vec::with_capacity(TURN_EVENTS_MAX),
             scratch: vec![0; SCRATCH_BYTES],

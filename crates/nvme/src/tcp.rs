@@ -17,6 +17,7 @@ pub mod initiator;
 pub mod limits;
 pub mod outgoing;
 pub mod psk;
+pub mod secure;
 pub mod target;
 
 pub use fault::{Fault, FaultKind};

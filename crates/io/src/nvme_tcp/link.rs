@@ -4,6 +4,7 @@
 //! Invariant: nothing blocks but [`Link::sleep`] and what says so.
 
 use super::NvmeTcpTarget;
+use super::secure_link::secure;
 use crate::buffer::Buffer;
 use crate::error::IoError;
 use headwater_host::clock::{Clock, Nanos};
@@ -12,6 +13,7 @@ use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::completion::CompletionEntry;
 use headwater_nvme::tcp::initiator::Untaken;
 use headwater_nvme::tcp::outgoing::Piece;
+use headwater_nvme::tcp::secure::SecureStream;
 use headwater_nvme::tcp::{HostStep, InitiatorConnection, InitiatorParameters, Transfer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, recv};
@@ -27,7 +29,7 @@ const SCRATCH_BYTES: usize = 16 << 10;
 /// Data of which at least so much is still to come is received past the scratch.
 const DIRECT_BYTES_MIN: usize = 4 << 10;
 /// Calls to the kernel in one look.
-const RECEIVES_MAX: usize = 8;
+pub(super) const RECEIVES_MAX: usize = 8;
 
 /// A command that came back, with its token. Its place may be another command's by now.
 #[derive(Debug)]
@@ -39,20 +41,23 @@ pub(super) struct Done {
 /// A connection that is open.
 #[derive(Debug)]
 pub(super) struct Link {
-    socket: TcpStream,
-    connection: InitiatorConnection<Buffer>,
-    scratch: Box<[u8]>,
+    pub(super) socket: TcpStream,
+    pub(super) connection: InitiatorConnection<Buffer>,
+    /// TLS around it, if the target asks for it.
+    pub(super) secure: Option<SecureStream>,
+    pub(super) scratch: Box<[u8]>,
     done: VecDeque<Done>,
     /// The caller's token of each outstanding command, by its place.
     tokens: Vec<u64>,
     opened: bool,
-    what: String,
+    pub(super) what: String,
 }
 
 impl Link {
     /// Connects and shakes hands. Blocks.
     pub(super) fn open(target: &NvmeTcpTarget, depth: u16, in_capsule_max: u32) -> Result<Self, IoError> {
         let what = target.address.to_string();
+        let secure = secure(target)?;
         let gone = |error: std::io::Error| IoError::Gone { what: what.clone(), reason: error.to_string() };
         let socket =
             TcpStream::connect_timeout(&target.address, ANSWER_WITHIN.to_duration()).map_err(gone)?;
@@ -67,6 +72,7 @@ impl Link {
         let mut link = Self {
             socket,
             connection: InitiatorConnection::new(parameters),
+            secure,
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
             done: VecDeque::new(),
             tokens: vec![0; usize::from(depth)],
@@ -94,6 +100,9 @@ impl Link {
 
     /// Sends what there is to send, as far as the socket takes it.
     pub(super) fn flush(&mut self) -> Result<(), IoError> {
+        if self.secure.is_some() {
+            return self.flush_secured();
+        }
         while self.connection.outgoing().pending() > 0 {
             let mut pieces = [Sent::Ours(&[]); PIECES_MAX];
             let mut count = 0;
@@ -140,7 +149,13 @@ impl Link {
     /// Sleeps until the socket has something or takes something.
     pub(super) fn sleep(&self, longest: Option<Nanos>) -> Result<(), IoError> {
         let mut events = PollFlags::IN;
-        if self.connection.outgoing().pending() > 0 {
+        // Before the handshake is over PDUs wait for the other end, not for the socket.
+        let waits = match &self.secure {
+            Some(stream) if !stream.is_established() => !stream.outgoing().is_empty(),
+            Some(stream) => !stream.outgoing().is_empty() || self.connection.outgoing().pending() > 0,
+            None => self.connection.outgoing().pending() > 0,
+        };
+        if waits {
             events |= PollFlags::OUT;
         }
         let span = longest.map(|longest| Timespec {
@@ -194,6 +209,9 @@ impl Link {
 
     /// Takes what the socket has, without waiting.
     fn receive(&mut self) -> Result<(), IoError> {
+        if self.secure.is_some() {
+            return self.receive_secured();
+        }
         for _ in 0..RECEIVES_MAX {
             let (wanted, received) = match self.connection.destination() {
                 Some((buffer, range)) if range.len() >= DIRECT_BYTES_MIN => {
@@ -230,7 +248,7 @@ impl Link {
     }
 
     /// Takes the first bytes of the scratch.
-    fn step(&mut self, bytes: usize) -> Result<(), IoError> {
+    pub(super) fn step(&mut self, bytes: usize) -> Result<(), IoError> {
         let mut input = &self.scratch[..bytes];
         loop {
             match self.connection.advance(&mut input) {
@@ -246,7 +264,7 @@ impl Link {
         }
     }
 
-    fn gone(&self, reason: &str) -> IoError {
+    pub(super) fn gone(&self, reason: &str) -> IoError {
         IoError::Gone { what: self.what.clone(), reason: reason.to_owned() }
     }
 }

@@ -51,9 +51,12 @@ pub struct ServeArgs {
     /// Unix socket for a hypervisor that speaks vfio-user: the device as a PCIe SSD of one guest
     #[arg(long, value_name = "PATH")]
     vfio_user: Option<PathBuf>,
-    /// Address for NVMe/TCP hosts, of the loopback only; port 0 picks one [default: none]
+    /// Address for NVMe/TCP hosts, of the loopback unless keys are given; port 0 picks one [default: none]
     #[arg(long, value_name = "ADDR")]
     nvme_tcp: Option<SocketAddr>,
+    /// Keys of NVMe/TCP hosts, a line each: NQN and key; they then connect inside TLS 1.3, and no others
+    #[arg(long, value_name = "FILE")]
+    nvme_tcp_psk: Option<PathBuf>,
     /// When acknowledged writes are durable: always, interval=MS or on-flush [default: always]
     #[arg(long, value_name = "MODE")]
     durability: Option<DurabilityMode>,
@@ -84,6 +87,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         attach: args.attach,
         vfio_user: args.vfio_user,
         nvme_tcp: args.nvme_tcp,
+        nvme_tcp_psk: args.nvme_tcp_psk,
         capacity: args.capacity,
         memory: args.memory,
         durability: args.durability,

@@ -37,6 +37,8 @@ pub struct FileConfig {
     pub vfio_user: Option<PathBuf>,
     /// Address of the NVMe/TCP face.
     pub nvme_tcp: Option<SocketAddr>,
+    /// File of keys of NVMe/TCP hosts.
+    pub nvme_tcp_psk: Option<PathBuf>,
     /// Bytes of flash.
     pub capacity: Option<Bytes>,
     /// Bytes of device DRAM for pages.

@@ -9,6 +9,7 @@ use headwater_host::clock::Nanos;
 use headwater_nvme::fabrics::{ConnectionId, ControllerId};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::AdminOpcode;
+use headwater_nvme::tcp::secure::SecureStream;
 use headwater_nvme::tcp::target::Response;
 use headwater_nvme::tcp::{Slot, TargetConnection, TargetParameters};
 use std::collections::VecDeque;
@@ -80,6 +81,8 @@ pub(super) struct Connection {
     pub(super) id: ConnectionId,
     pub(super) socket: OwnedFd,
     pub(super) target: TargetConnection,
+    /// TLS around it.
+    pub(super) secure: Option<Box<SecureStream>>,
     pub(super) role: Role,
     pub(super) life: Life,
     pub(super) born: Nanos,
@@ -108,11 +111,17 @@ impl Work {
 }
 
 impl Connection {
-    pub(super) fn new(id: ConnectionId, socket: OwnedFd, now: Nanos) -> Self {
+    pub(super) fn new(
+        id: ConnectionId,
+        socket: OwnedFd,
+        secure: Option<Box<SecureStream>>,
+        now: Nanos,
+    ) -> Self {
         Self {
             id,
             socket,
             target: TargetConnection::new(TargetParameters::default()),
+            secure,
             role: Role::Stranger,
             life: Life::Open,
             born: now,
@@ -131,7 +140,8 @@ impl Connection {
     /// Bytes not sent yet.
     #[inline]
     pub(super) fn pending(&self) -> usize {
-        self.target.outgoing().pending()
+        let sealed = self.secure.as_ref().map_or(0, |stream| stream.outgoing().len());
+        self.target.outgoing().pending() + sealed
     }
 
     /// Whether nothing more may be read from it for now.

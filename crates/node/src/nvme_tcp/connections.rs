@@ -6,6 +6,7 @@ use super::connection::Connection;
 use super::limits::CONNECTIONS_MAX;
 use headwater_host::clock::Nanos;
 use headwater_nvme::fabrics::ConnectionId;
+use headwater_nvme::tcp::secure::SecureStream;
 use std::os::fd::OwnedFd;
 
 /// Bits of a place.
@@ -42,11 +43,17 @@ impl Connections {
         Some(ConnectionId((self.serial + 1) << PLACE_BITS | u64::from(place)))
     }
 
-    pub(super) fn insert(&mut self, id: ConnectionId, socket: OwnedFd, now: Nanos) {
+    pub(super) fn insert(
+        &mut self,
+        id: ConnectionId,
+        socket: OwnedFd,
+        secure: Option<Box<SecureStream>>,
+        now: Nanos,
+    ) {
         self.free.pop();
         self.serial += 1;
         self.open += 1;
-        self.put_back(Box::new(Connection::new(id, socket, now)));
+        self.put_back(Box::new(Connection::new(id, socket, secure, now)));
     }
 
     #[inline]

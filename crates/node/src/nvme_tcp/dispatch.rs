@@ -205,6 +205,10 @@ impl<M: Media> Turn<'_, M> {
 
     fn connect(&mut self, connection: &mut Connection, slot: Slot, entry: &SubmissionEntry) {
         let data = connection.target.take_data(slot);
+        if !self.may_connect(connection, &data) {
+            tracing::info!("NVMe/TCP Connect refused: its names are not those of its key");
+            return connection.respond(slot, Response::status(connect_status::INVALID_HOST));
+        }
         match self.shared.associations.connect(entry, &data, connection.id, self.shared.now) {
             Err(refusal) => {
                 tracing::info!(status = %refusal.status, parameter = refusal.result, "NVMe/TCP Connect refused");

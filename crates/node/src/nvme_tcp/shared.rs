@@ -4,6 +4,7 @@
 
 use super::abort::Abort;
 use super::flight::Flight;
+use super::secure::Security;
 use crate::flights::Flights;
 use headwater_converged::command::FaceId;
 use headwater_converged::request::Keys;
@@ -29,6 +30,9 @@ pub(super) struct Shared {
     pub(super) face: FaceId,
     /// Where hosts reach the face.
     pub(super) address: SocketAddr,
+    pub(super) security: Security,
+    /// Where TLS puts opened bytes; taken out while it is worked on.
+    pub(super) opened: Vec<u8>,
     pub(super) associations: Associations,
     pub(super) flights: Flights<Flight>,
     pub(super) keys: Keys,

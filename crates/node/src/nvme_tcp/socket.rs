@@ -1,19 +1,20 @@
 //! The listening address and the sockets of hosts, none of which ever blocks.
 //!
 //! In: an address. Out: a listener on it, sockets with the options a request-and-answer protocol wants, received bytes, and
-//! one vectored write. Invariant: without a secure channel nobody but this machine can connect.
+//! one vectored write. Invariant: without keys for TLS nobody but this machine can connect.
 
 use super::NvmeTcpError;
 use super::limits::PIECES_MAX;
+use headwater_nvme::spec::fabrics::SecureChannel;
 use headwater_nvme::tcp::Outgoing;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt};
 use std::io::IoSlice;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// Listens on an address of this machine's loopback.
-pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, NvmeTcpError> {
-    if !address.ip().is_loopback() {
+/// Listens on an address; without TLS it must be one of this machine's loopback.
+pub(super) fn listen(address: SocketAddr, channel: SecureChannel) -> Result<TcpListener, NvmeTcpError> {
+    if channel == SecureChannel::None && !address.ip().is_loopback() {
         return Err(NvmeTcpError::NotLoopback { address });
     }
     let failed = |source| NvmeTcpError::Listen { address, source };

@@ -6,6 +6,7 @@
 use super::connection::{Connection, Life, Role, Sending};
 use super::dispatch::Turn;
 use super::limits::{CLOSE_WITHIN, JOIN_WITHIN, TURN_ACCEPTS_MAX, TURN_BYTES_MAX, TURN_EVENTS_MAX};
+use super::secure::{self, Keyring, Security};
 use super::socket::{self, Flushed, Got};
 use super::{NvmeTcpFace, Stage};
 use headwater_converged::device::Device;
@@ -77,7 +78,16 @@ impl NvmeTcpFace {
         const GENERATION: u64 = 1;
         self.introduced = true;
         let name = device.identity().subsystem_name.clone();
-        device.set_discovery_log(discovery_page(GENERATION, &name, self.shared.address));
+        if let Security::Tls(keyring) = &mut self.shared.security {
+            // Without keys nobody is let in: that is safe, and said.
+            *keyring = Keyring::new(&self.keys, &name)
+                .inspect_err(
+                    |error| tracing::error!(%error, "NVMe/TCP: no key can be used, every host is refused"),
+                )
+                .ok();
+        }
+        let channel = self.shared.security.channel();
+        device.set_discovery_log(discovery_page(GENERATION, &name, self.shared.address, channel));
         tracing::info!(address = %self.shared.address, subsystem = %name, "NVMe/TCP hosts may connect");
         self.shared.associations.set_subsystem_name(name);
     }
@@ -166,7 +176,13 @@ impl NvmeTcpFace {
                 // Nobody is waiting, or there are no descriptors left: then those who wait stay in the kernel's queue.
                 Err(_) => return,
             };
-            let Some(id) = self.connections.vacancy() else {
+            let secure = match &self.shared.security {
+                Security::Open => Ok(None),
+                Security::Tls(keyring) => {
+                    keyring.as_ref().ok_or(()).and_then(|keyring| keyring.stream().map(Some).map_err(drop))
+                }
+            };
+            let (Some(id), Ok(secure)) = (self.connections.vacancy(), secure) else {
                 self.shared.counters.refused += 1;
                 continue;
             };
@@ -175,7 +191,7 @@ impl NvmeTcpFace {
                 continue;
             }
             self.shared.counters.connections += 1;
-            self.connections.insert(id, socket, self.shared.now);
+            self.connections.insert(id, socket, secure, self.shared.now);
         }
     }
 
@@ -197,7 +213,7 @@ impl NvmeTcpFace {
                     // the way.
                     if connection.is_listening() {
                         let mut turn = Turn { device: &mut *device, shared: &mut self.shared };
-                        turn.take(&mut connection, &scratch[..count]);
+                        turn.receive(&mut connection, &scratch[..count]);
                     }
                 }
             }
@@ -341,7 +357,11 @@ impl NvmeTcpFace {
                 continue;
             };
             connection.listed.flushing = false;
-            let (flushed, sent) = socket::flush(connection.socket.as_fd(), connection.target.outgoing_mut());
+            let (socket, pdus) = (connection.socket.as_fd(), connection.target.outgoing_mut());
+            let (flushed, sent) = match &mut connection.secure {
+                Some(stream) => secure::flush(socket, stream, pdus),
+                None => socket::flush(socket, pdus),
+            };
             moved |= sent > 0;
             self.shared.counters.bytes_out += sent as u64;
             match flushed {

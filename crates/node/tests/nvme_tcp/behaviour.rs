@@ -4,6 +4,7 @@
 mod suite;
 
 use crate::host::Node;
+use headwater_converged::command::FaceId;
 use headwater_host::clock::Nanos;
 use headwater_io::attach::admin::{NamespaceText, NamespaceWish};
 use headwater_io::{Backend as _, Durable, IoError, NvmeTcp, NvmeTcpTarget};
@@ -82,13 +83,27 @@ fn a_wrong_name_is_refused_with_the_status() {
     assert!(refused.contains("code 82h"), "{refused}");
 }
 
+#[cfg(not(feature = "tls"))]
+#[test]
+fn a_build_without_tls_takes_no_keys_and_says_so() {
+    let key = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
+    let keys = headwater_nvme::tcp::psk::HostKey::parse_all(&format!("nqn.h {key}")).unwrap();
+    let target = NvmeTcpTarget::new(([127, 0, 0, 1], 1).into(), "nqn.s").secured(keys[0].clone());
+    for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
+        let config = NvmeTcpConfig { listen: listen.parse().unwrap(), face: FaceId(5), keys: keys.clone() };
+        let error = NvmeTcpFace::bind(&config).unwrap_err().to_string();
+        assert!(error.contains("--features tls"), "{error}");
+    }
+    let error = NvmeTcp::open(target).unwrap_err();
+    assert!(matches!(&error, IoError::Refused { reason } if reason.contains("--features tls")), "{error}");
+}
+
 #[test]
 fn only_the_loopback_is_listened_on_and_the_refusal_says_why() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
-        let config =
-            NvmeTcpConfig { listen: address.parse().unwrap(), face: headwater_converged::command::FaceId(5) };
+        let config = NvmeTcpConfig { listen: address.parse().unwrap(), face: FaceId(5), keys: Vec::new() };
         let error = NvmeTcpFace::bind(&config).unwrap_err();
         assert!(matches!(error, NvmeTcpError::NotLoopback { .. }));
-        assert!(error.to_string().contains("TLS"), "{error}");
+        assert!(error.to_string().contains("--nvme-tcp-psk"), "it says how: {error}");
     }
 }

@@ -30,7 +30,11 @@ impl Node {
     }
 
     pub(crate) fn over(media: MemoryMedia, listen: SocketAddr) -> Self {
-        let face = NvmeTcpFace::bind(&NvmeTcpConfig { listen, face: FaceId(5) }).unwrap();
+        Self::with(media, &NvmeTcpConfig { listen, face: FaceId(5), keys: Vec::new() })
+    }
+
+    pub(crate) fn with(media: MemoryMedia, config: &NvmeTcpConfig) -> Self {
+        let face = NvmeTcpFace::bind(config).unwrap();
         let address = face.local_addr();
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Mutex::new(FaceNumbers::default()));

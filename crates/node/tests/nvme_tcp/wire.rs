@@ -30,7 +30,7 @@ pub(crate) struct Bench {
 impl Bench {
     pub(crate) fn new() -> Self {
         let listen = ([127, 0, 0, 1], 0).into();
-        let face = NvmeTcpFace::bind(&NvmeTcpConfig { listen, face: FaceId(5) }).unwrap();
+        let face = NvmeTcpFace::bind(&NvmeTcpConfig { listen, face: FaceId(5), keys: Vec::new() }).unwrap();
         let clock = Clock::start();
         let start = Start { now: clock.now(), wall: clock.wall() };
         let media = MemoryMedia::erased(Geometry::with_blocks(64)).unwrap();

@@ -328,12 +328,43 @@ const _: () = assert!(offset_of!(DiscoveryEntry, subsystem_name) == 256);
 const _: () = assert!(offset_of!(DiscoveryEntry, address) == 512);
 const _: () = assert!(offset_of!(DiscoveryEntry, transport_specific) == 768);
 
+/// What a subsystem's address demands of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecureChannel {
+    /// Nothing: it does not know TLS.
+    None,
+    /// TLS 1.3, with a pre-shared key.
+    Tls13,
+}
+
+impl SecureChannel {
+    /// TREQ bits 1:0: 01b a secure channel is required, 10b it is not.
+    const fn requirement(self) -> u8 {
+        match self {
+            Self::None => 0b10,
+            Self::Tls13 => 0b01,
+        }
+    }
+
+    /// SECTYPE of a TCP address (TCP transport specification 1.1, section 3.6.1.1): 2 is TLS 1.3.
+    const fn security_type(self) -> u8 {
+        match self {
+            Self::None => 0,
+            Self::Tls13 => 2,
+        }
+    }
+}
+
 /// The discovery log page of one subsystem at one TCP address.
 #[must_use]
-pub fn discovery_page(generation: u64, subsystem: &str, address: std::net::SocketAddr) -> Vec<u8> {
+pub fn discovery_page(
+    generation: u64,
+    subsystem: &str,
+    address: std::net::SocketAddr,
+    secure: SecureChannel,
+) -> Vec<u8> {
     const TCP: u8 = 3;
     const WITH_NAMESPACES: u8 = 2;
-    const NO_SECURE_CHANNEL: u8 = 0b10;
     const FLOW_CONTROL_DISABLE: u8 = 1 << 2;
     const ADMIN_QUEUE_MAX: u16 = 128;
     let mut header = DiscoveryHeader::new_zeroed();
@@ -343,7 +374,8 @@ pub fn discovery_page(generation: u64, subsystem: &str, address: std::net::Socke
     entry.transport = TCP;
     entry.address_family = if address.is_ipv4() { 1 } else { 2 };
     entry.subsystem_kind = WITH_NAMESPACES;
-    entry.requirements = NO_SECURE_CHANNEL | FLOW_CONTROL_DISABLE;
+    entry.requirements = secure.requirement() | FLOW_CONTROL_DISABLE;
+    entry.transport_specific[0] = secure.security_type();
     entry.port = U16::new(1);
     entry.controller = U16::new(CONTROLLER_DYNAMIC);
     entry.admin_queue_max = U16::new(ADMIN_QUEUE_MAX);
@@ -404,11 +436,27 @@ mod tests {
 
     #[test]
     fn the_discovery_page_names_one_subsystem_and_its_address() {
-        let page = discovery_page(7, "nqn.x", std::net::SocketAddr::from(([127, 0, 0, 1], 4420)));
+        let page = discovery_page(
+            7,
+            "nqn.x",
+            std::net::SocketAddr::from(([127, 0, 0, 1], 4420)),
+            SecureChannel::None,
+        );
         assert_eq!(page.len(), 2_048);
         assert_eq!((page[0], page[8], page[1_024], page[1_025], page[1_026]), (7, 1, 3, 1, 2));
         assert_eq!(&page[1_056..1_062], b"4420  ");
         assert_eq!(&page[1_280..1_286], b"nqn.x\0");
         assert_eq!(&page[1_536..1_547], b"127.0.0.1  ");
+    }
+
+    #[test]
+    fn the_discovery_page_says_truthfully_whether_tls_is_required() {
+        // TREQ with SQ flow control disable, and SECTYPE.
+        for (secure, requirements, security) in
+            [(SecureChannel::None, 0b110, 0), (SecureChannel::Tls13, 0b101, 2)]
+        {
+            let page = discovery_page(1, "nqn.x", ([192, 0, 2, 1], 4420).into(), secure);
+            assert_eq!((page[1_024 + 3], page[1_024 + 768]), (requirements, security), "{secure:?}");
+        }
     }
 }

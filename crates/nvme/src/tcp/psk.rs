@@ -9,8 +9,10 @@
 //!  configured key --host's name--> retained key --both names--> identity, TLS PSK
 //! ```
 
+mod host_key;
 mod interchange;
 
+pub use host_key::{HOST_KEYS_MAX, HostKey, HostKeyError};
 pub use interchange::{ConfiguredKey, Transform};
 
 use base64::Engine as _;

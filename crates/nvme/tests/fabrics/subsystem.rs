@@ -4,7 +4,7 @@ use headwater_nvme::controller::Subsystem;
 use headwater_nvme::controller::admin::{
     Capacity, CommandLimits, Health, Identity, NamespaceFacts, SanitizeFacts,
 };
-use headwater_nvme::spec::fabrics::discovery_page;
+use headwater_nvme::spec::fabrics::{SecureChannel, discovery_page};
 use headwater_nvme::spec::log_page::MediaLog;
 use zerocopy::FromZeros;
 
@@ -65,6 +65,6 @@ impl Subsystem for Plain {
         MediaLog::new_zeroed()
     }
     fn discovery_log(&self) -> Vec<u8> {
-        discovery_page(1, &self.0.subsystem_name, ([127, 0, 0, 1], 4_420).into())
+        discovery_page(1, &self.0.subsystem_name, ([127, 0, 0, 1], 4_420).into(), SecureChannel::None)
     }
 }

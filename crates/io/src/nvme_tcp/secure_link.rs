@@ -1,0 +1,91 @@
+//! The way of a link's bytes through TLS.
+//!
+//! In: a target with a key. Out: the same as a link without. Data is copied once more on its way, into records and out of them.
+//! Invariant: nothing of the protocol leaves or is believed before the device has proved the key.
+
+use super::NvmeTcpTarget;
+use super::link::{Link, RECEIVES_MAX};
+use crate::error::IoError;
+use headwater_host::tls::{TlsEnd, TlsError};
+use headwater_nvme::tcp::secure::{SecureStream, prepare};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+/// TLS for a connection to a target that asks for it.
+pub(super) fn secure(target: &NvmeTcpTarget) -> Result<Option<SecureStream>, IoError> {
+    let Some(key) = &target.key else {
+        return Ok(None);
+    };
+    let refused = |reason: String| IoError::Refused { reason: format!("{}: {reason}", target.address) };
+    let host = headwater_nvme::tcp::psk::HostKey { host: target.host_name.clone(), key: key.clone() };
+    let psks = host.tls_psks(&target.subsystem_name).map_err(|error| refused(error.to_string()))?;
+    let stream = prepare(&psks).and_then(|keys| SecureStream::new(TlsEnd::Client, &keys));
+    stream.map(Some).map_err(|error| refused(error.to_string()))
+}
+
+impl Link {
+    /// Seals and sends what there is to send, as far as the socket takes it.
+    pub(super) fn flush_secured(&mut self) -> Result<(), IoError> {
+        loop {
+            let Some(stream) = &mut self.secure else {
+                return Ok(());
+            };
+            if let Err(error) = stream.seal(self.connection.outgoing_mut()) {
+                return Err(self.over(&error));
+            }
+            if stream.outgoing().is_empty() {
+                return Ok(());
+            }
+            match send(&self.socket, stream.outgoing(), SendFlags::NOSIGNAL) {
+                Ok(sent) => stream.sent(sent),
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.gone(&errno.to_string())),
+            }
+        }
+    }
+
+    /// Takes and opens what the socket has, without waiting.
+    pub(super) fn receive_secured(&mut self) -> Result<(), IoError> {
+        for _ in 0..RECEIVES_MAX {
+            let count = match recv(&self.socket, &mut self.scratch[..], RecvFlags::empty()) {
+                Ok((_, 0)) if self.secure.as_ref().is_some_and(|stream| !stream.is_established()) => {
+                    return Err(self
+                        .gone("it closed the connection during the TLS handshake: it may not know the key"));
+                }
+                Ok((_, 0)) => return Err(self.gone("it closed the connection")),
+                Ok((_, count)) => count,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(self.gone(&errno.to_string())),
+            };
+            if let Some(stream) = &mut self.secure {
+                stream.feed(&self.scratch[..count]);
+            }
+            while let Some(stream) = &mut self.secure {
+                match stream.open(&mut self.scratch) {
+                    Ok(0) => break,
+                    Ok(opened) => self.step(opened)?,
+                    Err(error) => return Err(self.over(&error)),
+                }
+            }
+            // A socket that gave less than was asked for is empty.
+            if count < self.scratch.len() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// A session that ends before it began was refused; later it is as if the device went away.
+    fn over(&mut self, error: &TlsError) -> IoError {
+        match &mut self.secure {
+            Some(stream) if stream.identity().is_none() => {
+                // The alert, if the socket takes it; the device learns by the end of the connection otherwise.
+                let _ = send(&self.socket, stream.outgoing(), SendFlags::NOSIGNAL);
+                IoError::Refused { reason: format!("{}: {error}", self.what) }
+            }
+            _ => self.gone(&error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What goes through TLS comes out as it went in.
+
+use crate::secured::{SHORT, keys, node, over, target};
+use crate::suite;
+use headwater_host::clock::Nanos;
+use headwater_io::attach::admin::NamespaceText;
+use headwater_io::{Buffer, Command, Device, Durable, NvmeTcp, NvmeTcpTarget};
+use headwater_nvme::spec::status::Status;
+use headwater_nvme::tcp::{Digest, Digests};
+use std::io::Write as _;
+
+const BLOCK_BYTES: u32 = 4_096;
+const DEPTH: u32 = 24;
+/// Most blocks of one command: 256 KiB, many records.
+const BLOCKS_MAX: u64 = 64;
+const COMMANDS: u64 = 3_000;
+
+#[test]
+fn keys_queues_and_blocks_behave_as_everywhere_with_either_hash() {
+    let node = node();
+    for host in keys() {
+        let digests = Digests { header: Digest::On, data: Digest::On };
+        for digests in [Digests::default(), digests] {
+            let target = NvmeTcpTarget { digests, ..target(&node, host.clone()) };
+            let mut client = Device::over(Box::new(NvmeTcp::open(target).unwrap()), 1).unwrap();
+            suite::keys(&mut client);
+            suite::queues(&mut client);
+            suite::blocks(&mut client);
+        }
+    }
+}
+
+/// A command on its way: what it moves, and what blocks it holds.
+struct Flight {
+    first: u64,
+    blocks: u64,
+    /// What a read must bring; a write brings nothing.
+    expected: Option<Vec<u8>>,
+}
+
+fn index(number: u64) -> usize {
+    usize::try_from(number).unwrap()
+}
+
+/// Bytes of so many blocks.
+fn span(blocks: u64) -> usize {
+    index(blocks * u64::from(BLOCK_BYTES))
+}
+
+fn block_of(lba: u64, version: u64) -> Vec<u8> {
+    let mut bytes = vec![0; span(1)];
+    for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
+        let value = (lba << 40 ^ version << 16 ^ at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+    bytes
+}
+
+/// Random reads and writes of random lengths at depth, each read compared with what was written last.
+fn mixed(client: &mut Device, seed: u64) {
+    let blocks = 2_048_u64;
+    let text = NamespaceText { block_bytes: BLOCK_BYTES, size: blocks, ..NamespaceText::keys() };
+    let namespace = client.create_namespace(text).unwrap();
+    client.choose(namespace).unwrap();
+    let room = span(BLOCKS_MAX);
+    let depth = index(DEPTH.into());
+    let buffer = client.buffer(depth * room).unwrap();
+    let parts: Vec<Buffer> = (0..depth).map(|at| buffer.slice(at * room, room).unwrap()).collect();
+    let mut queue = client.queue(DEPTH).unwrap();
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut versions = vec![0_u64; index(blocks)];
+    let mut flights: Vec<Option<Flight>> = (0..depth).map(|_| None).collect();
+    let (mut sent, mut done) = (0, 0);
+    while done < COMMANDS {
+        for place in 0..depth {
+            if flights[place].is_some() || sent == COMMANDS {
+                continue;
+            }
+            let count = if random.bool() { 1 } else { random.u64(1..=BLOCKS_MAX) };
+            let first = random.u64(0..=blocks - count);
+            // Commands on the wire at once touch different blocks, so that what a read must bring is certain.
+            let meets =
+                |flight: &Flight| first < flight.first + flight.blocks && flight.first < first + count;
+            if flights.iter().flatten().any(meets) {
+                continue;
+            }
+            let part = parts[place].slice(0, span(count)).unwrap();
+            let range = first..first + count;
+            let (command, expected) = if random.bool() {
+                for lba in range {
+                    versions[index(lba)] = sent + 1;
+                    part.write(span(lba - first), &block_of(lba, sent + 1)).unwrap();
+                }
+                (Command::write(namespace, first, BLOCK_BYTES, part, Durable::AsPromised), None)
+            } else {
+                let expected = range.flat_map(|lba| match versions[index(lba)] {
+                    0 => vec![0; span(1)],
+                    version => block_of(lba, version),
+                });
+                (Command::read(namespace, first, BLOCK_BYTES, part), Some(expected.collect()))
+            };
+            queue.submit(&command.unwrap(), place as u64).unwrap();
+            flights[place] = Some(Flight { first, blocks: count, expected });
+            sent += 1;
+        }
+        let answer = queue.wait(None).unwrap().unwrap();
+        assert_eq!(answer.status, Status::SUCCESS, "seed {seed}");
+        let place = index(answer.token);
+        if let Some(expected) = flights[place].take().unwrap().expected {
+            let mut found = vec![0; expected.len()];
+            parts[place].read(0, &mut found).unwrap();
+            assert!(found == expected, "a read brought other bytes than were written; seed {seed}");
+        }
+        done += 1;
+    }
+}
+
+#[test]
+fn mixed_reads_and_writes_at_depth_bring_what_was_written_last() {
+    let node = node();
+    for (seed, host) in (0x7153_u64..).zip(keys()) {
+        let target = target(&node, host);
+        mixed(&mut Device::over(Box::new(NvmeTcp::open(target).unwrap()), 1).unwrap(), seed);
+    }
+}
+
+#[test]
+fn a_host_finds_a_node_again_that_was_started_anew() {
+    let node = node();
+    let address = node.address;
+    let target = NvmeTcpTarget { retry_for: Nanos::from_millis(20_000), ..target(&node, keys().remove(1)) };
+    let mut client = Device::over(Box::new(NvmeTcp::open(target).unwrap()), 1).unwrap();
+    client.put(b"kept", b"over a restart").unwrap();
+    let media = node.end();
+    let node = over(media, address);
+    assert_eq!(client.get(b"kept").unwrap().unwrap(), b"over a restart");
+    drop(node);
+}
+
+#[test]
+fn a_url_names_the_file_of_the_key() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let node = node();
+    let subsystem = target(&node, keys().remove(0)).subsystem_name;
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    for host in keys() {
+        writeln!(file, "{} {}", host.host, *host.key.to_text()).unwrap();
+    }
+    std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let url = format!("nvme-tcp://{}/{subsystem}?psk={}", node.address, file.path().display());
+    let several = headwater::Device::open(&url).unwrap_err().to_string();
+    assert!(several.contains("host=NQN"), "{several}");
+    let mut device = headwater::Device::open(&format!("{url}&host={SHORT}")).unwrap();
+    device.put(b"by url", b"inside TLS").unwrap();
+    assert_eq!(device.get(b"by url").unwrap().unwrap(), b"inside TLS");
+}
