@@ -35,7 +35,7 @@ struct Costs {
 pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
     let (live, rounds) = if context.is_quick() { (LIVE_QUICK, 7) } else { (LIVE_FULL, 21) };
     for (path, per_mille, most) in [("hit", CACHED, 10.0), ("shared", 0, 60.0)] {
-        let levels = [LIVE_FEW, live / 100, live / 10, live];
+        let levels = [LIVE_FEW, live / 10, live];
         let costs = measure(&levels, per_mille, rounds, context.seed())?;
         for (level, costs) in levels.iter().zip(&costs) {
             let row = Row::new()
