@@ -16,6 +16,7 @@
 pub use headwater_host::reservation::PageRun;
 
 pub use crate::buddy::runs::FreeRuns;
+pub use crate::buddy::words::Words;
 use bit_tree::BitTree;
 use leaf::{LEAF_ORDER, LEAF_PAGES, ones};
 use regions::Regions;
@@ -26,6 +27,7 @@ mod regions;
 mod runs;
 #[cfg(test)]
 mod tests;
+mod words;
 
 /// Order of the largest blocks.
 const TOP_ORDER: u32 = 10;
@@ -35,27 +37,6 @@ pub const BLOCK_PAGES_MAX: u32 = 1 << TOP_ORDER;
 
 /// No leaf is open.
 const NONE: u32 = u32::MAX;
-
-/// Where the bits of a buddy lie: words that are loaded and stored one at a time.
-pub trait Words {
-    /// The word.
-    fn load(&self, index: usize) -> u64;
-
-    /// Stores the word.
-    fn store(&mut self, index: usize, word: u64);
-}
-
-impl Words for Vec<u64> {
-    #[inline]
-    fn load(&self, index: usize) -> u64 {
-        self[index]
-    }
-
-    #[inline]
-    fn store(&mut self, index: usize, word: u64) {
-        self[index] = word;
-    }
-}
 
 /// A run that cannot be freed or taken as asked. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
