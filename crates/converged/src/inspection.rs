@@ -2,7 +2,7 @@
 //!
 //! In: a medium of a device that is not running. Out: an [`Inspection`]. Every record that the index names is read, its
 //! checksum computed and its key hashed again; then the index is built a second time, from the log alone, and held against
-//! the one that the checkpoint gave ([`compare`]).
+//! the one that the checkpoint gave (`compare`).
 //! Invariant: nothing is programmed, erased or flushed, and of clients' data nothing but places and lengths comes out.
 
 mod compare;

@@ -152,10 +152,12 @@ impl<T> Cache<T> {
         self.quota += bytes;
     }
 
-    /// Gives up half of the class that holds the most bytes.
+    /// Gives up half of the fullest class. Where requests of all classes come alike, misses are fewest when a class keeps
+    /// spans in number as one over the root of their size: full is who has the most spans by that measure.
     pub(super) fn spill(&mut self, into: &mut Vec<T>) {
         let classes = self.stacks.iter().zip(PAGES).enumerate();
-        let fullest = classes.max_by_key(|(_, (stack, pages))| stack.len() * usize::from(*pages));
+        let fullest =
+            classes.max_by_key(|(_, (stack, pages))| stack.len() * stack.len() * usize::from(*pages));
         if let Some((class, (stack, pages))) = fullest {
             let count = stack.len().div_ceil(2);
             self.bytes -= count * usize::from(pages) * PAGE_BYTES;

@@ -45,7 +45,7 @@ pub(super) fn open_stopped(path: &Path) -> Result<StoppedNode, Failure> {
 /// Opens a data directory for `kv` commands.
 ///
 /// # Errors
-/// As [`open_stopped`].
+/// When it is in use, missing, or cannot be recovered.
 pub fn open(path: &Path, namespace: u8) -> Result<Box<dyn KvTarget>, Failure> {
     let StoppedNode { device, clock, directory } = open_stopped(path)?;
     let matches = |pattern: &[u8], key: &[u8]| glob::matches(pattern, key, glob::Case::Sensitive);
