@@ -3,6 +3,7 @@
 
 use crate::running::{Node, headwater};
 use headwater::Device;
+use std::path::Path;
 
 fn open(node: &Node) -> Device {
     Device::open(&format!("attach:{}/attach.sock", node.data())).unwrap()
@@ -12,6 +13,25 @@ fn output(args: &[&str]) -> (Option<i32>, String) {
     let output = headwater(args);
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+/// Kills the node under an open device, starts another with `args`, and goes on as if nothing had been.
+fn outlives_the_node(mut device: Device, node: Node, folder: &Path, args: Vec<String>) {
+    for key in 0..200_u32 {
+        device.put(&key.to_le_bytes(), b"before").unwrap();
+    }
+    node.kill();
+    let again = std::thread::spawn({
+        let folder = folder.to_owned();
+        move || Node::start(&folder, &args.iter().map(String::as_str).collect::<Vec<_>>())
+    });
+    for key in 0..200_u32 {
+        assert_eq!(device.get(&key.to_le_bytes()).unwrap().unwrap(), b"before", "key {key}");
+    }
+    device.put(b"after", b"the kill").unwrap();
+    let node = again.join().unwrap();
+    assert_eq!(node.kv(&["get", "after"]).stdout, b"the kill");
+    node.stop();
 }
 
 #[test]
@@ -30,22 +50,8 @@ fn what_an_attached_client_stores_a_redis_client_reads() {
 fn an_attached_client_survives_a_killed_node() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path(), &[]);
-    let mut device = open(&node);
-    for key in 0..200_u32 {
-        device.put(&key.to_le_bytes(), b"before").unwrap();
-    }
-    node.kill();
-    let again = std::thread::spawn({
-        let folder = dir.path().to_owned();
-        move || Node::start(&folder, &[])
-    });
-    for key in 0..200_u32 {
-        assert_eq!(device.get(&key.to_le_bytes()).unwrap().unwrap(), b"before", "key {key}");
-    }
-    device.put(b"after", b"the kill").unwrap();
-    let node = again.join().unwrap();
-    assert_eq!(node.kv(&["get", "after"]).stdout, b"the kill");
-    node.stop();
+    let device = open(&node);
+    outlives_the_node(device, node, dir.path(), Vec::new());
 }
 
 #[test]
@@ -56,22 +62,8 @@ fn a_host_on_the_network_survives_a_killed_node() {
     let ready: serde_json::Value = serde_json::from_str(&text).unwrap();
     let address = ready["nvme-tcp"].as_str().unwrap().to_owned();
     let names = headwater_io::NvmeTcp::discover(address.parse().unwrap()).unwrap();
-    let mut device = Device::open(&format!("nvme-tcp://{address}/{}", names[0])).unwrap();
-    for key in 0..200_u32 {
-        device.put(&key.to_le_bytes(), b"before").unwrap();
-    }
-    node.kill();
-    let again = std::thread::spawn({
-        let folder = dir.path().to_owned();
-        move || Node::start(&folder, &["--nvme-tcp", &address])
-    });
-    for key in 0..200_u32 {
-        assert_eq!(device.get(&key.to_le_bytes()).unwrap().unwrap(), b"before", "key {key}");
-    }
-    device.put(b"after", b"the kill").unwrap();
-    let node = again.join().unwrap();
-    assert_eq!(node.kv(&["get", "after"]).stdout, b"the kill");
-    node.stop();
+    let device = Device::open(&format!("nvme-tcp://{address}/{}", names[0])).unwrap();
+    outlives_the_node(device, node, dir.path(), vec!["--nvme-tcp".to_owned(), address]);
 }
 
 #[test]
