@@ -15,6 +15,7 @@ pub mod attach;
 pub mod backend;
 pub mod buffer;
 pub mod command;
+pub mod completion;
 pub mod device;
 pub mod error;
 pub mod facts;
@@ -22,6 +23,7 @@ pub mod key_list;
 pub mod nvme_tcp;
 pub mod queue;
 pub mod ring_queue;
+pub mod scheduler;
 
 pub use backend::{Backend, Transport};
 pub use buffer::Buffer;
