@@ -9,6 +9,7 @@ pub use lent::{DeviceSegment, Lendable, Lent};
 pub use scattered::Scattered;
 
 use crate::pool::Home;
+use headwater_host::foreign::Foreign;
 use headwater_host::region::SectorBuffer;
 use headwater_host::reservation::Span;
 use std::fmt;
@@ -58,6 +59,19 @@ impl Buffer {
     pub fn cut(mut self, sectors: u32, label: u32) -> Vec<SectorBuffer> {
         let span = self.span.take();
         span.map_or_else(Vec::new, |span| SectorBuffer::cut(span, sectors, label, Box::new(self.home)))
+    }
+
+    /// Makes the pages a region of which everybody may have a handle, and says where a device finds them. They go back to
+    /// the pool when the last handle is dropped.
+    #[must_use]
+    pub fn into_foreign(mut self) -> (Foreign, DeviceSegment) {
+        match self.span.take() {
+            Some(span) => {
+                let segment = self.home.segment(&span, self.bytes);
+                (Foreign::of_span(span, Box::new(self.home)), segment)
+            }
+            None => unreachable!("a buffer has its span until it is taken apart"),
+        }
     }
 
     /// Gives the buffer up for its address, for callers that know addresses only;

@@ -22,7 +22,7 @@ pub use pinner::{
     Grounds, Mlock, PinError, PinToken, Pinner, SharedRange, SharedRegion, SimulatedCosts, SimulatedPinner,
     Stuck, Time, Unpinned, UringBuffers, VfioType1,
 };
-pub use placement::{MachineNodes, NodeId, OneNode, PlaceError, Placement, usual_placement};
+pub use placement::{NodeId, OneNode, PlaceError, Placement};
 pub use process::PROCESS_CAP;
 pub use request::{Request, Shape, Zeroed};
 pub use statistics::{BUCKETS, Histogram, NodeStatistics, Statistics, Steps};
@@ -225,6 +225,12 @@ impl Pool {
         if self.depot.is_ours() {
             self.depot.tick(now);
         }
+    }
+
+    /// Gives back every chunk in which no buffer is, the caches of threads emptied, however short it was idle: for owners
+    /// that somebody else keeps short. Returns how many bytes are pinned less.
+    pub fn trim(&self) -> usize {
+        if self.depot.is_ours() { self.depot.trim() } else { 0 }
     }
 
     /// A thread that ticks by the pool's clock, sixteen times in each idle time, until the value is dropped.

@@ -16,11 +16,15 @@ use headwater_host::foreign::Foreign;
 use headwater_host::wake::WakeDescriptor;
 use headwater_io::attach::admin::NamespaceWish;
 use headwater_io::ring_queue::{Bells, RingQueue};
-use headwater_io::{Backend, Buffer, Command, Completion, IoError, NamespaceFacts, SubmitError, Transport};
+use headwater_io::{
+    Answer, Armed, Backend, Buffer, Command, DevicePool, IoError, Limits, NamespaceFacts, Registrar,
+    Rejected, Transport,
+};
 use std::fmt::Display;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 /// Flash of a directory that was told no capacity, unless half of the free space is less.
@@ -29,10 +33,6 @@ const CAPACITY_DEFAULT: u64 = 1 << 30;
 const SLOT_BYTES: u64 = 4_608;
 /// Frames of device DRAM: the least in which the longest value finds room.
 const FRAMES_MAX: usize = 16_384;
-/// Bytes of a page of memory.
-const PAGE_BYTES: usize = 4_096;
-/// Where the first region lies in the client's numbering.
-const FIRST_REGION: u64 = 1 << 32;
 
 /// The thread of a device, shared by whoever may still ask it.
 #[derive(Debug)]
@@ -82,7 +82,26 @@ fn cannot_open(reason: impl Display) -> IoError {
 #[derive(Debug)]
 pub(crate) struct InProcess {
     core: Arc<Core>,
-    next_region: u64,
+    memory: DevicePool<Regions>,
+}
+
+/// The way of the pool to the device, which it outlives.
+#[derive(Debug)]
+struct Regions(Weak<Core>);
+
+impl Registrar for Regions {
+    fn register(&self, start: Iova, file: &Arc<OwnedFd>, offset: u64, bytes: usize) -> Result<(), IoError> {
+        let core = self.0.upgrade().ok_or_else(gone)?;
+        let memory = Foreign::take(file.as_fd(), offset, bytes)?;
+        core.ask(|answer| Wish::Register { start, memory, answer })?
+    }
+
+    fn forget(&self, start: Iova) -> Result<(), IoError> {
+        match self.0.upgrade() {
+            Some(core) => core.ask(|answer| Wish::Release { start, answer })?,
+            None => Ok(()),
+        }
+    }
 }
 
 /// A new device in memory.
@@ -135,7 +154,9 @@ fn start<M: Media + Send + 'static>(media: M) -> Result<InProcess, IoError> {
         .spawn(move || core_thread::run(device, rings, &wishes, clock))
         .map_err(cannot_open)?;
     let core = Core { wishes: Mutex::new(sender), bell, thread: Mutex::new(Some(thread)), _ticker: ticker };
-    Ok(InProcess { core: Arc::new(core), next_region: FIRST_REGION })
+    let core = Arc::new(core);
+    let memory = DevicePool::open(Regions(Arc::downgrade(&core)))?;
+    Ok(InProcess { core, memory })
 }
 
 impl Backend for InProcess {
@@ -148,18 +169,7 @@ impl Backend for InProcess {
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
-        let memory = Foreign::anonymous(bytes.max(1).next_multiple_of(PAGE_BYTES))?;
-        let start = Iova(self.next_region);
-        let length = u64::try_from(memory.bytes()).unwrap_or(u64::MAX);
-        self.next_region = self.next_region.saturating_add(length).saturating_add(1 << 20);
-        let known = memory.clone();
-        self.core.ask(|answer| Wish::Register { start, memory: known, answer })??;
-        Ok(Buffer::whole(memory, start))
-    }
-
-    fn release(&mut self, region: &Buffer) -> Result<(), IoError> {
-        let start = region.region();
-        self.core.ask(|answer| Wish::Release { start, answer })?
+        self.memory.buffer(bytes)
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
@@ -178,8 +188,12 @@ struct InProcessQueue {
 }
 
 impl Transport for InProcessQueue {
+    fn limits(&self) -> Limits {
+        self.ring.limits()
+    }
+
     #[inline]
-    fn submit(&mut self, command: &Command, token: u64) -> Result<(), SubmitError> {
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
         self.ring.submit(command, token)
     }
 
@@ -189,12 +203,20 @@ impl Transport for InProcessQueue {
     }
 
     #[inline]
-    fn reap(&mut self) -> Result<Option<Completion>, IoError> {
+    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
         self.ring.reap()
     }
 
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
         self.ring.sleep(longest)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.descriptor()
+    }
+
+    fn arm(&mut self) -> Result<Armed, IoError> {
+        self.ring.arm()
     }
 
     fn in_flight(&self) -> u32 {

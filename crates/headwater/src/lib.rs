@@ -31,7 +31,7 @@
 //! for token in 0..8_u8 {
 //!     let value = buffer.slice(usize::from(token) * 4_096, 4_096)?;
 //!     value.write(0, &[token; 4_096])?;
-//!     queue.submit(&Command::put(1, &[token], value, Condition::Always)?, token.into())?;
+//!     queue.submit(Command::put(1, &[token], value, Condition::Always)?, token.into())?;
 //! }
 //! while let Some(completion) = queue.wait(None)? {
 //!     completion.ok()?;
@@ -69,7 +69,8 @@ pub use headwater_host as host;
 pub use headwater_io as io;
 pub use headwater_io::attach::admin::{DurabilityText, NamespaceText, NamespaceWish};
 pub use headwater_io::{
-    Buffer, Command, Completion, Condition, Durable, IoError, NamespaceFacts, Queue, SubmitError,
+    Answer, Buffer, Command, Completion, Condition, Data, Durable, IoError, NamespaceFacts, Queue, Rejected,
+    SubmitError,
 };
 pub use headwater_nvme as nvme;
 pub use headwater_nvme::spec::status::Status;

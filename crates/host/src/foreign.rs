@@ -12,14 +12,18 @@ mod socket;
 
 pub use socket::{PIECES_MAX, Piece, send_pieces};
 
+use crate::region::TakesBack;
+use crate::reservation::{LentSpan, Span};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::Arc;
 #[cfg(not(loom))]
 use std::sync::atomic::AtomicU64;
@@ -102,7 +106,7 @@ impl Foreign {
         let errno_of = |errno| MapError { bytes, errno };
         let start = mapped.map_err(errno_of)?;
         let start = NonNull::new(start.cast::<u8>()).ok_or(errno_of(rustix::io::Errno::NOMEM))?;
-        Ok(Self { mapping: Arc::new(Mapping { start, bytes }) })
+        Ok(Self { mapping: Arc::new(Mapping { start, bytes, origin: Origin::Kernel }) })
     }
 
     /// A region of zeroes and the descriptor that other processes map it by, sealed so that its length stays.
@@ -149,7 +153,35 @@ impl Foreign {
             unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, descriptor, offset) };
         let start = mapped.map_err(errno_of)?;
         let start = NonNull::new(start.cast::<u8>()).ok_or(errno_of(rustix::io::Errno::NOMEM))?;
-        Ok(Self { mapping: Arc::new(Mapping { start, bytes }) })
+        Ok(Self { mapping: Arc::new(Mapping { start, bytes, origin: Origin::Kernel }) })
+    }
+
+    /// Pages of a reservation, on loan until the last handle is dropped; then they go back to where they came from.
+    #[must_use]
+    pub fn of_span(span: Span, home: Box<dyn TakesBack>) -> Self {
+        let (start, bytes) = (span.start(), span.bytes());
+        let origin = Origin::Span(Some(span.lend()), home);
+        Self { mapping: Arc::new(Mapping { start, bytes, origin }) }
+    }
+
+    /// The bytes, if they are [pages of a reservation](Self::of_span) and this is the only handle. A device works on pages
+    /// only for whoever holds a handle to them, so nobody does while this one is borrowed.
+    #[must_use]
+    #[inline]
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        let mapping = Arc::get_mut(&mut self.mapping)?;
+        let Origin::Span(Some(_), _) = mapping.origin else {
+            return None;
+        };
+        // SAFETY: bounds and lifetime: a span's bytes are mapped and initialised as long as it is claimed, which it is until
+        // `Mapping::drop`; the borrow of `self` keeps the mapping. Alignment: of bytes. Aliasing: the span is the only one
+        // over them, and of the mapping this is the only handle, borrowed for us alone, so no copy runs meanwhile.
+        Some(unsafe { slice::from_raw_parts_mut(mapping.start.as_ptr(), mapping.bytes) })
+    }
+
+    /// Keeps the pages from ever going back, whoever else has handles: a device may still write there.
+    pub fn forget(self) {
+        let _never_dropped = ManuallyDrop::new(self.mapping);
     }
 
     /// The 64-bit word at an offset, for rings.
@@ -233,11 +265,20 @@ impl fmt::Debug for Foreign {
 struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
+    origin: Origin,
+}
+
+/// Where pages came from, and go.
+enum Origin {
+    /// A mapping of our own.
+    Kernel,
+    /// Lent by a reservation; empty only while they go back.
+    Span(Option<LentSpan>, Box<dyn TakesBack>),
 }
 
 // SAFETY: bounds and alignment: not concerned. Lifetime: the pages belong to the process, not to a thread, and are
-// unmapped once, by the last handle. Aliasing: the pointer is used by the copies of `Foreign` only, which expect others to
-// touch the pages at the same time.
+// unmapped or given back once, by the last handle; a span and its home are `Send` themselves. Aliasing: the pointer is used
+// by the copies of `Foreign`, which expect others to touch the pages at the same time, and by the only handle there is.
 unsafe impl Send for Mapping {}
 
 // SAFETY: as for Send; every use through a shared handle is a copy that expects others to touch the pages.
@@ -245,6 +286,12 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if let Origin::Span(span, home) = &mut self.origin {
+            if let Some(span) = span.take() {
+                home.take_back(span.back());
+            }
+            return;
+        }
         let start = self.start.as_ptr().cast::<c_void>();
         // SAFETY: bounds and alignment: exactly the range that the kernel gave. Lifetime: this is the last handle, so no
         // copy runs or will. Aliasing: no reference into the range was ever made.

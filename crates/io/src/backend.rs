@@ -5,12 +5,13 @@
 
 use crate::attach::admin::NamespaceWish;
 use crate::buffer::Buffer;
-use crate::command::Command;
-use crate::error::{IoError, SubmitError};
+use crate::command::{Command, Data};
+use crate::error::{IoError, Rejected};
 use crate::facts::NamespaceFacts;
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 
 /// The control plane of a way to a device. May block.
 pub trait Backend: Send + fmt::Debug {
@@ -26,17 +27,12 @@ pub trait Backend: Send + fmt::Debug {
     /// [`IoError`] when the device refuses, this client may not, or this way to a device cannot ask.
     fn change_namespace(&mut self, id: u8, wish: NamespaceWish) -> Result<u8, IoError>;
 
-    /// Memory that the device may touch from now on: zeroes, on page borders.
+    /// Memory that the device may touch, in one piece, on a page, of the pool of this device; it goes back to the pool when
+    /// the last handle to it is dropped. It holds whatever this process last had there.
     ///
     /// # Errors
     /// [`IoError`] when there is no memory, or a limit is reached.
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError>;
-
-    /// Takes a region back, once nothing in flight names it.
-    ///
-    /// # Errors
-    /// [`IoError`] for a region that is none.
-    fn release(&mut self, region: &Buffer) -> Result<(), IoError>;
 
     /// A queue for up to `depth` commands in flight.
     ///
@@ -45,13 +41,49 @@ pub trait Backend: Send + fmt::Debug {
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError>;
 }
 
+/// What one command can be on a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most bytes that one command moves.
+    pub transfer_bytes_max: usize,
+    /// Most buffers of one command; with 1, [`Data::Gather`](crate::command::Data::Gather) and
+    /// [`Data::Scatter`](crate::command::Data::Scatter) are refused.
+    pub segments_max: usize,
+    /// What addresses of buffers are a multiple of, in bytes.
+    pub memory_align: usize,
+}
+
+/// Whether the descriptor of a queue will say something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Armed {
+    /// Look again now: something may be there.
+    Ready,
+    /// The descriptor becomes readable with the next completion.
+    Waiting,
+}
+
+/// A completion, and the buffers of the command that it is of.
+#[derive(Debug)]
+pub struct Answer {
+    /// What became of the command.
+    pub completion: Completion,
+    /// The data that was submitted.
+    pub data: Data,
+}
+
 /// The data plane: one queue. Never blocks but in [`sleep`](Self::sleep), and while it finds its device again.
+///
+/// The data of a command in flight is held by the queue. One that is dropped with commands in flight forgets their buffers
+/// ([`Data::forget`](crate::command::Data::forget)), unless the device is certainly done with them.
 pub trait Transport: Send + fmt::Debug {
+    /// What one command can be.
+    fn limits(&self) -> Limits;
+
     /// Takes a command; the device sees it after [`ring`](Self::ring). `Ok` means exactly one completion will follow.
     ///
     /// # Errors
-    /// [`SubmitError`]: nothing happened.
-    fn submit(&mut self, command: &Command, token: u64) -> Result<(), SubmitError>;
+    /// [`Rejected`], with the command: nothing happened.
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected>;
 
     /// Shows what was submitted to the device; costs nothing when it has seen all.
     ///
@@ -63,13 +95,31 @@ pub trait Transport: Send + fmt::Debug {
     ///
     /// # Errors
     /// [`IoError`] when the device is gone or breaks the protocol.
-    fn reap(&mut self) -> Result<Option<Completion>, IoError>;
+    fn reap(&mut self) -> Result<Option<Answer>, IoError>;
 
     /// Sleeps until a completion may have come, at most for `longest`.
     ///
     /// # Errors
     /// [`IoError`] when the kernel refuses or the device is gone.
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError>;
+
+    /// What is readable once a completion has come, after [`arm`](Self::arm) asked for it.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Rings, and asks for the descriptor to become readable with the next completion.
+    ///
+    /// # Errors
+    /// [`IoError`] when the device is gone, or this way to it has no descriptor.
+    fn arm(&mut self) -> Result<Armed, IoError>;
+
+    /// Asks the device to give a command up. It still has its one completion, which says whether it was.
+    ///
+    /// # Errors
+    /// [`IoError::Refused`] where that is not offered; [`IoError`] when the device is gone.
+    fn cancel(&mut self, token: u64) -> Result<(), IoError> {
+        let _ = token;
+        Err(IoError::Refused { reason: "commands of this device cannot be cancelled".to_owned() })
+    }
 
     /// Commands accepted and not yet answered.
     fn in_flight(&self) -> u32;

@@ -1,19 +1,24 @@
-//! A buffer: memory that the device may touch, and the address it knows it by.
+//! Memory that a device can touch, and the address it knows it by.
 //!
-//! In: a region that a backend registered. Out: slices of it for commands, copies for the application. Invariant: nobody
-//! gets a reference into it, because the device, which may be another process, writes there whenever a command says so.
+//! In: memory of the pool that is registered with the device. Out: slices of it for commands; its bytes, while nobody else
+//! has a handle. Invariant: a command in flight holds a handle, so nobody has a reference to bytes that a device, which may
+//! be another process, may write.
 
+use headwater_dma::buffer::{Buffer as Pooled, Lendable as _};
 use headwater_dma::iova::Iova;
 use headwater_host::foreign::{Foreign, OutOfRegion};
 
-/// A run of registered memory. A clone, and a slice, is another handle to the same bytes.
+/// A run of registered memory. A clone, and a slice, is another handle to the same bytes; the memory goes back to its pool
+/// when the last of them is dropped.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     memory: Foreign,
-    /// Where the region starts in the client's numbering.
+    /// Where the memory starts in the device's numbering.
     start: Iova,
     offset: usize,
     bytes: usize,
+    /// The number under which rings of the kernel know the memory around it.
+    slot: Option<u32>,
 }
 
 impl Buffer {
@@ -21,7 +26,17 @@ impl Buffer {
     #[must_use]
     pub fn whole(memory: Foreign, start: Iova) -> Self {
         let bytes = memory.bytes();
-        Self { memory, start, offset: 0, bytes }
+        Self { memory, start, offset: 0, bytes, slot: None }
+    }
+
+    /// A buffer of a pool whose memory is registered with the device. A device without addresses of its own is told the
+    /// process's.
+    #[must_use]
+    pub fn pooled(buffer: Pooled) -> Self {
+        let bytes = buffer.bytes();
+        let (memory, segment) = buffer.into_foreign();
+        let start = segment.iova.unwrap_or(segment.address as u64);
+        Self { memory, start: Iova(start), offset: 0, bytes, slot: segment.slot.map(|(number, _)| number) }
     }
 
     /// A part.
@@ -33,21 +48,44 @@ impl Buffer {
         Ok(Self { offset: self.offset + offset, bytes, ..self.clone() })
     }
 
+    /// The same handle to a part only.
+    ///
+    /// # Errors
+    /// [`OutOfRegion`] when it does not lie inside, with the handle as it was.
+    pub fn narrowed(mut self, offset: usize, bytes: usize) -> Result<Self, (Self, OutOfRegion)> {
+        if let Err(error) = self.check(offset, bytes) {
+            return Err((self, error));
+        }
+        self.offset += offset;
+        self.bytes = bytes;
+        Ok(self)
+    }
+
     /// The address of its first byte, as commands name it.
     #[must_use]
     #[inline]
     pub fn address(&self) -> u64 {
-        self.start.0 + u64::try_from(self.offset).unwrap_or(u64::MAX)
+        self.start.0 + self.offset as u64
     }
 
-    /// Where its region starts: the name by which a region is released.
+    /// Where its first byte lies in this process. Not a way to it.
     #[must_use]
-    pub fn region(&self) -> Iova {
-        self.start
+    #[inline]
+    pub fn process_address(&self) -> usize {
+        self.memory.address() + self.offset
     }
 
-    /// Its region, and where in it the buffer begins.
-    pub(crate) fn memory(&self) -> (&Foreign, usize) {
+    /// The number under which rings of the kernel know the memory it lies in.
+    #[must_use]
+    #[inline]
+    pub fn slot(&self) -> Option<u32> {
+        self.slot
+    }
+
+    /// The memory it lies in, and where in it the buffer begins.
+    #[must_use]
+    #[inline]
+    pub fn memory(&self) -> (&Foreign, usize) {
         (&self.memory, self.offset)
     }
 
@@ -56,6 +94,15 @@ impl Buffer {
     #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The bytes themselves. `None` while anybody else has a handle, commands in flight included, and for memory that is of
+    /// no pool.
+    #[must_use]
+    #[inline]
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        let (from, to) = (self.offset, self.offset + self.bytes);
+        self.memory.bytes_mut()?.get_mut(from..to)
     }
 
     /// Copies bytes out of the buffer.
@@ -78,6 +125,11 @@ impl Buffer {
         self.memory.copy_out(self.offset + offset, from)
     }
 
+    /// Keeps the memory from ever going back to its pool: a device may still write there.
+    pub fn forget(self) {
+        self.memory.forget();
+    }
+
     #[inline]
     fn check(&self, offset: usize, bytes: usize) -> Result<(), OutOfRegion> {
         match offset.checked_add(bytes) {
@@ -90,6 +142,7 @@ impl Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headwater_dma::pool::Pool;
 
     #[test]
     fn a_slice_is_a_window_on_the_same_bytes_and_no_more() {
@@ -104,5 +157,24 @@ mod tests {
         assert!(slice.slice(0, 51).is_err());
         assert!(slice.slice(usize::MAX, 2).is_err());
         assert_eq!(slice.slice(50, 0).unwrap().bytes(), 0);
+        assert!(slice.clone().narrowed(1, 50).is_err());
+        assert_eq!(slice.narrowed(1, 49).unwrap().address(), 0x1_0065);
+    }
+
+    #[test]
+    fn bytes_are_there_for_the_only_handle_and_the_memory_goes_back_with_the_last() {
+        let pool = Pool::of_process().unwrap();
+        let mut buffer = Buffer::pooled(pool.buffer(10_000).unwrap());
+        assert_eq!(buffer.bytes(), 10_000);
+        buffer.bytes_mut().unwrap().fill(7);
+        let in_flight = buffer.slice(4_096, 100).unwrap();
+        assert!(buffer.bytes_mut().is_none(), "a device may be at work");
+        let place = buffer.process_address();
+        drop(buffer);
+        let mut last = in_flight;
+        assert_eq!(last.bytes_mut().unwrap(), [7; 100]);
+        drop(last);
+        let again = Buffer::pooled(pool.buffer(10_000).unwrap());
+        assert_eq!(again.process_address(), place, "its pages are used again");
     }
 }

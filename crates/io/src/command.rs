@@ -13,6 +13,18 @@ use zerocopy::little_endian::U32;
 const WRITE: u8 = 0x01;
 /// NVM Read (3.2.4).
 const READ: u8 = 0x02;
+/// NVM Compare (3.2.1).
+const COMPARE: u8 = 0x05;
+/// NVM Write Zeroes (3.2.7).
+const WRITE_ZEROES: u8 = 0x08;
+/// NVM Dataset Management (3.2.3).
+const DATASET_MANAGEMENT: u8 = 0x09;
+/// CDW11 bit 2 of it: the ranges are not needed any more.
+const DEALLOCATE: u32 = 1 << 2;
+/// Bytes of a range in its list: context attributes, length in blocks, first block.
+const RANGE_BYTES: usize = 16;
+/// Most ranges of one command.
+pub const RANGES_MAX: usize = 256;
 /// CDW12 bit 30 of reads and writes: Force Unit Access.
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
 /// Most blocks of one command: what the zero-based 16 bits of CDW12 say.
@@ -40,15 +52,59 @@ pub enum Durable {
     Now,
 }
 
+impl Durable {
+    /// In CDW12 of writes.
+    const fn flags(self) -> u32 {
+        match self {
+            Self::AsPromised => 0,
+            Self::Now => FORCE_UNIT_ACCESS,
+        }
+    }
+}
+
 /// The bytes that a command moves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub enum Data {
     /// None.
+    #[default]
     None,
     /// From this buffer to the device.
     ToDevice(Buffer),
     /// From the device to this buffer.
     FromDevice(Buffer),
+    /// From these buffers, one after the other, to the device.
+    Gather(Vec<Buffer>),
+    /// From the device to these buffers, one after the other.
+    Scatter(Vec<Buffer>),
+}
+
+impl Data {
+    /// The buffers, in order.
+    #[must_use]
+    #[inline]
+    pub fn buffers(&self) -> &[Buffer] {
+        match self {
+            Self::None => &[],
+            Self::ToDevice(buffer) | Self::FromDevice(buffer) => std::slice::from_ref(buffer),
+            Self::Gather(buffers) | Self::Scatter(buffers) => buffers,
+        }
+    }
+
+    /// Length in bytes, of all of them.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.buffers().iter().map(Buffer::bytes).sum()
+    }
+
+    /// Keeps the memory from ever being used again: a device may still write there.
+    pub fn forget(self) {
+        match self {
+            Self::None => {}
+            Self::ToDevice(buffer) | Self::FromDevice(buffer) => buffer.forget(),
+            Self::Gather(buffers) | Self::Scatter(buffers) => buffers.into_iter().for_each(Buffer::forget),
+        }
+    }
 }
 
 /// One command.
@@ -121,7 +177,7 @@ impl Command {
     /// # Errors
     /// [`IoError`] when the buffer is no whole number of blocks, or too many.
     pub fn read(namespace: u32, lba: u64, block_bytes: u32, into: Buffer) -> Result<Self, IoError> {
-        let blocks = blocks_in(&into, block_bytes)?;
+        let blocks = blocks_in(into.bytes(), block_bytes)?;
         Ok(Self { entry: on_blocks(READ, namespace, lba, blocks, 0), data: Data::FromDevice(into) })
     }
 
@@ -136,22 +192,98 @@ impl Command {
         from: Buffer,
         durable: Durable,
     ) -> Result<Self, IoError> {
-        let blocks = blocks_in(&from, block_bytes)?;
-        let flags = match durable {
-            Durable::AsPromised => 0,
-            Durable::Now => FORCE_UNIT_ACCESS,
-        };
-        Ok(Self { entry: on_blocks(WRITE, namespace, lba, blocks, flags), data: Data::ToDevice(from) })
+        let blocks = blocks_in(from.bytes(), block_bytes)?;
+        Ok(Self {
+            entry: on_blocks(WRITE, namespace, lba, blocks, durable.flags()),
+            data: Data::ToDevice(from),
+        })
     }
 
-    /// The buffer, whichever way its bytes go.
+    /// Read whole blocks from `lba` on into buffers, one after the other.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read), of all of them together.
+    pub fn read_scattered(
+        namespace: u32,
+        lba: u64,
+        block_bytes: u32,
+        into: Vec<Buffer>,
+    ) -> Result<Self, IoError> {
+        let data = Data::Scatter(into);
+        let blocks = blocks_in(data.bytes(), block_bytes)?;
+        Ok(Self { entry: on_blocks(READ, namespace, lba, blocks, 0), data })
+    }
+
+    /// Write whole blocks from `lba` on out of buffers, one after the other.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write), of all of them together.
+    pub fn write_gathered(
+        namespace: u32,
+        lba: u64,
+        block_bytes: u32,
+        from: Vec<Buffer>,
+        durable: Durable,
+    ) -> Result<Self, IoError> {
+        let data = Data::Gather(from);
+        let blocks = blocks_in(data.bytes(), block_bytes)?;
+        Ok(Self { entry: on_blocks(WRITE, namespace, lba, blocks, durable.flags()), data })
+    }
+
+    /// Compare blocks from `lba` on with what `with` holds; the status is
+    /// [`COMPARE_FAILURE`](headwater_nvme::spec::status::Status::COMPARE_FAILURE) when a byte differs.
+    ///
+    /// # Errors
+    /// [`IoError`] when the buffer is no whole number of blocks, or too many.
+    pub fn compare(namespace: u32, lba: u64, block_bytes: u32, with: Buffer) -> Result<Self, IoError> {
+        let blocks = blocks_in(with.bytes(), block_bytes)?;
+        Ok(Self { entry: on_blocks(COMPARE, namespace, lba, blocks, 0), data: Data::ToDevice(with) })
+    }
+
+    /// Make `blocks` blocks from `lba` on zeroes.
+    ///
+    /// # Errors
+    /// [`IoError::Range`] for none, or more than a command can name.
+    pub fn write_zeroes(namespace: u32, lba: u64, blocks: u32, durable: Durable) -> Result<Self, IoError> {
+        if blocks == 0 || blocks > BLOCKS_MAX {
+            return Err(IoError::Range { first: lba, blocks: blocks.into(), size: BLOCKS_MAX.into() });
+        }
+        Ok(Self { entry: on_blocks(WRITE_ZEROES, namespace, lba, blocks, durable.flags()), data: Data::None })
+    }
+
+    /// Say that runs of blocks are not needed any more: Dataset Management, deallocate. `ranges` are first block and count;
+    /// they are written to the front of `list`, 16 bytes each, which the command keeps.
+    ///
+    /// # Errors
+    /// [`IoError::Length`] for none, or more than 256 or than the list has room for.
+    pub fn discard(namespace: u32, ranges: &[(u64, u32)], list: &Buffer) -> Result<Self, IoError> {
+        let bytes = ranges.len() * RANGE_BYTES;
+        if ranges.is_empty() || ranges.len() > RANGES_MAX {
+            return Err(IoError::Length { bytes, most: RANGES_MAX * RANGE_BYTES });
+        }
+        let list = list.slice(0, bytes)?;
+        for (index, &(first, blocks)) in ranges.iter().enumerate() {
+            let mut range = [0; RANGE_BYTES];
+            range[4..8].copy_from_slice(&blocks.to_le_bytes());
+            range[8..].copy_from_slice(&first.to_le_bytes());
+            list.write(index * RANGE_BYTES, &range)?;
+        }
+        let count = u32::try_from(ranges.len() - 1).unwrap_or(u32::MAX);
+        let entry = SubmissionEntry {
+            opcode: DATASET_MANAGEMENT,
+            namespace: U32::new(namespace),
+            cdw10: U32::new(count),
+            cdw11: U32::new(DEALLOCATE),
+            ..SubmissionEntry::default()
+        };
+        Ok(Self { entry, data: Data::ToDevice(list) })
+    }
+
+    /// The buffer, whichever way its bytes go, of a command that has one.
     #[must_use]
     #[inline]
     pub fn buffer(&self) -> Option<&Buffer> {
-        match &self.data {
-            Data::None => None,
-            Data::ToDevice(buffer) | Data::FromDevice(buffer) => Some(buffer),
-        }
+        self.data.buffers().first()
     }
 }
 
@@ -166,8 +298,8 @@ fn length_of(buffer: &Buffer) -> Result<DataPointer, IoError> {
     Ok(DataPointer { address: 0, bytes })
 }
 
-fn blocks_in(buffer: &Buffer, block_bytes: u32) -> Result<u32, IoError> {
-    let (bytes, block_bytes) = (buffer.bytes(), block_bytes as usize);
+fn blocks_in(bytes: usize, block_bytes: u32) -> Result<u32, IoError> {
+    let block_bytes = block_bytes as usize;
     if bytes == 0 || block_bytes == 0 || !bytes.is_multiple_of(block_bytes) {
         return Err(IoError::Blocks { bytes, block_bytes });
     }
@@ -208,6 +340,26 @@ mod tests {
         assert_eq!(write.namespace.get(), 2);
         assert!(matches!(Command::read(1, 0, 512, buffer(100)), Err(IoError::Blocks { .. })));
         assert!(matches!(Command::read(1, 0, 512, buffer(0)), Err(IoError::Blocks { .. })));
+        let several = vec![buffer(512), buffer(1_024)];
+        let read = Command::read_scattered(1, 7, 512, several).unwrap();
+        assert_eq!((read.entry.cdw12.get(), read.data.bytes()), (2, 1_536));
+    }
+
+    #[test]
+    fn a_discard_names_blocks_in_its_list_and_zeroes_need_none() {
+        let list = buffer(4_096);
+        let discard = Command::discard(3, &[(8, 2), (1 << 33, 7)], &list).unwrap();
+        assert_eq!((discard.entry.opcode, discard.entry.cdw10.get(), discard.entry.cdw11.get()), (9, 1, 4));
+        let mut ranges = [0; 32];
+        discard.buffer().unwrap().read(0, &mut ranges).unwrap();
+        assert_eq!(ranges[..16], [0, 0, 0, 0, 2, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(ranges[16..], [0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
+        assert!(Command::discard(3, &[], &list).is_err());
+        assert!(Command::discard(3, &[(0, 1); 257], &list).is_err());
+        assert!(Command::discard(3, &[(0, 1); 2], &list.slice(0, 16).unwrap()).is_err());
+        let zeroes = Command::write_zeroes(1, 5, 1 << 16, Durable::Now).unwrap().entry;
+        assert_eq!((zeroes.opcode, zeroes.cdw12.get()), (8, 0xFFFF | FORCE_UNIT_ACCESS));
+        assert!(Command::write_zeroes(1, 5, 0, Durable::Now).is_err());
     }
 
     #[test]

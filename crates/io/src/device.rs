@@ -96,20 +96,13 @@ impl Device {
         Ok(())
     }
 
-    /// Memory for commands. It stays registered until [`release`](Self::release) or the end of the device.
+    /// Memory for commands, in one piece, on a page, of the pool of this device. It goes back when the last handle to it is
+    /// dropped, commands in flight included, and holds whatever this process last had there.
     ///
     /// # Errors
     /// [`IoError`] when there is no memory, or a limit is reached.
     pub fn buffer(&mut self, bytes: usize) -> Result<Buffer, IoError> {
         self.backend.region(bytes)
-    }
-
-    /// Takes the region of a buffer back, once nothing in flight names it.
-    ///
-    /// # Errors
-    /// [`IoError`] for a buffer of another device.
-    pub fn release(&mut self, buffer: &Buffer) -> Result<(), IoError> {
-        self.backend.release(buffer)
     }
 
     /// A queue for up to `depth` commands in flight; it may go to another thread.
@@ -128,7 +121,7 @@ impl Device {
         let namespace = self.namespace.id;
         loop {
             let scratch = self.scratch(0)?;
-            let completion = self.run(&Command::get(namespace, key, scratch.clone())?)?;
+            let completion = self.run(Command::get(namespace, key, scratch.clone())?)?;
             if completion.status == Status::KEY_DOES_NOT_EXIST {
                 return Ok(None);
             }
@@ -159,7 +152,7 @@ impl Device {
     pub fn put_if(&mut self, key: &[u8], value: &[u8], condition: Condition) -> Result<(), IoError> {
         let from = self.scratch(value.len())?.slice(0, value.len())?;
         from.write(0, value)?;
-        self.run(&Command::put(self.namespace.id, key, from, condition)?)?.ok().map(drop)
+        self.run(Command::put(self.namespace.id, key, from, condition)?)?.ok().map(drop)
     }
 
     /// Removes a key; one that is not there is fine.
@@ -167,7 +160,7 @@ impl Device {
     /// # Errors
     /// [`IoError`].
     pub fn delete(&mut self, key: &[u8]) -> Result<(), IoError> {
-        match self.run(&Command::delete(self.namespace.id, key)?)?.ok() {
+        match self.run(Command::delete(self.namespace.id, key)?)?.ok() {
             Err(IoError::Status(Status::KEY_DOES_NOT_EXIST)) | Ok(_) => Ok(()),
             Err(error) => Err(error),
         }
@@ -178,7 +171,7 @@ impl Device {
     /// # Errors
     /// [`IoError`].
     pub fn exist(&mut self, key: &[u8]) -> Result<bool, IoError> {
-        match self.run(&Command::exist(self.namespace.id, key)?)?.ok() {
+        match self.run(Command::exist(self.namespace.id, key)?)?.ok() {
             Ok(_) => Ok(true),
             Err(IoError::Status(Status::KEY_DOES_NOT_EXIST)) => Ok(false),
             Err(error) => Err(error),
@@ -193,7 +186,7 @@ impl Device {
     pub fn list(&mut self, from: Option<&[u8]>) -> Result<Vec<Vec<u8>>, IoError> {
         let scratch = self.scratch(0)?;
         // An answer that is shorter than the last one must not be read beyond its end: the count in front says how far.
-        self.run(&Command::list(self.namespace.id, from, scratch.clone())?)?.ok()?;
+        self.run(Command::list(self.namespace.id, from, scratch.clone())?)?.ok()?;
         let mut answer = vec![0; scratch.bytes()];
         scratch.read(0, &mut answer)?;
         Ok(keys_of(&answer))
@@ -204,7 +197,7 @@ impl Device {
     /// # Errors
     /// [`IoError`].
     pub fn flush(&mut self) -> Result<(), IoError> {
-        self.run(&Command::flush(self.namespace.id))?.ok().map(drop)
+        self.run(Command::flush(self.namespace.id))?.ok().map(drop)
     }
 
     /// Reads whole blocks.
@@ -216,7 +209,7 @@ impl Device {
         for piece in into.chunks_mut(self.piece_bytes()?) {
             let buffer = self.scratch(piece.len())?.slice(0, piece.len())?;
             let command = Command::read(self.namespace.id, at, self.namespace.block_bytes, buffer.clone())?;
-            self.run(&command)?.ok()?;
+            self.run(command)?.ok()?;
             buffer.read(0, piece)?;
             at += blocks(piece.len(), self.namespace.block_bytes);
         }
@@ -234,7 +227,7 @@ impl Device {
             buffer.write(0, piece)?;
             let block_bytes = self.namespace.block_bytes;
             let command = Command::write(self.namespace.id, at, block_bytes, buffer, durable)?;
-            self.run(&command)?.ok()?;
+            self.run(command)?.ok()?;
             at += blocks(piece.len(), block_bytes);
         }
         Ok(())
@@ -263,15 +256,13 @@ impl Device {
             }
         };
         if have.scratch.bytes() < bytes {
-            let larger = self.backend.region(bytes.next_power_of_two())?;
-            let smaller = std::mem::replace(&mut have.scratch, larger);
-            self.backend.release(&smaller)?;
+            have.scratch = self.backend.region(bytes.next_power_of_two())?;
         }
         Ok(have.scratch.clone())
     }
 
     /// One command from its submission to its completion.
-    fn run(&mut self, command: &Command) -> Result<Completion, IoError> {
+    fn run(&mut self, command: Command) -> Result<Completion, IoError> {
         self.scratch(0)?;
         let gone = || IoError::Device { reason: "the device ended without an answer".to_owned() };
         let queue = &mut self.blocking.as_mut().ok_or_else(gone)?.queue;

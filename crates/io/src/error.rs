@@ -1,5 +1,7 @@
 //! What can go wrong between an application and its device.
 
+use crate::command::Command;
+use headwater_dma::pool::PoolError;
 use headwater_host::foreign::{MapError, OutOfRegion, TakeError};
 use headwater_host::wake::WakeError;
 use headwater_nvme::queue_pair::{ControllerFault, QueuePairError};
@@ -34,6 +36,16 @@ pub enum IoError {
         /// Bytes of a block.
         block_bytes: usize,
     },
+    /// Blocks beyond the end, of a namespace, a partition or a command.
+    #[error("{blocks} blocks from {first} on do not lie in {size} blocks")]
+    Range {
+        /// First block.
+        first: u64,
+        /// How many.
+        blocks: u64,
+        /// How many there are.
+        size: u64,
+    },
     /// The namespace is not there, or holds another kind of data.
     #[error("namespace {namespace} {what}")]
     Namespace {
@@ -48,6 +60,9 @@ pub enum IoError {
     /// The queue takes no more; reap first.
     #[error(transparent)]
     Submit(#[from] SubmitError),
+    /// The pool of the device has no memory for it.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
     /// The queue cannot be made so.
     #[error(transparent)]
     QueuePair(#[from] QueuePairError),
@@ -102,6 +117,22 @@ impl IoError {
     }
 }
 
+/// A command that was not accepted: nothing happened, and no completion will follow.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct Rejected {
+    /// The command, its buffers included.
+    pub command: Command,
+    /// Why.
+    pub reason: SubmitError,
+}
+
+impl From<Rejected> for IoError {
+    fn from(rejected: Rejected) -> Self {
+        Self::Submit(rejected.reason)
+    }
+}
+
 /// Why a command was not accepted: nothing happened, and no completion will follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -112,4 +143,16 @@ pub enum SubmitError {
     /// The device is gone for good.
     #[error("the device is gone; open it again")]
     Gone,
+    /// This way to a device takes no such command.
+    #[error("{what}")]
+    Unfit {
+        /// What is wrong with it, and what to do.
+        what: &'static str,
+    },
+}
+
+impl SubmitError {
+    /// Data in several buffers, on a queue whose commands name one.
+    pub(crate) const IN_PIECES: Self =
+        Self::Unfit { what: "this queue takes data in one piece; send a command for each buffer" };
 }

@@ -19,9 +19,8 @@ use crate::backend::{Backend, Transport};
 use crate::buffer::Buffer;
 use crate::error::IoError;
 use crate::facts::NamespaceFacts;
-use headwater_dma::iova::Iova;
+use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
-use headwater_host::foreign::Foreign;
 use headwater_nvme::spec::fabrics::DISCOVERY_NAME;
 use headwater_nvme::tcp::psk::{ConfiguredKey, HostKey};
 use headwater_nvme::tcp::{Digests, Lent};
@@ -86,8 +85,6 @@ impl NvmeTcpTarget {
 #[derive(Debug)]
 pub struct NvmeTcp {
     session: Arc<Session>,
-    /// Regions have numbers only, because no device address exists; each begins where the one before ended.
-    next_region: u64,
 }
 
 impl NvmeTcp {
@@ -96,8 +93,7 @@ impl NvmeTcp {
     /// # Errors
     /// [`IoError::Gone`] when nobody answers, [`IoError::Refused`] when the device refuses, with its reason.
     pub fn open(target: NvmeTcpTarget) -> Result<Self, IoError> {
-        let session = Session::open(target)?;
-        Ok(Self { session, next_region: REGIONS_START })
+        Ok(Self { session: Session::open(target)? })
     }
 
     /// The names of the subsystems that a discovery controller at `address` tells of.
@@ -117,9 +113,6 @@ impl NvmeTcp {
     }
 }
 
-/// Where the numbering of regions begins: 0 is no address.
-const REGIONS_START: u64 = 1 << 20;
-
 impl Backend for NvmeTcp {
     fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
         self.session.call(Again::May, control::Control::namespaces)
@@ -131,15 +124,8 @@ impl Backend for NvmeTcp {
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
-        let start = Iova(self.next_region);
-        let buffer = Buffer::whole(Foreign::anonymous(bytes)?, start);
-        self.next_region += u64::try_from(bytes.next_multiple_of(4_096)).unwrap_or(u64::MAX);
-        Ok(buffer)
-    }
-
-    fn release(&mut self, _region: &Buffer) -> Result<(), IoError> {
-        // Nothing but its handles keeps the memory.
-        Ok(())
+        // Nobody but this process touches it.
+        Ok(Buffer::pooled(Pool::of_process()?.buffer(bytes.max(1))?))
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {

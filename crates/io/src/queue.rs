@@ -3,11 +3,12 @@
 //! In: commands with the caller's tokens. Out: the same tokens with what became of the commands, in any order. Invariant:
 //! exactly one completion for each accepted command. A queue belongs to one thread at a time.
 
-use crate::backend::Transport;
+use crate::backend::{Answer, Armed, Limits, Transport};
 use crate::command::Command;
-use crate::error::{IoError, SubmitError};
+use crate::error::{IoError, Rejected};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_nvme::spec::status::Status;
+use std::os::fd::BorrowedFd;
 
 /// How long [`Queue::wait`] polls before it sleeps, unless it was told otherwise: about what two wake-ups cost.
 pub const SPIN: Nanos = Nanos::from_micros(20);
@@ -59,9 +60,9 @@ impl Queue {
     /// [`wait`](Self::wait), so that several go together.
     ///
     /// # Errors
-    /// [`SubmitError`]: nothing happened, and no completion will follow.
+    /// [`Rejected`], with the command: nothing happened, and no completion will follow.
     #[inline]
-    pub fn submit(&mut self, command: &Command, token: u64) -> Result<(), SubmitError> {
+    pub fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
         self.transport.submit(command, token)
     }
 
@@ -80,6 +81,15 @@ impl Queue {
     /// [`IoError`] when the device is gone or breaks the protocol.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Completion>, IoError> {
+        Ok(self.poll_with()?.map(|answer| answer.completion))
+    }
+
+    /// As [`poll`](Self::poll), with the buffers of the command.
+    ///
+    /// # Errors
+    /// As for [`poll`](Self::poll).
+    #[inline]
+    pub fn poll_with(&mut self) -> Result<Option<Answer>, IoError> {
         self.transport.ring()?;
         self.transport.reap()
     }
@@ -90,13 +100,21 @@ impl Queue {
     /// # Errors
     /// [`IoError`] when the device is gone or breaks the protocol.
     pub fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<Completion>, IoError> {
+        Ok(self.wait_with(longest)?.map(|answer| answer.completion))
+    }
+
+    /// As [`wait`](Self::wait), with the buffers of the command.
+    ///
+    /// # Errors
+    /// As for [`wait`](Self::wait).
+    pub fn wait_with(&mut self, longest: Option<Nanos>) -> Result<Option<Answer>, IoError> {
         self.transport.ring()?;
         let started = self.clock.now();
         let looks = if self.spin == Nanos::ZERO { 1 } else { LOOKS };
         loop {
             for _ in 0..looks {
-                if let Some(completion) = self.transport.reap()? {
-                    return Ok(Some(completion));
+                if let Some(answer) = self.transport.reap()? {
+                    return Ok(Some(answer));
                 }
                 std::hint::spin_loop();
             }
@@ -111,6 +129,34 @@ impl Queue {
                 self.transport.sleep(longest.map(|longest| longest.since(waited)))?;
             }
         }
+    }
+
+    /// What one command can be.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.transport.limits()
+    }
+
+    /// What is readable once a completion has come, after [`arm`](Self::arm) asked for it.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.transport.descriptor()
+    }
+
+    /// Rings, and asks for the descriptor to become readable with the next completion.
+    ///
+    /// # Errors
+    /// [`IoError`] when the device is gone, or this way to it has no descriptor.
+    pub fn arm(&mut self) -> Result<Armed, IoError> {
+        self.transport.arm()
+    }
+
+    /// Asks the device to give a command up. It still has its one completion, which says whether it was.
+    ///
+    /// # Errors
+    /// [`IoError::Refused`] where that is not offered; [`IoError`] when the device is gone.
+    pub fn cancel(&mut self, token: u64) -> Result<(), IoError> {
+        self.transport.cancel(token)
     }
 
     /// Commands accepted and not yet answered.

@@ -4,17 +4,19 @@
 //! numbering (PRP Entry 1; PRP Entry 2 is zero). Invariant: of every command in flight the entry is kept, so that it can
 //! be sent again to a device that came back.
 
-use crate::backend::Transport;
-use crate::command::Command;
-use crate::error::{IoError, SubmitError};
+use crate::backend::{Answer, Armed, Limits, Transport};
+use crate::command::{Command, Data};
+use crate::device::TRANSFER_BYTES_MAX;
+use crate::error::{IoError, Rejected, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::ForeignWords;
 use headwater_host::wake::{WakeDescriptor, WakeError};
 use headwater_host::wake_line::{Line, WakeLine};
-use headwater_nvme::queue_pair::{QueuePair, Sleep};
+use headwater_nvme::queue_pair::{CommandId, QueuePair, Sleep};
 use headwater_nvme::ring::Wake;
 use headwater_nvme::spec::command::SubmissionEntry;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use zerocopy::little_endian::U64;
 
 /// How the two sides of a queue wake each other.
@@ -45,15 +47,32 @@ impl Bells {
             Self::Line(line) => line.wait(longest),
         }
     }
+
+    /// Takes wake-ups that have come, so that the descriptor is quiet again.
+    fn take(&self) -> Result<Line, WakeError> {
+        match self {
+            Self::Descriptors { own, .. } => own.take().map(|_| Line::Called),
+            Self::Line(line) => Ok(line.take()),
+        }
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Descriptors { own, .. } => own.as_fd(),
+            Self::Line(line) => line.as_fd(),
+        }
+    }
 }
 
 /// A command in flight.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Unanswered {
     /// The caller's token.
     pub token: u64,
     /// The entry with its data pointer.
     pub entry: SubmissionEntry,
+    /// What it moves.
+    pub data: Data,
     /// Its place in the order of submission.
     order: u64,
 }
@@ -79,6 +98,8 @@ pub struct RingQueue {
     /// Reaped since the device was last shown. It goes with the next submission, or when nothing more is to be reaped: a
     /// fence for every completion would cost more than the completion.
     reaped_news: bool,
+    /// The device was asked to make the descriptor readable.
+    armed: bool,
     hung_up: bool,
 }
 
@@ -95,21 +116,52 @@ impl RingQueue {
             submitted: 0,
             submitted_news: false,
             reaped_news: false,
+            armed: false,
             hung_up: false,
         }
     }
 
-    /// Submits an entry whose data pointer is set.
+    /// Submits a command.
     ///
     /// # Errors
-    /// [`SubmitError::Full`].
+    /// [`Rejected`] when the queue is full, or the command's data is in pieces.
     #[inline]
-    pub fn submit_entry(&mut self, entry: SubmissionEntry, token: u64) -> Result<(), SubmitError> {
-        let id = self.pair.submit(entry).map_err(|_full| SubmitError::Full)?;
-        self.submitted += 1;
-        self.unanswered[self.pair.slot(id)] = Some(Unanswered { token, entry, order: self.submitted });
-        self.submitted_news = true;
+    pub fn submit_command(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+        if command.data.buffers().len() > 1 {
+            return Err(Rejected { command, reason: SubmitError::IN_PIECES });
+        }
+        let entry = entry_of(&command);
+        match self.pair.submit(entry) {
+            Ok(id) => {
+                self.hold(id, entry, command.data, token);
+                Ok(())
+            }
+            Err(_full) => Err(Rejected { command, reason: SubmitError::Full }),
+        }
+    }
+
+    /// Submits once more what another queue gave up, in its order.
+    ///
+    /// # Errors
+    /// [`SubmitError::Full`], with all that is left.
+    pub fn submit_again(&mut self, commands: Vec<Unanswered>) -> Result<(), (Vec<Unanswered>, SubmitError)> {
+        let mut rest = commands.into_iter();
+        while let Some(command) = rest.next() {
+            match self.pair.submit(command.entry) {
+                Ok(id) => self.hold(id, command.entry, command.data, command.token),
+                Err(_full) => {
+                    return Err((std::iter::once(command).chain(rest).collect(), SubmitError::Full));
+                }
+            }
+        }
         Ok(())
+    }
+
+    #[inline]
+    fn hold(&mut self, id: CommandId, entry: SubmissionEntry, data: Data, token: u64) {
+        self.submitted += 1;
+        self.unanswered[self.pair.slot(id)] = Some(Unanswered { token, entry, data, order: self.submitted });
+        self.submitted_news = true;
     }
 
     /// Takes the next completion together with the command it answers.
@@ -118,6 +170,9 @@ impl RingQueue {
     /// [`IoError::Controller`] for an answer that no correct device gives.
     #[inline]
     pub fn reap_with(&mut self) -> Result<Option<(Completion, Unanswered)>, IoError> {
+        if self.armed {
+            self.disarm();
+        }
         let Some(answer) = self.pair.reap()? else {
             if self.reaped_news {
                 self.show();
@@ -130,6 +185,24 @@ impl RingQueue {
         };
         let completion = Completion { token: command.token, result: answer.result, status: answer.status };
         Ok(Some((completion, command)))
+    }
+
+    /// Rings, and asks the device to ring back with the next completion.
+    fn prepare_sleep(&mut self) -> Sleep {
+        let (wake, sleep) = self.pair.prepare_sleep();
+        self.submitted_news = false;
+        self.reaped_news = false;
+        if wake == Wake::Needed && self.bells.wake_device().is_err() {
+            self.hung_up = true;
+        }
+        sleep
+    }
+
+    #[cold]
+    fn disarm(&mut self) {
+        self.armed = false;
+        self.pair.awake();
+        self.hung_up |= !matches!(self.bells.take(), Ok(Line::Called | Line::Quiet));
     }
 
     /// Shows the device what was submitted, and gives reaped slots back.
@@ -176,9 +249,13 @@ pub(crate) fn entry_of(command: &Command) -> SubmissionEntry {
 }
 
 impl Transport for RingQueue {
+    fn limits(&self) -> Limits {
+        Limits { transfer_bytes_max: TRANSFER_BYTES_MAX, segments_max: 1, memory_align: 1 }
+    }
+
     #[inline]
-    fn submit(&mut self, command: &Command, token: u64) -> Result<(), SubmitError> {
-        self.submit_entry(entry_of(command), token)
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+        self.submit_command(command, token)
     }
 
     #[inline]
@@ -190,22 +267,28 @@ impl Transport for RingQueue {
     }
 
     #[inline]
-    fn reap(&mut self) -> Result<Option<Completion>, IoError> {
-        Ok(self.reap_with()?.map(|(completion, _)| completion))
+    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
+        Ok(self.reap_with()?.map(|(completion, command)| Answer { completion, data: command.data }))
     }
 
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
-        let (wake, sleep) = self.pair.prepare_sleep();
-        self.submitted_news = false;
-        self.reaped_news = false;
-        if wake == Wake::Needed && self.bells.wake_device().is_err() {
-            self.hung_up = true;
-        }
-        if sleep == Sleep::Until && !self.hung_up {
+        if self.prepare_sleep() == Sleep::Until && !self.hung_up {
             self.hung_up = self.bells.wait(longest)? == Line::HungUp;
             self.pair.awake();
         }
         Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.bells.descriptor())
+    }
+
+    fn arm(&mut self) -> Result<Armed, IoError> {
+        if self.prepare_sleep() == Sleep::No || self.hung_up {
+            return Ok(Armed::Ready);
+        }
+        self.armed = true;
+        Ok(Armed::Waiting)
     }
 
     fn in_flight(&self) -> u32 {
@@ -214,5 +297,12 @@ impl Transport for RingQueue {
 
     fn depth(&self) -> u32 {
         self.pair.depth()
+    }
+}
+
+impl Drop for RingQueue {
+    fn drop(&mut self) {
+        // The device may still be at work on these.
+        self.unanswered.drain(..).flatten().for_each(|command| command.data.forget());
     }
 }

@@ -57,6 +57,16 @@ impl Depot {
         });
     }
 
+    /// Gives up every chunk that is empty, once what caches hold is back. Returns how many bytes are pinned less.
+    pub(super) fn trim(&'static self) -> usize {
+        let before = self.budget.pinned();
+        self.steal(Which::All);
+        for node in &self.nodes {
+            self.retire(node, usize::MAX, |_, _| true);
+        }
+        before.saturating_sub(self.budget.pinned())
+    }
+
     /// Changes the cap, and unpins idle chunks as far as it is passed.
     pub(super) fn recap(&'static self, cap: usize) {
         self.budget.set_cap(cap);

@@ -56,7 +56,7 @@ fn a_queue_outlives_the_device_it_came_from() {
     let mut queue = device.queue(1).unwrap();
     drop(device);
     let thread = std::thread::spawn(move || {
-        queue.submit(&headwater::Command::get(1, b"k", buffer).unwrap(), 1).unwrap();
+        queue.submit(headwater::Command::get(1, b"k", buffer).unwrap(), 1).unwrap();
         queue.wait(None).unwrap().unwrap().ok().unwrap()
     });
     assert_eq!(thread.join().unwrap(), 1);

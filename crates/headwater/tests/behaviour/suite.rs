@@ -1,7 +1,7 @@
 //! What every device does, whichever way leads to it.
 
 use headwater_io::attach::admin::{NamespaceText, NamespaceWish};
-use headwater_io::{Command, Condition, Device, Durable, IoError, SubmitError};
+use headwater_io::{Command, Condition, Device, Durable, IoError, Rejected, SubmitError};
 use headwater_nvme::spec::status::Status;
 use std::collections::BTreeSet;
 
@@ -110,9 +110,9 @@ pub(crate) fn queues(device: &mut Device) {
             let slot = buffer.slice(usize::try_from(sent % 64).unwrap() * 1_024, 1_024).unwrap();
             slot.write(0, &sent.to_le_bytes()).unwrap();
             let key = (sent % 300).to_le_bytes();
-            match queue.submit(&Command::put(namespace, &key, slot, Condition::Always).unwrap(), sent) {
+            match queue.submit(Command::put(namespace, &key, slot, Condition::Always).unwrap(), sent) {
                 Ok(()) => sent += 1,
-                Err(SubmitError::Full) => break,
+                Err(Rejected { reason: SubmitError::Full, .. }) => break,
                 Err(error) => panic!("{error}"),
             }
         }
@@ -124,7 +124,7 @@ pub(crate) fn queues(device: &mut Device) {
     assert!(device.queue(0).is_err() && device.queue(1 << 20).is_err());
     // A short buffer gets the front of a value and its whole length.
     let get = Command::get(namespace, &5_u64.to_le_bytes(), buffer.slice(0, 8).unwrap()).unwrap();
-    queue.submit(&get, 1).unwrap();
+    queue.submit(get, 1).unwrap();
     assert_eq!(queue.wait(None).unwrap().unwrap().ok().unwrap(), 1_024);
     drop(queue);
     for key in 0..300_u64 {

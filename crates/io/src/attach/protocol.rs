@@ -31,6 +31,9 @@ pub enum Request {
         start: u64,
         /// Its length.
         bytes: u64,
+        /// Where in the memfd it begins, on a page.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        offset: u64,
     },
     /// Forget a region; answered when nothing in flight names it.
     Release {
@@ -49,6 +52,11 @@ pub enum Request {
     },
     /// Administration, for the daemon's own user.
     Admin(AdminRequest),
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What the daemon answers.
@@ -149,7 +157,7 @@ mod tests {
         assert_eq!(text(&Request::Hello { version: 1 }), r#"{"hello":{"version":1}}"#);
         assert_eq!(text(&Request::Namespaces), r#""namespaces""#);
         assert_eq!(
-            text(&Request::Region { start: 65_536, bytes: 4_096 }),
+            text(&Request::Region { start: 65_536, bytes: 4_096, offset: 0 }),
             r#"{"region":{"start":65536,"bytes":4096}}"#
         );
         assert_eq!(text(&Request::DeleteQueue { id: 3 }), r#"{"delete-queue":{"id":3}}"#);

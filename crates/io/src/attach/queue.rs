@@ -11,13 +11,13 @@
 //! ```
 
 use super::session::{Session, lock};
-use crate::backend::Transport;
+use crate::backend::{Answer, Armed, Limits, Transport};
 use crate::command::Command;
-use crate::error::{IoError, SubmitError};
-use crate::queue::Completion;
-use crate::ring_queue::{RingQueue, Unanswered, entry_of};
+use crate::error::{IoError, Rejected, SubmitError};
+use crate::ring_queue::{RingQueue, Unanswered};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
 /// Looks in vain between two questions to the kernel whether the daemon still holds its end.
@@ -60,8 +60,9 @@ impl AttachQueue {
         let mut again = self.ring.take_unanswered();
         again.append(&mut self.aborted);
         again.sort_by_key(Unanswered::order);
-        for command in again {
-            ring.submit_entry(command.entry, command.token)?;
+        if let Err((rest, error)) = ring.submit_again(again) {
+            self.aborted = rest;
+            return Err(error.into());
         }
         self.ring = ring;
         self.ring.ring()
@@ -69,16 +70,20 @@ impl AttachQueue {
 }
 
 impl Transport for AttachQueue {
+    fn limits(&self) -> Limits {
+        self.ring.limits()
+    }
+
     #[inline]
-    fn submit(&mut self, command: &Command, token: u64) -> Result<(), SubmitError> {
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
         if self.given_up {
-            return Err(SubmitError::Gone);
+            return Err(Rejected { command, reason: SubmitError::Gone });
         }
         // What waits for the next daemon keeps its place in the queue.
         if !self.aborted.is_empty() && self.in_flight() >= self.depth() {
-            return Err(SubmitError::Full);
+            return Err(Rejected { command, reason: SubmitError::Full });
         }
-        self.ring.submit_entry(entry_of(command), token)
+        self.ring.submit_command(command, token)
     }
 
     #[inline]
@@ -87,7 +92,7 @@ impl Transport for AttachQueue {
     }
 
     #[inline]
-    fn reap(&mut self) -> Result<Option<Completion>, IoError> {
+    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
         while let Some((completion, command)) = self.ring.reap_with()? {
             if completion.status == Status::ABORTED_SQ_DELETION {
                 // The daemon goes and did not begin this one.
@@ -95,17 +100,21 @@ impl Transport for AttachQueue {
                 continue;
             }
             self.looks = 0;
-            return Ok(Some(completion));
+            return Ok(Some(Answer { completion, data: command.data }));
         }
         self.looks += 1;
         if self.looks >= LOOKS {
             self.looks = 0;
             if self.given_up || self.ring.look_for_hang_up() {
                 // What was answered before the end counts.
-                if let Some((completion, _)) = self.ring.reap_with()?
-                    && completion.status != Status::ABORTED_SQ_DELETION
-                {
-                    return Ok(Some(completion));
+                match self.ring.reap_with()? {
+                    Some((completion, command)) if completion.status == Status::ABORTED_SQ_DELETION => {
+                        self.aborted.push(command);
+                    }
+                    Some((completion, command)) => {
+                        return Ok(Some(Answer { completion, data: command.data }));
+                    }
+                    None => {}
                 }
                 self.find_again()?;
             }
@@ -123,6 +132,22 @@ impl Transport for AttachQueue {
             self.looks = LOOKS;
         }
         Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.descriptor()
+    }
+
+    fn arm(&mut self) -> Result<Armed, IoError> {
+        // What waits for the next daemon is looked after by looking.
+        if !self.aborted.is_empty() {
+            return Ok(Armed::Ready);
+        }
+        let armed = self.ring.arm()?;
+        if self.ring.has_hung_up() {
+            self.looks = LOOKS;
+        }
+        Ok(armed)
     }
 
     fn in_flight(&self) -> u32 {

@@ -9,7 +9,8 @@ use crate::attach::connection::{Connection, nonsense};
 use crate::attach::protocol::{Reply, Request};
 use crate::backend::{Backend, Transport};
 use crate::buffer::Buffer;
-use crate::error::IoError;
+use crate::device_pool::{DevicePool, Registrar};
+use crate::error::{IoError, SubmitError};
 use crate::facts::NamespaceFacts;
 use crate::ring_queue::{Bells, RingQueue};
 use headwater_dma::iova::Iova;
@@ -21,12 +22,8 @@ use headwater_nvme::queue_pair::{QueuePair, words_for};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Bytes of a page, to which regions are rounded up.
-const PAGE_BYTES: usize = 4_096;
-/// Where the first region lies in the client's numbering; the gap behind each keeps overruns from landing in the next.
-const FIRST_REGION: u64 = 1 << 32;
 /// First pause between two tries to connect; doubled up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Nanos = Nanos::from_millis(1);
 const PAUSE_MAX: Nanos = Nanos::from_millis(100);
@@ -44,10 +41,18 @@ impl Default for AttachOptions {
     }
 }
 
+/// A range of a file that the daemon knows.
 #[derive(Debug)]
 struct Region {
-    descriptor: OwnedFd,
-    bytes: usize,
+    file: Arc<OwnedFd>,
+    offset: u64,
+    bytes: u64,
+}
+
+impl Region {
+    fn request(&self, start: u64) -> Request {
+        Request::Region { start, bytes: self.bytes, offset: self.offset }
+    }
 }
 
 /// One client's state, shared by its queues.
@@ -60,14 +65,13 @@ pub(super) struct Session {
     connection: Option<Connection>,
     epoch: u64,
     regions: BTreeMap<u64, Region>,
-    next_region: u64,
 }
 
 impl Session {
     fn call(&mut self, request: &Request, with: Option<u64>) -> Result<(Reply, Vec<OwnedFd>), IoError> {
         let Self { connection, regions, path, .. } = self;
         let gone = || IoError::Gone { what: path.display().to_string(), reason: "it went away".to_owned() };
-        let descriptor = with.and_then(|start| regions.get(&start)).map(|region| region.descriptor.as_fd());
+        let descriptor = with.and_then(|start| regions.get(&start)).map(|region| region.file.as_fd());
         connection.as_mut().ok_or_else(gone)?.call(request, descriptor.as_slice())
     }
 
@@ -109,10 +113,7 @@ impl Session {
     fn connect(&mut self) -> Result<(), IoError> {
         let mut connection = Connection::open(&self.path)?;
         for (&start, region) in &self.regions {
-            let bytes = u64::try_from(region.bytes).unwrap_or(u64::MAX);
-            expect_done(
-                &connection.call(&Request::Region { start, bytes }, &[region.descriptor.as_fd()])?.0,
-            )?;
+            expect_done(&connection.call(&region.request(start), &[region.file.as_fd()])?.0)?;
         }
         self.connection = Some(connection);
         self.epoch += 1;
@@ -151,6 +152,46 @@ pub(super) fn lock(session: &Mutex<Session>) -> MutexGuard<'_, Session> {
 #[derive(Debug)]
 pub struct AttachBackend {
     session: Arc<Mutex<Session>>,
+    memory: DevicePool<Regions>,
+}
+
+/// The way of the pool to the daemon. The pool outlives the session.
+#[derive(Debug)]
+struct Regions(Weak<Mutex<Session>>);
+
+impl Registrar for Regions {
+    fn register(&self, start: Iova, file: &Arc<OwnedFd>, offset: u64, bytes: usize) -> Result<(), IoError> {
+        let session = self.0.upgrade().ok_or(SubmitError::Gone)?;
+        let mut session = lock(&session);
+        let region = Region { file: Arc::clone(file), offset, bytes: bytes as u64 };
+        let request = region.request(start.0);
+        session.regions.insert(start.0, region);
+        let epoch = session.epoch;
+        let answered = match session.call(&request, Some(start.0)) {
+            Ok((reply, _)) => expect_done(&reply),
+            // A new connection registers it with all others.
+            Err(IoError::Gone { .. }) => session.reconnect(epoch),
+            Err(error) => Err(error),
+        };
+        if answered.is_err() {
+            session.regions.remove(&start.0);
+        }
+        answered
+    }
+
+    fn forget(&self, start: Iova) -> Result<(), IoError> {
+        let Some(session) = self.0.upgrade() else {
+            return Ok(());
+        };
+        let mut session = lock(&session);
+        session.regions.remove(&start.0);
+        match session.call(&Request::Release { start: start.0 }, None) {
+            Ok((reply, _)) => expect_done(&reply),
+            // The daemon is gone, and with it what it knew.
+            Err(IoError::Gone { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl AttachBackend {
@@ -166,11 +207,12 @@ impl AttachBackend {
             connection: None,
             epoch: 0,
             regions: BTreeMap::new(),
-            next_region: FIRST_REGION,
         };
         session.reconnect(0)?;
         session.options = options;
-        Ok(Self { session: Arc::new(Mutex::new(session)) })
+        let session = Arc::new(Mutex::new(session));
+        let memory = DevicePool::open(Regions(Arc::downgrade(&session)))?;
+        Ok(Self { session, memory })
     }
 }
 
@@ -192,38 +234,7 @@ impl Backend for AttachBackend {
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
-        let bytes = bytes.max(1).next_multiple_of(PAGE_BYTES);
-        let (memory, descriptor) = Foreign::memfd(bytes)?;
-        let mut session = lock(&self.session);
-        let start = session.next_region;
-        let length = u64::try_from(bytes).unwrap_or(u64::MAX);
-        session.next_region = start.saturating_add(length).saturating_add(1 << 20);
-        session.regions.insert(start, Region { descriptor, bytes });
-        let epoch = session.epoch;
-        match session.call(&Request::Region { start, bytes: length }, Some(start)) {
-            Ok((reply, _)) => expect_done(&reply)?,
-            // A new connection registers it with all others.
-            Err(IoError::Gone { .. }) => session.reconnect(epoch)?,
-            Err(error) => {
-                session.regions.remove(&start);
-                return Err(error);
-            }
-        }
-        Ok(Buffer::whole(memory, Iova(start)))
-    }
-
-    fn release(&mut self, region: &Buffer) -> Result<(), IoError> {
-        let start = region.region().0;
-        let mut session = lock(&self.session);
-        if session.regions.remove(&start).is_none() {
-            return Err(IoError::Device { reason: "the buffer is of another device".to_owned() });
-        }
-        match session.call(&Request::Release { start }, None) {
-            Ok((reply, _)) => expect_done(&reply),
-            // The daemon is gone, and with it what it knew.
-            Err(IoError::Gone { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
+        self.memory.buffer(bytes)
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {

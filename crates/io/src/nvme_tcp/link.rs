@@ -20,7 +20,7 @@ use rustix::net::{RecvFlags, recv};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::TcpStream;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 /// How long a device may take to answer a connection, or a command that is waited for.
 pub(super) const ANSWER_WITHIN: Nanos = Nanos::from_millis(10_000);
@@ -139,6 +139,16 @@ impl Link {
     /// The next completion that came already.
     pub(super) fn take_done(&mut self) -> Option<Done> {
         self.done.pop_front()
+    }
+
+    /// Whether a completion came already.
+    pub(super) fn has_done(&self) -> bool {
+        !self.done.is_empty()
+    }
+
+    /// Readable when something comes.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Commands that have not come back.

@@ -14,14 +14,16 @@ use super::NvmeTcpTarget;
 use super::control::{Control, connect_command, refused};
 use super::link::{Done, Link};
 use super::session::Session;
-use crate::backend::Transport;
+use crate::backend::{Answer, Armed, Limits, Transport};
 use crate::command::{Command, Data};
-use crate::error::{IoError, SubmitError};
+use crate::device::TRANSFER_BYTES_MAX;
+use crate::error::{IoError, Rejected, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::fabrics::disconnect_entry;
 use headwater_nvme::tcp::Transfer;
 use headwater_nvme::tcp::initiator::Untaken;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Longest sleep between two looks whether the session has found another controller.
@@ -123,15 +125,13 @@ impl TcpQueue {
         Ok(())
     }
 
-    fn complete(&mut self, done: &Done) -> Option<Completion> {
+    fn complete(&mut self, done: &Done) -> Option<Answer> {
         let place = usize::try_from(done.token).ok()?;
         let command = self.unanswered.get_mut(place)?.take()?;
         self.free.push(place);
-        Some(Completion {
-            token: command.token,
-            result: done.entry.result.get(),
-            status: done.entry.status(),
-        })
+        let completion =
+            Completion { token: command.token, result: done.entry.result.get(), status: done.entry.status() };
+        Some(Answer { completion, data: command.command.data })
     }
 }
 
@@ -142,6 +142,7 @@ fn hand_over(link: &mut Link, command: &Command, place: usize) -> Result<(), Sub
         Data::None => Transfer::None,
         Data::ToDevice(buffer) => Transfer::Out(buffer.clone()),
         Data::FromDevice(buffer) => Transfer::In(buffer.clone()),
+        Data::Gather(_) | Data::Scatter(_) => return Err(SubmitError::IN_PIECES),
     };
     match link.submit(command.entry, transfer, place as u64) {
         Ok(()) => Ok(()),
@@ -151,18 +152,25 @@ fn hand_over(link: &mut Link, command: &Command, place: usize) -> Result<(), Sub
 }
 
 impl Transport for TcpQueue {
-    fn submit(&mut self, command: &Command, token: u64) -> Result<(), SubmitError> {
+    fn limits(&self) -> Limits {
+        Limits { transfer_bytes_max: TRANSFER_BYTES_MAX, segments_max: 1, memory_align: 1 }
+    }
+
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
         if self.given_up {
-            return Err(SubmitError::Gone);
+            return Err(Rejected { command, reason: SubmitError::Gone });
         }
-        let &place = self.free.last().ok_or(SubmitError::Full)?;
-        // A connection that is over takes nothing: the command goes with all others to the next one.
-        if hand_over(&mut self.link, command, place) == Err(SubmitError::Full) {
-            return Err(SubmitError::Full);
+        let Some(&place) = self.free.last() else {
+            return Err(Rejected { command, reason: SubmitError::Full });
+        };
+        match hand_over(&mut self.link, &command, place) {
+            // A connection that is over takes nothing: the command goes with all others to the next one.
+            Ok(()) | Err(SubmitError::Gone) => {}
+            Err(reason) => return Err(Rejected { command, reason }),
         }
         self.free.pop();
         self.submitted += 1;
-        self.unanswered[place] = Some(Unanswered { command: command.clone(), token, order: self.submitted });
+        self.unanswered[place] = Some(Unanswered { command, token, order: self.submitted });
         Ok(())
     }
 
@@ -172,7 +180,7 @@ impl Transport for TcpQueue {
         Ok(())
     }
 
-    fn reap(&mut self) -> Result<Option<Completion>, IoError> {
+    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
         let looked = self.link.reap();
         let over = looked.is_err() || self.epoch != self.session.epoch();
         if let Some(done) = looked.unwrap_or(None).or_else(|| self.link.take_done()) {
@@ -190,6 +198,16 @@ impl Transport for TcpQueue {
         // A failure is found by the next look.
         let _ = self.link.sleep(Some(longest.map_or(LOOK_EVERY, |longest| longest.min(LOOK_EVERY))));
         Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.link.descriptor())
+    }
+
+    fn arm(&mut self) -> Result<Armed, IoError> {
+        // A failure is found by the next look. The socket is readable while there is something to take.
+        let _ = self.link.flush();
+        Ok(if self.link.has_done() { Armed::Ready } else { Armed::Waiting })
     }
 
     fn in_flight(&self) -> u32 {

@@ -188,7 +188,7 @@ impl Host {
         let key = (self.next % KEYS).to_le_bytes();
         self.next += 1;
         let command = Command::get(1, &key, into).map_err(|error| node::failed(&error))?;
-        self.queue.submit(&command, place).map_err(|error| node::failed(&error.into()))
+        self.queue.submit(command, place).map_err(|error| node::failed(&error.into()))
     }
 
     /// The place that is free again.

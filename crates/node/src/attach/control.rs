@@ -37,6 +37,13 @@ const PAGE_BYTES: usize = 4_096;
 /// What became of a request.
 type Answer = Result<Reply, String>;
 
+/// A range of a client's file, and where the client knows it.
+struct Range {
+    start: u64,
+    bytes: u64,
+    offset: u64,
+}
+
 impl AttachFace {
     /// Takes what a client sent.
     pub(super) fn receive<M: Media>(&mut self, device: &mut Device<M>, key: ClientKey) {
@@ -93,8 +100,8 @@ impl AttachFace {
             Request::Hello { version } => self.greet(key, version),
             _ if !greeted => Err("say hello first".to_owned()),
             Request::Namespaces => Ok(self.namespaces(device, key)),
-            Request::Region { start, bytes } => match descriptors.pop() {
-                Some(descriptor) => self.add_region(key, start, bytes, &descriptor),
+            Request::Region { start, bytes, offset } => match descriptors.pop() {
+                Some(descriptor) => self.add_region(key, &descriptor, &Range { start, bytes, offset }),
                 None => Err("a region comes with its descriptor".to_owned()),
             },
             Request::Queue { depth } => match self.add_queue(key, depth) {
@@ -170,7 +177,8 @@ impl AttachFace {
         Reply::Namespaces(facts.collect())
     }
 
-    fn add_region(&mut self, key: ClientKey, start: u64, bytes: u64, descriptor: &OwnedFd) -> Answer {
+    fn add_region(&mut self, key: ClientKey, descriptor: &OwnedFd, range: &Range) -> Answer {
+        let &Range { start, bytes, offset } = range;
         if self.clients.values().map(|client| client.regions.len()).sum::<usize>() >= REGIONS_OF_ALL_MAX {
             return Err(format!("all clients together have at most {REGIONS_OF_ALL_MAX} regions"));
         }
@@ -186,7 +194,7 @@ impl AttachFace {
             return Err(format!("a client has at most {REGIONS_MAX} regions; register larger ones"));
         }
         let length = usize::try_from(bytes).map_err(|error| error.to_string())?;
-        let region = Foreign::take(descriptor.as_fd(), 0, length).map_err(|error| error.to_string())?;
+        let region = Foreign::take(descriptor.as_fd(), offset, length).map_err(|error| error.to_string())?;
         let memory = client.rings.and_then(|rings| self.rings.memory(rings)).ok_or(GONE)?;
         memory.register(Iova(start), region).map_err(|error| error.to_string())?;
         client.regions.insert(start, bytes);

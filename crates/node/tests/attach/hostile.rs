@@ -1,14 +1,17 @@
 //! Clients that lie: each harms only itself, and what it held is taken back within a second.
 
 use crate::host::{Host, media};
+use headwater_dma::iova::Iova;
+use headwater_dma::pool::PROCESS_CAP;
 use headwater_host::clock::Nanos;
 use headwater_host::foreign::Foreign;
 use headwater_host::ring_memory::{ForeignWords, RingMemory as _};
 use headwater_host::wake_line::WakeLine;
 use headwater_io::attach::connection::{Connection, receive_message, send_message};
 use headwater_io::attach::protocol::{Reply, Request, decode_reply};
+use headwater_io::device_pool::FIRST_ADDRESS;
 use headwater_io::error::IoError;
-use headwater_io::{Command, Condition};
+use headwater_io::{Buffer, Command, Condition};
 use headwater_node::attach::Holdings;
 use headwater_node::attach::policy::Policy;
 use headwater_nvme::queue_pair::words_for;
@@ -123,18 +126,19 @@ fn a_client_that_never_reaps_is_ended_within_a_second() {
 fn addresses_that_were_never_registered_are_a_transfer_error() {
     beside_a_good_client(|host| {
         let mut client = host.client();
-        let other = host.client().buffer(4_096).unwrap();
         let own = client.buffer(4_096).unwrap();
         let mut queue = client.queue(4).unwrap();
         let mut status = |buffer| {
-            queue.submit(&Command::put(1, b"bad", buffer, Condition::Always).unwrap(), 0).unwrap();
+            queue.submit(Command::put(1, b"bad", buffer, Condition::Always).unwrap(), 0).unwrap();
             queue.wait(None).unwrap().unwrap().status
         };
         assert_eq!(status(own.clone()), Status::SUCCESS);
-        client.release(&own).unwrap();
-        assert_eq!(status(own), Status::DATA_TRANSFER_ERROR, "revoked");
-        // Another client's buffer has an address here only by chance of numbering, and this client has none there now.
-        assert_eq!(status(other), Status::DATA_TRANSFER_ERROR);
+        let at = |address| Buffer::whole(Foreign::anonymous(4_096).unwrap(), Iova(address));
+        let behind_all = own.address() + PROCESS_CAP as u64;
+        for address in [0, 4_096, FIRST_ADDRESS - 4_096, behind_all, u64::MAX - 4_095] {
+            assert_eq!(status(at(address)), Status::DATA_TRANSFER_ERROR, "{address:#x}");
+        }
+        drop(queue);
         client.delete(b"bad").unwrap();
     });
 }
@@ -144,7 +148,7 @@ fn memory_that_could_shrink_or_is_too_short_is_refused() {
     beside_a_good_client(|host| {
         let mut bad = Connection::open(&host.path).unwrap();
         let refused = |bad: &mut Connection, descriptor: &OwnedFd, start, bytes| {
-            let answer = bad.call(&Request::Region { start, bytes }, &[descriptor.as_fd()]);
+            let answer = bad.call(&Request::Region { start, bytes, offset: 0 }, &[descriptor.as_fd()]);
             assert!(matches!(answer, Err(IoError::Refused { .. })), "{answer:?}");
         };
         let open = memfd_create(c"open", MemfdFlags::ALLOW_SEALING).unwrap();
@@ -156,10 +160,10 @@ fn memory_that_could_shrink_or_is_too_short_is_refused() {
         }
         refused(&mut bad, &tempfile::tempfile().unwrap().into(), 0, 4_096);
         assert!(matches!(
-            bad.call(&Request::Region { start: 0, bytes: 4_096 }, &[]),
+            bad.call(&Request::Region { start: 0, bytes: 4_096, offset: 0 }, &[]),
             Err(IoError::Refused { .. })
         ));
-        bad.call(&Request::Region { start: 0, bytes: 8_192 }, &[sealed.as_fd()]).unwrap();
+        bad.call(&Request::Region { start: 0, bytes: 8_192, offset: 0 }, &[sealed.as_fd()]).unwrap();
         refused(&mut bad, &sealed, 4_096, 8_192);
     });
 }

@@ -28,7 +28,7 @@ fn clients_work_on_through_restarts_and_lose_nothing_acknowledged() {
                     let slot = buffer.slice(usize::try_from(sent % 16).unwrap() * 64, 64).unwrap();
                     slot.write(0, &sent.to_le_bytes()).unwrap();
                     let put = Command::put(1, &sent.to_le_bytes(), slot, Condition::Always).unwrap();
-                    queue.submit(&put, sent).unwrap();
+                    queue.submit(put, sent).unwrap();
                     sent += 1;
                 }
                 let answer =
@@ -71,7 +71,7 @@ fn blocking_calls_wait_for_the_daemon_to_come_back() {
     assert_eq!(client.get(b"k").unwrap().unwrap(), b"v");
     // Memory that was registered before is known to the new daemon.
     let mut queue = client.queue(1).unwrap();
-    queue.submit(&Command::get(1, b"k", buffer.clone()).unwrap(), 7).unwrap();
+    queue.submit(Command::get(1, b"k", buffer.clone()).unwrap(), 7).unwrap();
     assert_eq!(queue.wait(None).unwrap().unwrap().ok().unwrap(), 1);
     let mut byte = [0];
     buffer.read(0, &mut byte).unwrap();

@@ -42,7 +42,7 @@ fn child_of_the_killing_does_everything_over_and_over() {
                 2 => Command::delete(1, &key),
                 _ => Command::list(1, None, buffer.clone()),
             };
-            let _ = queue.submit(&command.unwrap(), round);
+            let _ = queue.submit(command.unwrap(), round);
             let _ = if random.bool() { queue.poll() } else { queue.wait(Some(Nanos::from_micros(50))) };
         }
     }

@@ -101,7 +101,7 @@ fn commands_in_flight_are_carried_out_by_a_device_that_came_back() {
             let slice = buffer.slice(usize::from(place) << 12, 4_096).unwrap();
             slice.write(0, &[round * 16 + place; 4_096]).unwrap();
             let put = Command::put(1, &[b'k', place], slice, Condition::Always).unwrap();
-            queue.submit(&put, u64::from(place)).unwrap();
+            queue.submit(put, u64::from(place)).unwrap();
         }
         // In some rounds the device has the commands, and perhaps has carried them out; in others it never saw them.
         if round % 2 == 0 {
@@ -136,7 +136,7 @@ fn queues_come_and_go_more_often_than_there_are_numbers() {
         assert!(refused.contains("in use"), "{refused}");
         assert_eq!(crowd.len(), usize::from(IO_QUEUES_MAX));
         for queue in &mut crowd {
-            queue.submit(&Command::flush(1), 7).unwrap();
+            queue.submit(Command::flush(1), 7).unwrap();
             assert_eq!(queue.wait(None).unwrap().unwrap().token, 7);
         }
     }

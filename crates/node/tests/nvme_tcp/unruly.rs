@@ -107,7 +107,7 @@ fn a_host_that_takes_no_answers_is_waited_for_with_bounded_memory_and_others_go_
     let mut queue = slow.queue(64).unwrap();
     for place in 0..64_usize {
         let into = buffers.slice(place << 20, 1 << 20).unwrap();
-        queue.submit(&Command::get(1, b"large", into).unwrap(), place as u64).unwrap();
+        queue.submit(Command::get(1, b"large", into).unwrap(), place as u64).unwrap();
     }
     queue.ring().unwrap();
     // It rings and does not look: 64 MiB wait, of which the node may keep a few.
@@ -141,7 +141,7 @@ fn a_host_that_vanishes_in_the_middle_leaves_nothing_behind() {
             let slice = buffer.slice(place << 20, 1 << 20).unwrap();
             let command =
                 Command::put(1, &[1, u8::try_from(place).unwrap()], slice, headwater_io::Condition::Always);
-            queue.submit(&command.unwrap(), 0).unwrap();
+            queue.submit(command.unwrap(), 0).unwrap();
         }
         queue.ring().unwrap();
         let _ = queue.poll();

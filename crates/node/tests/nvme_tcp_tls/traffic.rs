@@ -99,7 +99,7 @@ fn mixed(client: &mut Device, seed: u64) {
                 });
                 (Command::read(namespace, first, BLOCK_BYTES, part), Some(expected.collect()))
             };
-            queue.submit(&command.unwrap(), place as u64).unwrap();
+            queue.submit(command.unwrap(), place as u64).unwrap();
             flights[place] = Some(Flight { first, blocks: count, expected });
             sent += 1;
         }

@@ -101,7 +101,7 @@ impl Reader {
             let key = self.random.u64(..KEYS);
             let command = &self.commands[usize::try_from(key).unwrap_or(0)];
             let begun = self.clock.now();
-            self.queue.submit(command, key).map_err(failed)?;
+            self.queue.submit(command.clone(), key).map_err(failed)?;
             let answer = self.look()?;
             let ended = self.clock.now();
             nanos.push(ended.since(begun).0);
@@ -147,7 +147,7 @@ impl Reader {
             // Keys in a stride that is odd visit each once, and slots of the buffer in turn.
             let key = self.sent.wrapping_mul(1_021) % KEYS;
             let command = &self.commands[usize::try_from(key).unwrap_or(0)];
-            self.queue.submit(command, key).map_err(failed)?;
+            self.queue.submit(command.clone(), key).map_err(failed)?;
             self.sent += 1;
         }
         self.queue.ring()?;
