@@ -48,7 +48,7 @@ pub struct ModelSettings {
     pub block_bytes: u32,
     /// What one command can be.
     pub limits: Limits,
-    /// What it keeps.
+    /// What it keeps. The null device keeps nothing.
     pub contents: Contents,
     /// How long it takes; `None` answers at the doorbell.
     pub service: Option<Service>,
@@ -116,9 +116,9 @@ impl Model {
             });
         }
         let facts = NamespaceFacts { id: NAMESPACE, block_bytes, size, writable: true, blocks: None };
-        let core = settings.service.map(|service| {
-            Arc::new(Mutex::new(ModelCore::new(service, settings.arbitration)))
-        });
+        let core = settings
+            .service
+            .map(|service| Arc::new(Mutex::new(ModelCore::new(service, settings.arbitration))));
         Ok(Self {
             limits: settings.limits,
             blocks: Arc::new(Mutex::new(Blocks::new(size, block_bytes, settings.contents)?)),
@@ -135,7 +135,7 @@ impl Model {
         &self.facts
     }
 
-    /// Blocks that answer with a failure from now on.
+    /// Blocks that answer with a failure from now on; not on the null device.
     pub fn set_faults(&self, faults: Faults) {
         contents::locked(&self.blocks).set_faults(faults);
     }
@@ -146,7 +146,7 @@ impl Model {
     /// [`IoError`] for an impossible depth, or too many queues.
     pub fn queue_of(&mut self, depth: u32, priority: Priority) -> Result<Box<dyn Transport>, IoError> {
         Ok(match &self.core {
-            None => Box::new(NullQueue::new(depth, self.limits, self.blocks.clone())?),
+            None => Box::new(NullQueue::new(depth, self.limits, self.facts.size)?),
             Some(core) => Box::new(TimedQueue::new(
                 depth,
                 priority,

@@ -79,14 +79,19 @@ impl Blocks {
         self.faults = faults;
     }
 
-    /// Whether commands may be judged without the blocks: nothing is kept, and nothing fails.
-    pub(super) fn is_plain(&self) -> bool {
-        self.kept.is_empty() && self.faults.runs.is_empty()
+    /// Whether anything is kept.
+    pub(super) fn keeps(&self) -> bool {
+        !self.kept.is_empty()
     }
 
-    /// Blocks of the namespace.
-    pub(super) fn size(&self) -> u64 {
-        self.size
+    /// Bytes that a command moves.
+    pub(super) fn bytes_of(&self, entry: &SubmissionEntry) -> u64 {
+        match NvmOpcode::from_number(entry.opcode) {
+            Some(NvmOpcode::Read | NvmOpcode::Write | NvmOpcode::Compare) => {
+                u64::from(entry.nvm_blocks()) * self.block_bytes
+            }
+            _ => 0,
+        }
     }
 
     /// Carries a command out.
@@ -146,8 +151,10 @@ impl Blocks {
         let Some(Ok(())) = data.buffers().first().map(|buffer| buffer.read(0, &mut list)) else {
             return Status::DATA_TRANSFER_ERROR;
         };
-        let ranges: Vec<DatasetRange> =
-            list.chunks_exact(RANGE_BYTES).filter_map(|bytes| DatasetRange::read_from_bytes(bytes).ok()).collect();
+        let ranges: Vec<DatasetRange> = list
+            .chunks_exact(RANGE_BYTES)
+            .filter_map(|bytes| DatasetRange::read_from_bytes(bytes).ok())
+            .collect();
         let end = |range: &DatasetRange| range.start.get().checked_add(range.blocks.get().into());
         if ranges.iter().any(|range| end(range).is_none_or(|end| end > self.size)) {
             return Status::LBA_OUT_OF_RANGE;

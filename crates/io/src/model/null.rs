@@ -3,20 +3,18 @@
 //! In: commands. Out: completions, there at once. Invariant: entries go through a submission ring and a completion ring,
 //! command ids and statuses through the code that judges any other controller's.
 
-use super::contents::{Blocks, judge, locked};
+use super::contents::judge;
 use crate::backend::{Answer, Armed, Limits, Transport};
 use crate::command::{Command, Data};
 use crate::error::{IoError, Rejected, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::SharedWords;
-use headwater_host::sync::Mutex;
 use headwater_nvme::controller::{Fetch, IoQueue, QueueId, QueueKind};
 use headwater_nvme::queue_pair::QueuePair;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::status::Status;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use zerocopy::little_endian::U64;
 
 /// A command in flight.
@@ -41,7 +39,9 @@ pub(super) fn entry_of(command: &Command) -> SubmissionEntry {
 pub(super) fn fits(command: &Command, limits: &Limits) -> Result<(), SubmitError> {
     let buffers = command.data.buffers();
     if buffers.len() > 1 && buffers.len() > limits.segments_max {
-        return Err(SubmitError::Unfit { what: "more buffers than one command takes; see the queue's limits" });
+        return Err(SubmitError::Unfit {
+            what: "more buffers than one command takes; see the queue's limits",
+        });
     }
     if command.data.bytes() > limits.transfer_bytes_max {
         return Err(SubmitError::Unfit { what: "more bytes than one command moves; see the queue's limits" });
@@ -57,18 +57,16 @@ pub(super) struct NullQueue {
     held: Box<[Option<Held>]>,
     limits: Limits,
     size: u64,
-    blocks: Arc<Mutex<Blocks>>,
     /// Submitted since the doorbell was rung.
     news: bool,
 }
 
 impl NullQueue {
-    pub(super) fn new(depth: u32, limits: Limits, blocks: Arc<Mutex<Blocks>>) -> Result<Self, IoError> {
+    pub(super) fn new(depth: u32, limits: Limits, size: u64) -> Result<Self, IoError> {
         let (host, end) = QueuePair::new(depth)?;
         let device = IoQueue::new(QueueId(1), QueueKind::Standard, end);
         let held = (0..depth).map(|_| None).collect();
-        let size = locked(&blocks).size();
-        Ok(Self { host, device, held, limits, size, blocks, news: false })
+        Ok(Self { host, device, held, limits, size, news: false })
     }
 
     /// The controller's turn.
@@ -78,25 +76,6 @@ impl NullQueue {
             match self.device.fetch() {
                 Fetch::Command(fetched) => {
                     let status = judge(&fetched.entry, self.size).err().unwrap_or(Status::SUCCESS);
-                    self.device.complete(fetched.token, 0, status);
-                }
-                Fetch::Answered => {}
-                Fetch::Empty => return,
-            }
-        }
-    }
-
-    /// The controller's turn, where blocks are kept or fail.
-    #[cold]
-    fn serve_with_blocks(&mut self) {
-        let mut blocks = locked(&self.blocks);
-        loop {
-            match self.device.fetch() {
-                Fetch::Command(fetched) => {
-                    let slot = self.host.slot_of_number(fetched.entry.command_id.get());
-                    let held = self.held.get(slot).and_then(Option::as_ref);
-                    let none = Data::None;
-                    let status = blocks.execute(&fetched.entry, held.map_or(&none, |held| &held.data));
                     self.device.complete(fetched.token, 0, status);
                 }
                 Fetch::Answered => {}
