@@ -6,6 +6,7 @@ use crate::in_process;
 use crate::url::{Place, Url};
 use headwater_io::attach::{AttachBackend, AttachOptions};
 use headwater_io::nvme_tcp::key_file;
+use headwater_io::uring::UringDevice;
 use headwater_io::{Backend, IoError, NvmeTcp, NvmeTcpTarget};
 use headwater_nvme::tcp::psk::HostKey;
 use std::net::ToSocketAddrs as _;
@@ -29,6 +30,13 @@ impl Device {
             Place::Memory(bytes) => Box::new(in_process::in_memory(bytes)?),
             Place::Directory(path, capacity) => Box::new(in_process::in_directory(&path, capacity)?),
             Place::Attach(path) => Box::new(AttachBackend::connect(&path, AttachOptions::default())?),
+            Place::Uring(path, options) => {
+                let mut device = UringDevice::open(&path, options)?;
+                for note in device.notes()? {
+                    tracing::warn!("{note}");
+                }
+                Box::new(device)
+            }
             Place::NvmeTcp { address, subsystem, psk, host } => {
                 let resolved = address.to_socket_addrs().ok().and_then(|mut found| found.next());
                 let reason = format!("{address}: no such host, or no port; write nvme-tcp://HOST:PORT/NQN");

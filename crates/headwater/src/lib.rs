@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | `mem:64MiB` | in this process, in memory, gone with it |
 //! | `file:DIR`, or a path | in this process, on the flash file of a data directory, made if there is none |
+//! | `io-uring:PATH` | a file or a block device, as blocks, past the page cache |
 //! | `attach:PATH` | in a daemon on this machine, through shared memory; `PATH` is its attach socket |
 //! | `nvme-tcp://HOST:PORT/NQN` | on a network |
 //!
 //! Behind a `?` come `ns=N`, the namespace (1 if none is named), and for a new `file:` device `capacity=SIZE`; joined by `&`.
 //! `psk=FILE` makes `nvme-tcp:` connect inside TLS with the host key in that file (`host=NQN` chooses among several); it needs
-//! the feature `tls`.
+//! the feature `tls`. `io-uring:` takes `create=SIZE`, which makes the file if there is none, `poll=1`, for devices whose
+//! completions can be polled, and `plain=1`, which makes plain system calls instead.
 //!
 //! ```
 //! use headwater::Device;

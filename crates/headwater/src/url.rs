@@ -3,7 +3,9 @@
 //! In: a URL, or a bare path. Out: where the device is and which namespace is meant. Strict: an unknown scheme, an unknown
 //! key and a size that is none are refused with what is known.
 
+use headwater_host::uring::UringChoice;
 use headwater_io::IoError;
+use headwater_io::uring::UringOptions;
 use std::path::PathBuf;
 
 /// Where a device is.
@@ -15,6 +17,8 @@ pub enum Place {
     Directory(PathBuf, Option<u64>),
     /// In the daemon that listens here.
     Attach(PathBuf),
+    /// A file or a block device, by io_uring.
+    Uring(PathBuf, UringOptions),
     /// On a network.
     NvmeTcp {
         /// `HOST:PORT`.
@@ -44,38 +48,69 @@ impl Url {
     /// [`IoError::Device`] says what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, IoError> {
         let (body, query) = text.split_once('?').unwrap_or((text, ""));
-        let (mut namespace, mut capacity, mut psk, mut host) = (1, None, None, None);
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=') {
-                Some(("ns", number)) => {
-                    namespace = number.parse().map_err(|_| wrong(text, "ns= takes a number"))?;
-                }
-                Some(("capacity", size)) => {
-                    let size =
-                        parse_size(size).ok_or_else(|| wrong(text, "capacity= takes a size, as 1GiB"))?;
-                    capacity = Some(size);
-                }
-                Some(("psk", path)) if !path.is_empty() => psk = Some(PathBuf::from(path)),
-                Some(("host", name)) if !name.is_empty() => host = Some(name.to_owned()),
-                _ => return Err(wrong(text, "only ns=, capacity=, psk= and host= are known behind the ?")),
-            }
-        }
-        let mut place = parse_place(text, body, capacity)?;
-        if capacity.is_some() && !matches!(place, Place::Directory(..)) {
-            return Err(wrong(text, "capacity= is for file: only"));
-        }
-        match &mut place {
-            Place::NvmeTcp { psk: file, host: name, .. } => (*file, *name) = (psk, host),
-            _ if psk.is_some() || host.is_some() => {
-                return Err(wrong(text, "psk= and host= are for nvme-tcp: only"));
-            }
-            _ => {}
-        }
+        let mut query = Query::read(text, query)?;
+        let namespace = query.take("ns", "a number", |number| number.parse().ok())?.unwrap_or(1);
+        let place = parse_place(text, body, &mut query)?;
+        query.end()?;
         Ok(Self { place, namespace })
     }
 }
 
-fn parse_place(text: &str, body: &str, capacity: Option<u64>) -> Result<Place, IoError> {
+/// What stands behind the `?`, as far as nobody has taken it.
+struct Query<'a> {
+    text: &'a str,
+    pairs: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Query<'a> {
+    fn read(text: &'a str, query: &'a str) -> Result<Self, IoError> {
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        let pairs =
+            pairs.map(|pair| pair.split_once('=').ok_or_else(|| wrong(text, "behind the ? come KEY=VALUE")));
+        Ok(Self { text, pairs: pairs.collect::<Result<_, _>>()? })
+    }
+
+    /// The value of a key, which is to be `what`. The last one counts.
+    fn take<T>(
+        &mut self,
+        key: &str,
+        what: &str,
+        parse: impl Fn(&'a str) -> Option<T>,
+    ) -> Result<Option<T>, IoError> {
+        let mut found = None;
+        for (_, value) in self.pairs.extract_if(.., |(name, _)| *name == key) {
+            found = Some(parse(value).ok_or_else(|| wrong(self.text, &format!("{key}= takes {what}")))?);
+        }
+        Ok(found)
+    }
+
+    fn size(&mut self, key: &str) -> Result<Option<u64>, IoError> {
+        self.take(key, "a size, as 1GiB", parse_size)
+    }
+
+    fn named(&mut self, key: &str) -> Result<Option<&'a str>, IoError> {
+        self.take(key, "a name", |name| (!name.is_empty()).then_some(name))
+    }
+
+    fn switch(&mut self, key: &str) -> Result<bool, IoError> {
+        let known = |value| match value {
+            "1" => Some(true),
+            "0" => Some(false),
+            _ => None,
+        };
+        Ok(self.take(key, "1 or 0", known)?.unwrap_or(false))
+    }
+
+    /// Nothing may be left.
+    fn end(self) -> Result<(), IoError> {
+        match self.pairs.first() {
+            None => Ok(()),
+            Some((key, _)) => Err(wrong(self.text, &format!("`{key}=` is not known for such a device"))),
+        }
+    }
+}
+
+fn parse_place(text: &str, body: &str, query: &mut Query<'_>) -> Result<Place, IoError> {
     let path = |path: &str| match path {
         "" => Err(wrong(text, "a path is missing")),
         path => Ok(PathBuf::from(path)),
@@ -85,23 +120,32 @@ fn parse_place(text: &str, body: &str, capacity: Option<u64>) -> Result<Place, I
             let bytes = parse_size(size).ok_or_else(|| wrong(text, "mem: takes a size, as mem:64MiB"))?;
             Ok(Place::Memory(bytes))
         }
-        Some(("file", rest)) => Ok(Place::Directory(path(rest)?, capacity)),
+        Some(("file", rest)) => Ok(Place::Directory(path(rest)?, query.size("capacity")?)),
         Some(("attach", rest)) => Ok(Place::Attach(path(rest)?)),
+        Some(("io-uring", rest)) => {
+            let uring = if query.switch("plain")? { UringChoice::Never } else { UringChoice::Auto };
+            let options = UringOptions { poll: query.switch("poll")?, create: query.size("create")?, uring };
+            Ok(Place::Uring(path(rest)?, options))
+        }
         Some(("nvme-tcp", rest)) => {
             let whole = rest.strip_prefix("//").and_then(|rest| rest.split_once('/'));
             match whole {
                 Some((address, subsystem)) if !address.is_empty() && !subsystem.is_empty() => {
-                    let (address, subsystem) = (address.to_owned(), subsystem.to_owned());
-                    Ok(Place::NvmeTcp { address, subsystem, psk: None, host: None })
+                    Ok(Place::NvmeTcp {
+                        address: address.to_owned(),
+                        subsystem: subsystem.to_owned(),
+                        psk: query.named("psk")?.map(PathBuf::from),
+                        host: query.named("host")?.map(str::to_owned),
+                    })
                 }
                 _ => Err(wrong(text, "write nvme-tcp://HOST:PORT/NQN")),
             }
         }
         // A colon far behind is part of a path.
         Some((scheme, _)) if !scheme.contains(['/', '.']) => {
-            Err(wrong(text, "known are mem:, file:, attach: and nvme-tcp:, or a path"))
+            Err(wrong(text, "known are mem:, file:, io-uring:, attach: and nvme-tcp:, or a path"))
         }
-        _ => Ok(Place::Directory(path(body)?, capacity)),
+        _ => Ok(Place::Directory(path(body)?, query.size("capacity")?)),
     }
 }
 
@@ -143,6 +187,12 @@ mod tests {
         assert_eq!(parsed("data"), (Place::Directory("data".into(), None), 1));
         assert_eq!(parsed("/a:b/c"), (Place::Directory("/a:b/c".into(), None), 1));
         assert_eq!(parsed("attach:data/attach.sock?ns=16"), (Place::Attach("data/attach.sock".into()), 16));
+        let uring =
+            |poll, create, uring| Place::Uring("/dev/sda2".into(), UringOptions { poll, create, uring });
+        assert_eq!(parsed("io-uring:/dev/sda2"), (uring(false, None, UringChoice::Auto), 1));
+        assert_eq!(parsed("io-uring:/dev/sda2?poll=1"), (uring(true, None, UringChoice::Auto), 1));
+        let plain = uring(false, Some(4 << 20), UringChoice::Never);
+        assert_eq!(parsed("io-uring:/dev/sda2?create=4MiB&plain=1&poll=0"), (plain, 1));
         let tcp = |psk: Option<&str>, host: Option<&str>| Place::NvmeTcp {
             address: "127.0.0.1:4420".into(),
             subsystem: "nqn.2014-08.org:x".into(),
@@ -171,6 +221,12 @@ mod tests {
             "nvme-tcp://host",
             "nvme-tcp:host/nqn",
             "mem:99999999T",
+            "io-uring:",
+            "io-uring:x?poll=yes",
+            "io-uring:x?create=",
+            "io-uring:x?capacity=1M",
+            "attach:x?poll=1",
+            "data?ns",
         ] {
             assert!(Url::parse(text).is_err(), "{text}");
         }

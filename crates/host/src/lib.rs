@@ -10,6 +10,7 @@
 pub mod calibration;
 pub mod clock;
 pub mod copy;
+pub mod device_ring;
 pub mod file;
 pub mod foreign;
 pub mod fork;

@@ -234,12 +234,17 @@ impl Device {
     }
 
     /// Bytes of the largest command on blocks.
-    fn piece_bytes(&self) -> Result<usize, IoError> {
+    fn piece_bytes(&mut self) -> Result<usize, IoError> {
         let namespace = self.namespace.id;
-        match self.namespace.block_bytes as usize {
-            0 => Err(IoError::Namespace { namespace, what: "holds keys; read and write need blocks" }),
-            bytes => Ok((bytes * crate::command::BLOCKS_MAX as usize).min(TRANSFER_BYTES_MAX)),
+        let block_bytes = self.namespace.block_bytes as usize;
+        if block_bytes == 0 {
+            return Err(IoError::Namespace { namespace, what: "holds keys; read and write need blocks" });
         }
+        self.scratch(0)?;
+        let limits = self.blocking.as_ref().map(|blocking| blocking.queue.limits());
+        let most =
+            limits.map_or(TRANSFER_BYTES_MAX, |limits| limits.transfer_bytes_max.min(TRANSFER_BYTES_MAX));
+        Ok(block_bytes * (most / block_bytes).clamp(1, crate::command::BLOCKS_MAX as usize))
     }
 
     /// The buffer of blocking calls, of at least so many bytes.

@@ -129,7 +129,10 @@ pub struct Rejected {
 
 impl From<Rejected> for IoError {
     fn from(rejected: Rejected) -> Self {
-        Self::Submit(rejected.reason)
+        match rejected.reason {
+            SubmitError::Range { first, blocks, size } => Self::Range { first, blocks, size },
+            reason => Self::Submit(reason),
+        }
     }
 }
 
@@ -143,6 +146,16 @@ pub enum SubmitError {
     /// The device is gone for good.
     #[error("the device is gone; open it again")]
     Gone,
+    /// Blocks beyond the end, of a namespace or a partition.
+    #[error("{blocks} blocks from {first} on do not lie in {size} blocks")]
+    Range {
+        /// First block.
+        first: u64,
+        /// How many.
+        blocks: u64,
+        /// How many there are.
+        size: u64,
+    },
     /// This way to a device takes no such command.
     #[error("{what}")]
     Unfit {

@@ -1,6 +1,7 @@
 //! One behaviour, whichever way leads to the device. The attach way runs it in the node's tests, the network's in its own.
 #![expect(clippy::unwrap_used, reason = "a broken promise ends the test")]
 
+mod block_devices;
 mod suite;
 
 use headwater::{Device, Durable, NamespaceText, NamespaceWish};

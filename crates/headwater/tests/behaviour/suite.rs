@@ -68,20 +68,8 @@ pub(crate) fn blocks(device: &mut Device) {
         let mut back = vec![0xFF; 3 * bytes];
         device.read(0, &mut back).unwrap();
         assert!(back.iter().all(|&byte| byte == 0), "blocks that were never written are zeroes");
-        let written = pattern(5 * bytes);
-        device.write(10, &written, Durable::AsPromised).unwrap();
-        device.write(size - 1, &written[..bytes], Durable::Now).unwrap();
-        device.read(11, &mut back).unwrap();
-        assert_eq!(back, written[bytes..4 * bytes]);
-        device.flush().unwrap();
-        let long = pattern(600 * bytes);
-        device.write(100, &long, Durable::AsPromised).unwrap();
-        let mut all = vec![0; long.len()];
-        device.read(100, &mut all).unwrap();
-        assert_eq!(all, long);
-        let beyond = device.write(size - 1, &written[..2 * bytes], Durable::AsPromised).unwrap_err();
-        assert_eq!(beyond.status(), Some(Status::LBA_OUT_OF_RANGE));
-        assert!(matches!(device.write(0, &[1], Durable::Now), Err(IoError::Blocks { .. })));
+        a_run_of_blocks(device);
+        let written = pattern(bytes);
         match device.change_namespace(namespace, NamespaceWish::Resize(size * 2)) {
             Ok(()) => {
                 assert_eq!(device.namespace().size, size * 2);
@@ -93,6 +81,86 @@ pub(crate) fn blocks(device: &mut Device) {
         }
         device.change_namespace(namespace, NamespaceWish::Delete).unwrap();
         assert!(device.read(0, &mut back).is_err(), "what is gone is not read");
+    }
+}
+
+/// Blocks, at least 1,000 of them, whatever they hold.
+pub(crate) fn a_run_of_blocks(device: &mut Device) {
+    let (bytes, size) = (device.namespace().block_bytes as usize, device.namespace().size);
+    let written = pattern(5 * bytes);
+    device.write(10, &written, Durable::AsPromised).unwrap();
+    device.write(size - 1, &written[..bytes], Durable::Now).unwrap();
+    let mut back = vec![0xFF; 3 * bytes];
+    device.read(11, &mut back).unwrap();
+    assert_eq!(back, written[bytes..4 * bytes]);
+    device.flush().unwrap();
+    let long = pattern(600 * bytes);
+    device.write(100, &long, Durable::AsPromised).unwrap();
+    let mut all = vec![0; long.len()];
+    device.read(100, &mut all).unwrap();
+    assert_eq!(all, long);
+    is_outside(device.write(size - 1, &written[..2 * bytes], Durable::AsPromised));
+    is_outside(device.read(u64::MAX, &mut back));
+    assert!(matches!(device.write(0, &[1], Durable::Now), Err(IoError::Blocks { .. })));
+    assert!(device.get(b"k").is_err(), "blocks hold no keys");
+    every_block_command(device);
+}
+
+/// What a queue does with blocks beside reading and writing them.
+fn every_block_command(device: &mut Device) {
+    let (id, block_bytes, size) = {
+        let namespace = device.namespace();
+        (namespace.id, namespace.block_bytes, namespace.size)
+    };
+    let bytes = block_bytes as usize;
+    let written = pattern(8 * bytes);
+    device.write(20, &written, Durable::AsPromised).unwrap();
+    let buffer = device.buffer(16 * bytes).unwrap();
+    let mut queue = device.queue(4).unwrap();
+    let slice = |at: usize, blocks: usize| buffer.slice(at * bytes, blocks * bytes).unwrap();
+    let mut run = |command: Command| -> Result<u32, IoError> {
+        queue.submit(command, 7)?;
+        let completion = queue.wait(None)?.unwrap();
+        assert_eq!(completion.token, 7);
+        completion.ok()
+    };
+    buffer.write(0, &written).unwrap();
+    let compare = |lba, from| Command::compare(id, lba, block_bytes, from).unwrap();
+    run(compare(20, slice(0, 8))).unwrap();
+    assert_eq!(run(compare(21, slice(0, 2))).unwrap_err().status(), Some(Status::COMPARE_FAILURE));
+    is_outside(run(compare(size, slice(0, 1))));
+    run(Command::write_zeroes(id, 21, 2, Durable::AsPromised).unwrap()).unwrap();
+    run(Command::write_zeroes(id, 23, 1, Durable::Now).unwrap()).unwrap();
+    is_outside(run(Command::write_zeroes(id, size - 1, 2, Durable::Now).unwrap()));
+    let list = device.buffer(4_096).unwrap();
+    is_outside(run(Command::discard(id, &[(26, 1), (size - 1, 2)], &list).unwrap()));
+    run(Command::discard(id, &[(24, 1), (900, 0), (25, 1)], &list).unwrap()).unwrap();
+    let (first, second) = (slice(8, 3), slice(12, 3));
+    if queue.limits().segments_max > 1 {
+        let scattered = vec![first.clone(), second.clone()];
+        queue.submit(Command::read_scattered(id, 20, block_bytes, scattered).unwrap(), 1).unwrap();
+    } else {
+        queue.submit(Command::read(id, 20, block_bytes, first.clone()).unwrap(), 1).unwrap();
+        queue.submit(Command::read(id, 23, block_bytes, second.clone()).unwrap(), 2).unwrap();
+    }
+    while let Some(completion) = queue.wait(None).unwrap() {
+        completion.ok().unwrap();
+    }
+    let mut back = vec![0; 3 * bytes];
+    first.read(0, &mut back).unwrap();
+    assert_eq!(back[..bytes], written[..bytes]);
+    assert!(back[bytes..].iter().all(|&byte| byte == 0), "zeroes were written");
+    second.read(0, &mut back).unwrap();
+    assert!(back[..bytes].iter().all(|&byte| byte == 0), "zeroes were written, durable");
+    device.read(26, &mut back[..2 * bytes]).unwrap();
+    assert_eq!(back[..2 * bytes], written[6 * bytes..], "what was refused or not named is as it was");
+}
+
+/// Blocks beyond the end are refused, by the device or before.
+fn is_outside<T: std::fmt::Debug>(answer: Result<T, IoError>) {
+    match answer.unwrap_err() {
+        IoError::Range { .. } | IoError::Status(Status::LBA_OUT_OF_RANGE) => {}
+        other => panic!("{other}"),
     }
 }
 

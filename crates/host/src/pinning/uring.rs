@@ -13,7 +13,7 @@
 mod tests;
 
 use super::{Memory, PinError};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
@@ -70,6 +70,8 @@ pub struct BufferTable {
     /// The ring's, once more, so that the ring outlives the table.
     ring: OwnedFd,
     slots: Mutex<Vec<Option<Memory>>>,
+    /// Counts changes of the slots, from 1.
+    changes: AtomicU64,
 }
 
 impl BufferTable {
@@ -87,7 +89,7 @@ impl BufferTable {
         // stack. Aliasing: it writes nothing.
         let answer = unsafe { register(&ring, IORING_REGISTER_BUFFERS2, &call) };
         answer.map_err(|errno| PinError::new(REGISTER, 0, errno.raw_os_error()))?;
-        Ok(Self { ring, slots: Mutex::new(vec![None; slots as usize]) })
+        Ok(Self { ring, slots: Mutex::new(vec![None; slots as usize]), changes: AtomicU64::new(1) })
     }
 
     /// How many numbers there are.
@@ -106,6 +108,22 @@ impl BufferTable {
     #[must_use]
     pub fn at(&self, slot: u32) -> Option<Memory> {
         self.locked().get(slot as usize).copied().flatten()
+    }
+
+    /// Grows with every change of what stands under the numbers, so that a copy of [`all`](Self::all) can be kept.
+    #[inline]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// What stands under every number.
+    pub(crate) fn all(&self) -> Vec<Option<Memory>> {
+        self.locked().clone()
+    }
+
+    /// Says that the slots, which are locked, have changed.
+    fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// Whether the bytes lie in the memory under a number.
@@ -161,6 +179,7 @@ impl BufferTable {
         let all = done.is_ok_and(|done| done == empty.len());
         if all {
             places.fill(None);
+            self.changed();
             return Ok(());
         }
         let errno = done.err().unwrap_or(Errno::IO);
@@ -189,6 +208,7 @@ impl BufferTable {
             if at == vectors.len() {
                 let places = slots.iter_mut().skip(first).zip(ranges);
                 places.for_each(|(place, range)| *place = Some(*range));
+                self.changed();
                 return Ok(());
             }
         };
@@ -196,6 +216,7 @@ impl BufferTable {
         let empty = vec![Vector { address: 0, bytes: 0 }; vectors.len()];
         if self.tell(first, &empty).is_ok_and(|done| done == empty.len()) {
             slots.iter_mut().skip(first).take(ranges.len()).for_each(|place| *place = None);
+            self.changed();
         }
         Err(PinError::new(UPDATE, ranges[at].bytes(), refusal.raw_os_error()))
     }

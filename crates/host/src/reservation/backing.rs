@@ -36,8 +36,7 @@ impl Backing {
     }
 
     /// Whether it comes out of the kernel's fixed pool of huge pages.
-    #[must_use]
-    pub const fn is_pooled(self) -> bool {
+    pub(super) const fn is_pooled(self) -> bool {
         matches!(self, Self::Huge1G | Self::Huge2M)
     }
 }

@@ -1,0 +1,206 @@
+//! Commands on blocks: reads, writes and what becomes of ranges, of a file or of a block device.
+//!
+//! In: [`BlockWork`]. Out: entries of the kernel's submission queue, or plain system calls with the same effect.
+
+use super::engine::{IoVector, Place, Wire};
+use super::{Extent, Extents};
+use io_uring::{cqueue, opcode, squeue, types};
+use rustix::fs::{FallocateFlags, fallocate, fdatasync};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// `BLKDISCARD` of `linux/fs.h`: `_IO(0x12, 119)`.
+const BLKDISCARD: libc::c_ulong = 0x1277;
+/// `BLOCK_URING_CMD_DISCARD` of `linux/blkdev.h`: `_IO(0x12, 0)`.
+const URING_DISCARD: u32 = 0x1200;
+/// `FALLOC_FL_*` of `linux/falloc.h`.
+const KEEP_SIZE: i32 = 0x01;
+const PUNCH_HOLE: i32 = 0x02;
+const ZERO_RANGE: i32 = 0x10;
+
+/// One command. Offsets and lengths are in bytes.
+#[derive(Debug)]
+pub enum BlockWork {
+    /// Fill memory from the device.
+    Read {
+        /// Where the range starts.
+        offset: u64,
+        /// Where it goes, in order.
+        into: Extents,
+    },
+    /// Write memory to the device.
+    Write {
+        /// Where the range starts.
+        offset: u64,
+        /// What is written, in order.
+        from: Extents,
+        /// It is durable before it is answered.
+        durable: bool,
+    },
+    /// Make everything durable that had finished before.
+    Sync,
+    /// Deallocate a range, which then reads as zeroes.
+    Punch {
+        /// Where it starts.
+        offset: u64,
+        /// How long it is.
+        bytes: u64,
+    },
+    /// Make a range read as zeroes.
+    Zero {
+        /// Where it starts.
+        offset: u64,
+        /// How long it is.
+        bytes: u64,
+    },
+    /// Tell a block device that a range is not needed any more. What it reads as then is the device's affair.
+    Discard {
+        /// Where it starts.
+        offset: u64,
+        /// How long it is.
+        bytes: u64,
+    },
+}
+
+impl Wire for BlockWork {
+    type Entry = squeue::Entry;
+    type Answer = cqueue::Entry;
+
+    #[inline]
+    fn extents(&self) -> &[Extent] {
+        match self {
+            Self::Read { into: extents, .. } | Self::Write { from: extents, .. } => extents.all(),
+            _ => &[],
+        }
+    }
+
+    #[inline]
+    fn polls(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Write { .. })
+    }
+
+    #[inline]
+    fn entry(&self, file: types::Fixed, place: Place) -> squeue::Entry {
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(place.address);
+        match *self {
+            Self::Read { offset, .. } => match place {
+                Place { listed: true, count, .. } => {
+                    opcode::Readv::new(file, start.cast(), count).offset(offset).build()
+                }
+                Place { slot: Some(slot), count, .. } => {
+                    opcode::ReadFixed::new(file, start, count, slot).offset(offset).build()
+                }
+                Place { count, .. } => opcode::Read::new(file, start, count).offset(offset).build(),
+            },
+            Self::Write { offset, durable, .. } => {
+                let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                match place {
+                    Place { listed: true, count, .. } => {
+                        opcode::Writev::new(file, start.cast(), count).offset(offset).rw_flags(flags).build()
+                    }
+                    Place { slot: Some(slot), count, .. } => {
+                        opcode::WriteFixed::new(file, start, count, slot)
+                            .offset(offset)
+                            .rw_flags(flags)
+                            .build()
+                    }
+                    Place { count, .. } => {
+                        opcode::Write::new(file, start, count).offset(offset).rw_flags(flags).build()
+                    }
+                }
+            }
+            Self::Sync => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
+            Self::Punch { offset, bytes } => {
+                opcode::Fallocate::new(file, bytes).offset(offset).mode(PUNCH_HOLE | KEEP_SIZE).build()
+            }
+            Self::Zero { offset, bytes } => {
+                opcode::Fallocate::new(file, bytes).offset(offset).mode(ZERO_RANGE | KEEP_SIZE).build()
+            }
+            Self::Discard { offset, bytes } => {
+                let mut command = [0; 16];
+                command[..8].copy_from_slice(&bytes.to_le_bytes());
+                opcode::UringCmd16::new(file, URING_DISCARD).cmd(command).addr(Some(offset)).build()
+            }
+        }
+    }
+
+    #[inline]
+    fn answer(answer: &cqueue::Entry) -> (i32, u64) {
+        (answer.result(), 0)
+    }
+
+    fn call(&self, file: &File, vectors: &[IoVector]) -> (Result<u32, i32>, u64) {
+        let result = match *self {
+            Self::Read { offset, .. } => moved(file, vectors, offset, Way::In),
+            Self::Write { offset, durable, .. } => moved(file, vectors, offset, Way::Out { durable }),
+            Self::Sync => again(|| fdatasync(file)),
+            Self::Punch { offset, bytes } => {
+                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                again(|| fallocate(file, mode, offset, bytes))
+            }
+            Self::Zero { offset, bytes } => {
+                let mode = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+                again(|| fallocate(file, mode, offset, bytes))
+            }
+            Self::Discard { offset, bytes } => again(|| discard(file, offset, bytes)),
+        };
+        (result.map_err(Errno::raw_os_error), 0)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    In,
+    Out { durable: bool },
+}
+
+/// Moves bytes between vectors of memory that a command holds and the file. Returns how many.
+fn moved(file: &File, vectors: &[IoVector], offset: u64, way: Way) -> Result<u32, Errno> {
+    let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
+    let count = libc::c_int::try_from(vectors.len()).map_err(|_| Errno::INVAL)?;
+    let (descriptor, list) = (file.as_raw_fd(), vectors.as_ptr().cast::<libc::iovec>());
+    loop {
+        let answer = match way {
+            // SAFETY: bounds and lifetime: the list has `count` vectors of the layout of `iovec`, each in memory to which the
+            // command that is being run holds a handle and in which it was found to lie. Alignment: as an `iovec`'s. Aliasing:
+            // the memory is foreign: others touch it as they like and no reference into it exists.
+            Way::In => unsafe { libc::preadv(descriptor, list, count, offset) },
+            Way::Out { durable } => {
+                let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                // SAFETY: as above; the kernel only reads the memory.
+                unsafe { libc::pwritev2(descriptor, list, count, offset, flags) }
+            }
+        };
+        match u32::try_from(answer) {
+            Ok(bytes) => return Ok(bytes),
+            Err(_) => match last_errno() {
+                Errno::INTR => {}
+                errno => return Err(errno),
+            },
+        }
+    }
+}
+
+fn discard(file: &File, offset: u64, bytes: u64) -> Result<(), Errno> {
+    let range = [offset, bytes];
+    // SAFETY: bounds, alignment and lifetime: the kernel reads two 64-bit words from this stack. Aliasing: it writes nothing.
+    let answer = unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, range.as_ptr()) };
+    if answer == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// Repeats a call that a signal interrupted.
+fn again(mut call: impl FnMut() -> Result<(), Errno>) -> Result<u32, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other.map(|()| 0),
+        }
+    }
+}
+
+pub(super) fn last_errno() -> Errno {
+    let errno = io::Error::last_os_error().raw_os_error();
+    Errno::from_raw_os_error(errno.unwrap_or(libc::EIO))
+}

@@ -1,0 +1,312 @@
+//! The io_uring machinery of a [`DeviceRing`](super::DeviceRing).
+//!
+//! In: commands, at most as many as there are slots. Out: their answers. Invariant: a slot holds a command, with its handles to
+//! memory, and its address list from before the kernel hears of it until the kernel's answer has been read; the ring is not
+//! dropped before every slot is empty.
+//!
+//! The kernel does the rest of a command when this side calls it or asks to be called by a flag (cooperative task running),
+//! not by an interrupt of whatever runs.
+
+use super::{Done, Extent};
+use crate::clock::Nanos;
+use crate::pinning::Memory;
+use crate::pinning::uring::BufferTable;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fmt::Debug;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+/// The name of answers to nobody: those of cancellations.
+const NOBODY: u64 = u64::MAX;
+/// Tries after which a kernel that gives no answer is taken to give none any more.
+const FAILURES_MAX: u32 = 1_000;
+
+/// One element of the kernel's `struct iovec`: an address and a length in bytes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct IoVector {
+    pub(super) start: usize,
+    pub(super) bytes: usize,
+}
+
+const _: () = assert!(size_of::<IoVector>() == 2 * size_of::<usize>());
+
+/// Where the bytes of a command lie, as its entry says it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// One run: its address. Several: that of their list.
+    pub(super) address: usize,
+    /// One run: its length. Several: how many.
+    pub(super) count: u32,
+    /// Whether it is a list.
+    pub(super) listed: bool,
+    /// The number under which the one run is registered.
+    pub(super) slot: Option<u16>,
+}
+
+/// How one kind of commands is said to the kernel.
+pub trait Wire: Sized + Send + Debug + 'static {
+    /// An entry of the submission queue.
+    type Entry: squeue::EntryMarker;
+    /// An entry of the completion queue.
+    type Answer: cqueue::EntryMarker;
+
+    /// What it moves.
+    fn extents(&self) -> &[Extent];
+
+    /// Whether a polled ring takes it.
+    fn polls(&self) -> bool;
+
+    /// Its entry. The file is the ring's only registered one.
+    fn entry(&self, file: types::Fixed, place: Place) -> Self::Entry;
+
+    /// Result and value of an answer.
+    fn answer(answer: &Self::Answer) -> (i32, u64);
+
+    /// Makes the plain system call.
+    fn call(&self, file: &File, vectors: &[IoVector]) -> (Result<u32, i32>, u64);
+}
+
+/// What a command in flight keeps alive.
+#[derive(Debug)]
+struct Slot<W> {
+    token: u64,
+    work: Option<W>,
+    vectors: Vec<IoVector>,
+}
+
+/// Commands in flight in the kernel.
+pub(super) struct Engine<W: Wire> {
+    uring: IoUring<W::Entry, W::Answer>,
+    file: Arc<File>,
+    slots: Vec<Slot<W>>,
+    free: Vec<u32>,
+    polled: bool,
+    /// What the table had when it last changed.
+    known: Vec<Option<Memory>>,
+    seen: u64,
+}
+
+// SAFETY: the address lists name memory that the command of the same slot holds, which moves with it; nothing here belongs to
+// a thread (the ring is opened without single-issuer).
+unsafe impl<W: Wire> Send for Engine<W> {}
+
+impl<W: Wire> Engine<W> {
+    /// Asks the kernel for a ring and registers the file. Refused with EPERM or ENOSYS in many containers.
+    pub(super) fn open(file: Arc<File>, depth: u32, polled: bool) -> io::Result<Self> {
+        // One place more than commands, for a cancellation.
+        let entries = (depth + 1).next_power_of_two();
+        let uring = match setup::<W>(entries, polled, true) {
+            // A kernel before 5.19 does not know the flags.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => setup::<W>(entries, polled, false)?,
+            other => other?,
+        };
+        uring.submitter().register_files(&[file.as_raw_fd()])?;
+        let slots = (0..depth).map(|_| Slot { token: 0, work: None, vectors: Vec::new() }).collect();
+        let free = (0..depth).rev().collect();
+        Ok(Self { uring, file, slots, free, polled, known: Vec::new(), seen: 0 })
+    }
+
+    /// Takes a command whose extents lie in their memory; the caller has made sure that a slot is free.
+    #[inline]
+    pub(super) fn submit(&mut self, token: u64, work: W, table: Option<&BufferTable>) {
+        let Some(index) = self.free.pop() else {
+            unreachable!("the ring counts what is in flight");
+        };
+        let place = match work.extents() {
+            [] => Place { address: 0, count: 0, listed: false, slot: None },
+            [one] => Place {
+                address: one.address(),
+                count: u32::try_from(one.bytes).unwrap_or(0),
+                listed: false,
+                slot: table.and_then(|table| self.registered(one, table)),
+            },
+            several => {
+                let vectors = &mut self.slots[index as usize].vectors;
+                list(several, vectors);
+                let count = u32::try_from(vectors.len()).unwrap_or(0);
+                Place { address: vectors.as_ptr().expose_provenance(), count, listed: true, slot: None }
+            }
+        };
+        let mut entry = work.entry(types::Fixed(0), place);
+        squeue::EntryMarker::set_user_data(&mut entry, u64::from(index));
+        let slot = &mut self.slots[index as usize];
+        (slot.token, slot.work) = (token, Some(work));
+        self.push(&entry);
+    }
+
+    /// The number of an extent, if the table has it so.
+    #[inline]
+    fn registered(&mut self, extent: &Extent, table: &BufferTable) -> Option<u16> {
+        let number = extent.slot?;
+        let changes = table.changes();
+        if changes != self.seen {
+            self.known = table.all();
+            self.seen = changes;
+        }
+        let memory = self.known.get(number as usize).copied().flatten()?;
+        let start = extent.address().checked_sub(memory.address())?;
+        let inside = extent.bytes > 0 && start.checked_add(extent.bytes)? <= memory.bytes();
+        if inside { u16::try_from(number).ok() } else { None }
+    }
+
+    fn push(&mut self, entry: &W::Entry) {
+        // SAFETY: the entry names the ring's own file, which is registered, and the address list or the memory of a slot whose
+        // command holds a handle to it: all stay in place until the kernel's answer is taken in `reap` or the ring is drained.
+        // That others touch the memory meanwhile is what it is for; no reference to it exists.
+        let pushed = unsafe { self.uring.submission().push(entry) };
+        // The queue has a place for every slot and one more, and `cancel` empties it first.
+        assert!(pushed.is_ok(), "the submission queue is smaller than the slots");
+    }
+
+    #[inline]
+    pub(super) fn kick(&mut self) {
+        // An older kernel stops at an entry that it refuses; the rest goes with the next round.
+        for _ in 0..2 {
+            if self.uring.submission().is_empty() {
+                return;
+            }
+            // On an error (interrupted, out of memory for now) the entries stay in the queue for the next kick.
+            let _ = self.uring.submit();
+        }
+    }
+
+    #[inline]
+    pub(super) fn reap(&mut self) -> Option<Done> {
+        if let Some(done) = self.take() {
+            return Some(done);
+        }
+        let flags = self.uring.submission();
+        let asked = flags.taskrun() || flags.cq_overflow();
+        drop(flags);
+        if asked || (self.polled && self.free.len() < self.slots.len()) {
+            let _ = self.uring.submit();
+            return self.take();
+        }
+        None
+    }
+
+    /// An answer that lies in the completion queue.
+    #[inline]
+    fn take(&mut self) -> Option<Done> {
+        for answer in self.uring.completion() {
+            let index = cqueue::EntryMarker::user_data(&answer);
+            let slot = usize::try_from(index).ok().and_then(|index| self.slots.get_mut(index));
+            let (Ok(number), Some(slot)) = (u32::try_from(index), slot) else {
+                continue;
+            };
+            // The handles go before the caller hears of it, who may then be the only one to have any.
+            if slot.work.take().is_none() {
+                continue;
+            }
+            self.free.push(number);
+            let (result, value) = W::answer(&answer);
+            return Some(Done {
+                token: slot.token,
+                result: u32::try_from(result).map_err(|_| -result),
+                value,
+            });
+        }
+        None
+    }
+
+    pub(super) fn wait(&mut self, longest: Option<Nanos>) {
+        if !self.uring.completion().is_empty() {
+            return;
+        }
+        // An error in here is an interruption or the end of the time: the caller looks, finds nothing and waits again.
+        let Some(longest) = longest else {
+            let _ = self.uring.submit_and_wait(1);
+            return;
+        };
+        let span = longest.to_duration();
+        if self.uring.params().is_feature_ext_arg() {
+            let limit = types::Timespec::new().sec(span.as_secs()).nsec(span.subsec_nanos());
+            let _ = self.uring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&limit));
+            return;
+        }
+        self.kick();
+        let limit = Timespec {
+            tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: span.subsec_nanos().into(),
+        };
+        let _ = poll(&mut [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)], Some(&limit));
+    }
+
+    pub(super) fn cancel(&mut self, token: u64) -> bool {
+        let index = self.slots.iter().position(|slot| slot.work.is_some() && slot.token == token);
+        let Some(index) = index.and_then(|index| u64::try_from(index).ok()) else {
+            return false;
+        };
+        // The command itself has to be with the kernel before it can be given up.
+        self.kick();
+        if self.uring.submission().is_full() {
+            return false;
+        }
+        let mut entry = W::Entry::from(opcode::AsyncCancel::new(index).build());
+        squeue::EntryMarker::set_user_data(&mut entry, NOBODY);
+        self.push(&entry);
+        self.kick();
+        true
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the ring's own and stays open as long as the borrow of `self`.
+        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
+    }
+}
+
+/// A ring, with the flags of newer kernels or without.
+fn setup<W: Wire>(entries: u32, polled: bool, newer: bool) -> io::Result<IoUring<W::Entry, W::Answer>> {
+    let mut builder = IoUring::<W::Entry, W::Answer>::builder();
+    builder.setup_cqsize(entries * 2);
+    if newer {
+        builder.setup_submit_all();
+    }
+    if polled {
+        builder.setup_iopoll();
+    } else if newer {
+        builder.setup_coop_taskrun().setup_taskrun_flag();
+    }
+    builder.build(entries)
+}
+
+/// Lists the addresses of extents.
+pub(super) fn list(extents: &[Extent], vectors: &mut Vec<IoVector>) {
+    vectors.clear();
+    vectors.extend(extents.iter().map(|extent| IoVector { start: extent.address(), bytes: extent.bytes }));
+}
+
+impl<W: Wire> Drop for Engine<W> {
+    fn drop(&mut self) {
+        let mut failures = 0;
+        while self.free.len() < self.slots.len() {
+            match self.uring.submit_and_wait(1) {
+                Ok(_) => failures = 0,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => failures += 1,
+            }
+            while self.take().is_some() {}
+            if failures > FAILURES_MAX {
+                // The kernel will neither answer nor let go. Memory that it may still write must never be reused.
+                self.slots.drain(..).for_each(leak);
+                return;
+            }
+        }
+    }
+}
+
+#[expect(clippy::mem_forget, reason = "the kernel may still write this memory")]
+fn leak<W>(slot: Slot<W>) {
+    std::mem::forget(slot);
+}
+
+impl<W: Wire> Debug for Engine<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (file, slots) = (self.file.as_raw_fd(), self.slots.len());
+        write!(f, "Engine(file {file}, {} of {slots} in flight)", slots - self.free.len())
+    }
+}

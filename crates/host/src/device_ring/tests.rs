@@ -1,0 +1,190 @@
+//! Both machineries keep the same promises.
+
+use super::*;
+use crate::pinning::Memory;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::AsFd as _;
+
+const BOTH: [UringChoice; 2] = [UringChoice::Auto, UringChoice::Never];
+const PAGE: usize = 4_096;
+
+fn open(file: File, depth: usize, choice: UringChoice) -> DeviceRing<BlockWork> {
+    let wish = RingWish { depth, polled: false, choice, slots: 16 };
+    DeviceRing::open(Arc::new(file), wish).unwrap()
+}
+
+fn extent(memory: &Foreign, offset: usize, bytes: usize, slot: Option<u32>) -> Extent {
+    Extent { memory: memory.clone(), offset, bytes, slot }
+}
+
+fn only(ring: &mut DeviceRing<BlockWork>, work: BlockWork) -> Result<u32, i32> {
+    ring.submit(77, work).unwrap();
+    loop {
+        if let Some(done) = ring.reap() {
+            assert_eq!((done.token, ring.in_flight()), (77, 0));
+            return done.result;
+        }
+        ring.wait(None);
+    }
+}
+
+fn byte_at(memory: &Foreign, offset: usize) -> u8 {
+    let mut byte = [0];
+    memory.copy_in(offset, &mut byte).unwrap();
+    byte[0]
+}
+
+#[test]
+fn what_is_written_gathered_is_read_back_scattered_registered_or_not() {
+    for choice in BOTH {
+        let mut ring = open(tempfile::tempfile().unwrap(), 4, choice);
+        let memory = Foreign::anonymous(16 * PAGE).unwrap();
+        let slot = ring.table().map(|table| {
+            let whole = Memory::at(memory.address(), memory.bytes());
+            table.register(&[whole]).unwrap()
+        });
+        assert_eq!(slot.is_some(), choice == UringChoice::Auto && ring.kind() == RingKind::Uring);
+        for page in 0..4_u8 {
+            memory.copy_out(usize::from(page) * PAGE, &[page + 1; PAGE]).unwrap();
+        }
+        let from =
+            Extents::Several((0..4).rev().map(|page| extent(&memory, page * PAGE, PAGE, slot)).collect());
+        assert_eq!(only(&mut ring, BlockWork::Write { offset: 512, from, durable: true }), Ok(4 * 4_096));
+        assert_eq!(only(&mut ring, BlockWork::Sync), Ok(0));
+        // A number that is another's is not used: the bytes go where the extent says.
+        for slot in [slot, None, Some(7)] {
+            memory.copy_out(8 * PAGE, &[0xEE; 2 * PAGE]).unwrap();
+            let into = Extents::One(extent(&memory, 8 * PAGE, 2 * PAGE, slot));
+            assert_eq!(only(&mut ring, BlockWork::Read { offset: 512, into }), Ok(8_192));
+            assert_eq!((byte_at(&memory, 8 * PAGE), byte_at(&memory, 9 * PAGE)), (4, 3), "{choice:?}");
+        }
+        let into = Extents::Several(vec![extent(&memory, 10, 3, None), extent(&memory, 12_000, 9_000, None)]);
+        let short = only(&mut ring, BlockWork::Read { offset: 512 + 3 * 4_096, into });
+        assert_eq!(short, Ok(4_096), "a read behind the end moves fewer bytes and says so");
+    }
+}
+
+#[test]
+fn ranges_are_punched_and_zeroed_where_the_file_system_can() {
+    for choice in BOTH {
+        let file = tempfile::tempfile().unwrap();
+        let mut ring = open(file.try_clone().unwrap(), 4, choice);
+        let memory = Foreign::anonymous(4 * PAGE).unwrap();
+        memory.copy_out(0, &[9; 4 * PAGE]).unwrap();
+        let from = Extents::One(extent(&memory, 0, 4 * PAGE, None));
+        only(&mut ring, BlockWork::Write { offset: 0, from, durable: false }).unwrap();
+        assert_eq!(only(&mut ring, BlockWork::Punch { offset: 4_096, bytes: 4_096 }), Ok(0));
+        let zeroed = only(&mut ring, BlockWork::Zero { offset: 12_288, bytes: 4_096 });
+        assert!(zeroed == Ok(0) || zeroed == Err(libc::EOPNOTSUPP));
+        let into = Extents::One(extent(&memory, 0, 4 * PAGE, None));
+        assert_eq!(only(&mut ring, BlockWork::Read { offset: 0, into }), Ok(4 * 4_096));
+        let last = if zeroed.is_ok() { 0 } else { 9 };
+        assert_eq!([0, 1, 2, 3].map(|page| byte_at(&memory, page * PAGE)), [9, 0, 9, last], "{choice:?}");
+        assert!(only(&mut ring, BlockWork::Discard { offset: 0, bytes: 4_096 }).is_err(), "no block device");
+    }
+}
+
+#[test]
+fn what_cannot_be_taken_is_refused_with_the_numbers() {
+    for choice in BOTH {
+        let mut ring = open(tempfile::tempfile().unwrap(), 2, choice);
+        let memory = Foreign::anonymous(PAGE).unwrap();
+        let read = |offset, bytes| BlockWork::Read {
+            offset: 0,
+            into: Extents::One(extent(&memory, offset, bytes, None)),
+        };
+        for (offset, bytes) in [(1, PAGE), (PAGE, 1), (usize::MAX, 2)] {
+            let refused = OutOfRegion { offset, bytes, region_bytes: PAGE };
+            assert_eq!(ring.submit(1, read(offset, bytes)), Err(Unfit::OutOfRegion(refused)));
+        }
+        let many = Extents::Several((0..=EXTENTS_MAX).map(|_| extent(&memory, 0, 1, None)).collect());
+        let refused = Unfit::TooLong { extents: EXTENTS_MAX + 1, bytes: EXTENTS_MAX + 1 };
+        assert_eq!(ring.submit(1, BlockWork::Read { offset: 0, into: many }), Err(refused));
+        ring.submit(1, read(0, 8)).unwrap();
+        ring.submit(2, read(0, 8)).unwrap();
+        assert_eq!(ring.submit(3, read(0, 8)), Err(Unfit::Full));
+        assert_eq!(ring.in_flight(), 2);
+    }
+    let none = RingWish { depth: 0, polled: false, choice: UringChoice::Auto, slots: 0 };
+    let refused = DeviceRing::<BlockWork>::open(Arc::new(tempfile::tempfile().unwrap()), none);
+    assert!(matches!(refused, Err(RingError::Entries { entries: 0 })));
+}
+
+#[test]
+fn errors_of_the_kernel_come_as_answers() {
+    for choice in BOTH {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let mut ring = open(File::open(path.path()).unwrap(), 2, choice);
+        let memory = Foreign::anonymous(PAGE).unwrap();
+        let from = Extents::One(extent(&memory, 0, PAGE, None));
+        let refused = only(&mut ring, BlockWork::Write { offset: 0, from, durable: false });
+        assert_eq!(refused, Err(libc::EBADF), "{choice:?}");
+    }
+}
+
+#[test]
+fn dropping_the_ring_waits_for_what_is_in_flight() {
+    for choice in BOTH {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut ring = open(file.reopen().unwrap(), 64, choice);
+        let memory = Foreign::anonymous(PAGE).unwrap();
+        memory.copy_out(0, &[7; PAGE]).unwrap();
+        for page in 0..64 {
+            let from = Extents::One(extent(&memory, 0, PAGE, None));
+            ring.submit(page, BlockWork::Write { offset: page * 4_096, from, durable: false }).unwrap();
+        }
+        drop(ring);
+        let bytes = std::fs::read(file.path()).unwrap();
+        assert!(bytes.len() == 64 * PAGE && bytes.iter().all(|&byte| byte == 7), "{choice:?}");
+    }
+}
+
+#[test]
+fn a_ring_moves_between_threads_and_its_descriptor_says_when_to_look() {
+    for choice in BOTH {
+        let mut ring = open(tempfile::tempfile().unwrap(), 4, choice);
+        let memory = Foreign::anonymous(PAGE).unwrap();
+        let from = Extents::One(extent(&memory, 0, PAGE, None));
+        ring.submit(5, BlockWork::Write { offset: 0, from, durable: false }).unwrap();
+        ring.kick();
+        let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+        let descriptor = ring.descriptor().unwrap().as_fd().try_clone_to_owned().unwrap();
+        let readable = |limit: Option<&Timespec>| {
+            poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], limit).unwrap() == 1
+        };
+        assert!(readable(Some(&limit)), "{choice:?}");
+        let mut ring = std::thread::spawn(move || {
+            while ring.reap().is_none() {}
+            ring
+        })
+        .join()
+        .unwrap();
+        assert_eq!((ring.in_flight(), ring.reap()), (0, None));
+        assert!(!readable(Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), "{choice:?}");
+        ring.wait(None);
+        ring.wait(Some(Nanos::from_millis(1)));
+        assert!(!ring.cancel(5), "it is answered");
+    }
+}
+
+#[test]
+fn a_read_that_waits_for_ever_is_given_up_when_asked() {
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let mut ring = open(File::from(std::os::fd::OwnedFd::from(reader)), 2, UringChoice::Auto);
+    if ring.kind() != RingKind::Uring {
+        return;
+    }
+    let memory = Foreign::anonymous(PAGE).unwrap();
+    let into = Extents::One(extent(&memory, 0, PAGE, None));
+    ring.submit(9, BlockWork::Read { offset: u64::MAX, into }).unwrap();
+    ring.wait(Some(Nanos::from_millis(5)));
+    assert_eq!(ring.reap(), None);
+    assert!(ring.cancel(9));
+    let done = loop {
+        if let Some(done) = ring.reap() {
+            break done;
+        }
+        ring.wait(None);
+    };
+    assert!(matches!(done.result, Err(libc::ECANCELED | libc::EINTR)), "{done:?}");
+}

@@ -1,0 +1,131 @@
+//! A file or a block device as a device of one namespace of blocks, by io_uring past the page cache.
+//!
+//! In: a path and options. Out: a [`Backend`]. Buffers are registered with every queue of the device, the file too, so that a
+//! read or a write costs the kernel no pinning and no look-up; a batch is one system call. Where io_uring is refused, threads
+//! make the plain calls. Invariant: no command leaves the blocks of the file.
+//!
+//! # What this does not do
+//! It locks nothing against others: whoever may open the file may write to it as well.
+
+mod file;
+pub(crate) mod pool;
+mod queue;
+pub(crate) mod translate;
+
+pub use file::UringOptions;
+
+use crate::attach::admin::NamespaceWish;
+use crate::backend::{Backend, Transport};
+use crate::buffer::Buffer;
+use crate::error::IoError;
+use crate::facts::NamespaceFacts;
+use file::BlockFile;
+use headwater_host::device_ring::{DeviceRing, RingWish};
+use headwater_host::uring::RingKind;
+use pool::RingPool;
+use queue::UringQueue;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The number of the only namespace.
+pub(crate) const NAMESPACE: u32 = 1;
+
+/// An open file or block device.
+#[derive(Debug)]
+pub struct UringDevice {
+    file: Arc<BlockFile>,
+    pool: RingPool,
+    options: UringOptions,
+}
+
+impl UringDevice {
+    /// Opens a file or a block device.
+    ///
+    /// # Errors
+    /// [`IoError::Device`] says what is wrong with the path, or why the device cannot be polled.
+    pub fn open(path: &Path, options: UringOptions) -> Result<Self, IoError> {
+        let file = Arc::new(BlockFile::open(path, &options)?);
+        let mut device = Self { file, pool: RingPool::open()?, options };
+        if options.poll {
+            device.file.polls()?;
+            device.check_polling()?;
+        }
+        Ok(device)
+    }
+
+    /// What is not as one would wish: the page cache takes part, io_uring is refused.
+    ///
+    /// # Errors
+    /// [`IoError`] when no queue can be opened at all.
+    pub fn notes(&mut self) -> Result<Vec<String>, IoError> {
+        let mut notes: Vec<String> = self.file.note.iter().cloned().collect();
+        if let RingKind::Blocking { refused: Some(errno) } = self.ring(1)?.kind() {
+            notes.push(format!(
+                "the kernel refuses io_uring (error {errno}): threads make plain system calls; look at \
+                 kernel.io_uring_disabled and the container's seccomp profile"
+            ));
+        }
+        let unregistered = self.pool.refusals();
+        if unregistered > 0 {
+            notes.push(format!(
+                "{unregistered} registrations of memory were refused: transfers there pin pages each time; raise ulimit -l"
+            ));
+        }
+        Ok(notes)
+    }
+
+    /// Registrations of memory that were refused, of a chunk with a queue; transfers there work, and cost a little more.
+    #[must_use]
+    pub fn registrations_refused(&self) -> u64 {
+        self.pool.refusals()
+    }
+
+    fn ring(&self, depth: u32) -> Result<DeviceRing<headwater_host::device_ring::BlockWork>, IoError> {
+        let wish = RingWish {
+            depth: usize::try_from(depth).unwrap_or(usize::MAX),
+            polled: self.options.poll,
+            choice: self.options.uring,
+            slots: pool::SLOTS,
+        };
+        let ring = DeviceRing::open(Arc::clone(&self.file.file), wish);
+        let ring = ring
+            .map_err(|error| IoError::Device { reason: format!("{}: {error}", self.file.path.display()) })?;
+        if let Some(table) = ring.table() {
+            self.pool.join(table);
+        }
+        Ok(ring)
+    }
+
+    /// Reads a block with polling.
+    fn check_polling(&mut self) -> Result<(), IoError> {
+        let block_bytes = self.file.facts.block_bytes;
+        let buffer = self.region(block_bytes as usize)?;
+        let mut queue = crate::queue::Queue::over(self.queue(1)?);
+        let read = crate::command::Command::read(NAMESPACE, 0, block_bytes, buffer)?;
+        queue.submit(read, 0)?;
+        let answer = queue.wait(None)?;
+        answer.and_then(|completion| completion.ok().ok()).map(drop).ok_or_else(|| self.file.no_polling())
+    }
+}
+
+impl Backend for UringDevice {
+    fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
+        Ok(vec![self.file.facts.clone()])
+    }
+
+    fn change_namespace(&mut self, _id: u8, _wish: NamespaceWish) -> Result<u8, IoError> {
+        Err(IoError::Refused {
+            reason: "a file or block device is one namespace, whose size its file system or driver decides"
+                .to_owned(),
+        })
+    }
+
+    fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
+        self.pool.buffer(bytes)
+    }
+
+    fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
+        let ring = self.ring(depth)?;
+        Ok(Box::new(UringQueue::new(ring, Arc::clone(&self.file), self.pool.pool().clone())))
+    }
+}

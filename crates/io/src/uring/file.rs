@@ -1,0 +1,182 @@
+//! The file or block device behind the queues: how it is opened, and what direct I/O on it takes.
+//!
+//! In: a path, options. Out: a [`BlockFile`]. Invariant: its blocks are of a size at whose multiples it takes transfers, and
+//! all of them lie in it.
+
+use super::NAMESPACE;
+use crate::error::IoError;
+use crate::facts::NamespaceFacts;
+use headwater_host::file::allocate;
+use headwater_host::uring::UringChoice;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, ioctl_blksszget, major, minor, statx};
+use rustix::io::{Errno, pread};
+use std::fs::File;
+use std::io::{Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Smallest block.
+const SECTOR_BYTES: u32 = 512;
+/// What every file system takes, and the largest block that is tried.
+const PAGE_BYTES: u32 = 4_096;
+
+/// How a file or a block device is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UringOptions {
+    /// Completions are polled from the device, without interrupts.
+    pub poll: bool,
+    /// Bytes of a file that is made if there is none.
+    pub create: Option<u64>,
+    /// Whether to ask for io_uring at all.
+    pub uring: UringChoice,
+}
+
+/// An open file or block device.
+#[derive(Debug)]
+pub(super) struct BlockFile {
+    pub(super) file: Arc<File>,
+    pub(super) path: PathBuf,
+    pub(super) facts: NamespaceFacts,
+    /// What addresses of buffers are a multiple of, in bytes.
+    pub(super) memory_align: usize,
+    /// It is a block device, which can be told what is not needed any more.
+    pub(super) is_device: bool,
+    /// What is not as one would wish.
+    pub(super) note: Option<String>,
+}
+
+/// What direct transfers are a multiple of, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Alignment {
+    block: u32,
+    memory: usize,
+}
+
+impl BlockFile {
+    pub(super) fn open(path: &Path, options: &UringOptions) -> Result<Self, IoError> {
+        let wrong = |reason: &str| IoError::Device { reason: format!("{}: {reason}", path.display()) };
+        if let Some(bytes) = options.create {
+            create(path, bytes)?;
+        }
+        let (file, writable, direct) = open_best(path).map_err(|errno| match errno {
+            Errno::NOENT => wrong("there is no such file; ?create=SIZE makes one"),
+            Errno::ISDIR => wrong("is a directory; name a file in it, with ?create=SIZE for a new one"),
+            errno => wrong(&errno.to_string()),
+        })?;
+        let stat = fstat(&file).map_err(|errno| wrong(&errno.to_string()))?;
+        let is_device = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => false,
+            FileType::BlockDevice => true,
+            FileType::Directory => {
+                return Err(wrong("is a directory; name a file in it, with ?create=SIZE for a new one"));
+            }
+            FileType::CharacterDevice => {
+                return Err(wrong("is a character device; /dev/ng* are opened as nvme-ng:PATH"));
+            }
+            _ => return Err(wrong("is no file and no block device")),
+        };
+        let bytes = (&file).seek(SeekFrom::End(0)).map_err(|error| wrong(&error.to_string()))?;
+        let align = alignment(&file, is_device, direct);
+        let size = bytes / u64::from(align.block);
+        if size == 0 {
+            return Err(wrong(&format!("its {bytes} bytes hold no block of {} bytes", align.block)));
+        }
+        let note = (!direct).then(|| {
+            let name = path.display();
+            format!("{name}: the file system has no direct I/O: transfers go through the page cache, copied once more")
+        });
+        let facts = NamespaceFacts { id: NAMESPACE, block_bytes: align.block, size, writable, blocks: None };
+        let memory_align = if direct { align.memory } else { 1 };
+        Ok(Self { file: Arc::new(file), path: path.to_owned(), facts, memory_align, is_device, note })
+    }
+
+    /// Whether the device under it has queues that are polled, as far as the kernel says.
+    pub(super) fn polls(&self) -> Result<(), IoError> {
+        let stat = fstat(&self.file).map_err(|errno| IoError::Device { reason: errno.to_string() })?;
+        let number = if self.is_device { stat.st_rdev } else { stat.st_dev };
+        let place = format!("/sys/dev/block/{}:{}", major(number), minor(number));
+        // A partition has its queues one folder up.
+        let said = ["queue/io_poll", "../queue/io_poll"]
+            .iter()
+            .find_map(|name| std::fs::read_to_string(format!("{place}/{name}")).ok());
+        if said.is_some_and(|said| said.trim() == "0") { Err(self.no_polling()) } else { Ok(()) }
+    }
+
+    pub(super) fn no_polling(&self) -> IoError {
+        let name = self.path.display();
+        IoError::Device {
+            reason: format!(
+                "{name}: cannot be polled: its driver has no queues for that (NVMe: nvme.poll_queues=N on the kernel's command \
+                 line), or its file system, or the page cache, stands between; open it without poll=1"
+            ),
+        }
+    }
+}
+
+/// Makes a file with space for so many bytes, unless there is one.
+fn create(path: &Path, bytes: u64) -> Result<(), IoError> {
+    let wrong = |reason: String| IoError::Device { reason: format!("{}: {reason}", path.display()) };
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(descriptor) => File::from(descriptor),
+        Err(Errno::EXIST) => return Ok(()),
+        Err(errno) => return Err(wrong(errno.to_string())),
+    };
+    allocate(&file, bytes).map_err(|error| {
+        // Half a file would be found next time and taken for a whole one.
+        let _ = std::fs::remove_file(path);
+        wrong(error.to_string())
+    })
+}
+
+/// Opens for writing if that is allowed, past the page cache if that is possible.
+fn open_best(path: &Path) -> Result<(File, bool, bool), Errno> {
+    let tried = |access: OFlags, direct: OFlags| {
+        rustix::fs::open(path, access | direct | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+    };
+    let access_of = |access: OFlags| match tried(access, OFlags::DIRECT) {
+        Ok(descriptor) => Ok((File::from(descriptor), true)),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok((File::from(tried(access, OFlags::empty())?), false)),
+        Err(errno) => Err(errno),
+    };
+    match access_of(OFlags::RDWR) {
+        Ok((file, direct)) => Ok((file, true, direct)),
+        Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
+            access_of(OFlags::RDONLY).map(|(file, direct)| (file, false, direct))
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// What transfers have to be multiples of.
+fn alignment(file: &File, is_device: bool, direct: bool) -> Alignment {
+    let logical = if is_device { ioctl_blksszget(file).ok() } else { None };
+    let said = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
+    let said = said.filter(|found| found.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
+    let said = said.map(|found| (found.stx_dio_offset_align, found.stx_dio_mem_align));
+    let block = match (logical, said) {
+        (Some(logical), _) => logical,
+        (None, Some((offset, _))) if direct && offset > 0 => offset,
+        (None, _) if direct => probed(file),
+        _ => SECTOR_BYTES,
+    };
+    let memory = said.map(|(_, memory)| memory).filter(|&memory| memory > 0);
+    let block = block.max(SECTOR_BYTES).next_power_of_two();
+    Alignment { block, memory: memory.unwrap_or(block) as usize }
+}
+
+/// The smallest block that a direct read takes, found by trying: kernels before 6.1, and some file systems, do not say.
+fn probed(file: &File) -> u32 {
+    let page = PAGE_BYTES as usize;
+    let mut memory = vec![0; 2 * page];
+    let start = memory.as_ptr().align_offset(page).min(page);
+    let mut block = SECTOR_BYTES;
+    while block < PAGE_BYTES {
+        let into = &mut memory[start..start + block as usize];
+        if pread(file, into, block.into()).is_ok() {
+            return block;
+        }
+        block *= 2;
+    }
+    PAGE_BYTES
+}

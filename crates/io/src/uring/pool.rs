@@ -1,0 +1,176 @@
+//! The pool of a device whose queues are rings of the kernel: each chunk is registered under one number with all of them.
+//!
+//! In: rings, as they are opened. Out: buffers with the number of their chunk. Invariant: a number stands for one chunk, in
+//! every ring or, where the kernel would not register it, in none; it is free again when no ring has it.
+
+use crate::buffer::Buffer;
+use crate::error::IoError;
+use headwater_dma::pool::{ChunkRule, PinError, PinToken, Pinner, Pool, PoolConfig, Ticker};
+use headwater_host::pinning::Memory;
+use headwater_host::pinning::uring::BufferTable;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Numbers of each ring's table. A chunk beyond them is used without a number.
+pub(crate) const SLOTS: u32 = 1_024;
+/// Bytes of the first chunk: few, for who may lock little.
+const CHUNK: usize = 2 << 20;
+/// Most bytes of a device's buffers.
+const CAP: usize = 4 << 30;
+
+/// Registers chunks with every ring there is.
+#[derive(Default)]
+struct Rings {
+    known: Mutex<Known>,
+    refusals: AtomicU64,
+}
+
+#[derive(Default)]
+struct Known {
+    /// By number.
+    chunks: Vec<Option<Memory>>,
+    /// A pool is never freed as a whole, so this must keep no ring.
+    tables: Vec<Weak<BufferTable>>,
+}
+
+impl Known {
+    /// The tables of rings that are still there.
+    fn tables(&mut self) -> Vec<Arc<BufferTable>> {
+        self.tables.retain(|table| table.strong_count() > 0);
+        self.tables.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// A free number, if there is one.
+    fn free(&mut self) -> Option<u32> {
+        let found = self.chunks.iter().position(Option::is_none).or_else(|| {
+            let more = self.chunks.len() < SLOTS as usize;
+            more.then(|| {
+                self.chunks.push(None);
+                self.chunks.len() - 1
+            })
+        });
+        found.and_then(|number| u32::try_from(number).ok())
+    }
+}
+
+impl Rings {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a chunk with a ring; one that is refused is used without.
+    fn tell(&self, table: &BufferTable, number: u32, chunk: Memory) {
+        if table.update(number, &[chunk]).is_err() {
+            self.refusals.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn join(&self, table: &Arc<BufferTable>) {
+        let mut known = self.known();
+        for (number, chunk) in (0..).zip(&known.chunks) {
+            if let Some(chunk) = chunk {
+                self.tell(table, number, *chunk);
+            }
+        }
+        known.tables.push(Arc::downgrade(table));
+    }
+}
+
+impl Pinner for Rings {
+    fn name(&self) -> &'static str {
+        "io_uring"
+    }
+
+    /// One transfer names one number.
+    fn joins(&self) -> bool {
+        false
+    }
+
+    fn pin(&self, address: usize, bytes: usize) -> Result<PinToken, PinError> {
+        let chunk = Memory::at(address, bytes);
+        let mut known = self.known();
+        let Some(number) = known.free() else {
+            self.refusals.fetch_add(1, Ordering::Relaxed);
+            return Ok(PinToken::at(address, bytes));
+        };
+        if let Some(place) = known.chunks.get_mut(number as usize) {
+            *place = Some(chunk);
+        }
+        for table in known.tables() {
+            self.tell(&table, number, chunk);
+        }
+        Ok(PinToken { slot: Some(number), ..PinToken::at(address, bytes) })
+    }
+
+    fn unpin(&self, token: PinToken) -> Result<(), PinError> {
+        let Some(number) = token.slot else {
+            return Ok(());
+        };
+        let mut known = self.known();
+        for table in known.tables() {
+            if table.at(number).is_some() {
+                table.unregister(number..number + 1)?;
+            }
+        }
+        if let Some(place) = known.chunks.get_mut(number as usize) {
+            *place = None;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Rings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.known();
+        let (chunks, rings) = (known.chunks.iter().flatten().count(), known.tables.len());
+        write!(f, "Rings({chunks} chunks, {rings} rings)")
+    }
+}
+
+/// The pool, and the thread that gives idle memory back.
+pub(crate) struct RingPool {
+    pool: Pool,
+    rings: Arc<Rings>,
+    _ticker: Ticker,
+}
+
+impl RingPool {
+    pub(crate) fn open() -> Result<Self, IoError> {
+        let rings = Arc::new(Rings::default());
+        let pool = Pool::open(PoolConfig {
+            chunk: CHUNK,
+            chunk_rule: ChunkRule::DEFAULT,
+            cap: CAP,
+            cap_max: CAP,
+            pinner: Arc::clone(&rings) as Arc<dyn Pinner>,
+            ..PoolConfig::default()
+        })?;
+        let ticker = pool.ticker().map_err(|error| IoError::Device { reason: error.to_string() })?;
+        Ok(Self { pool, rings, _ticker: ticker })
+    }
+
+    pub(crate) fn buffer(&self, bytes: usize) -> Result<Buffer, IoError> {
+        Ok(Buffer::pooled(self.pool.buffer(bytes.max(1))?))
+    }
+
+    /// Registers what there is, and what there will be, with another ring.
+    pub(crate) fn join(&self, table: &Arc<BufferTable>) {
+        self.rings.join(table);
+    }
+
+    /// Registrations that were refused, of a chunk with a ring.
+    pub(crate) fn refusals(&self) -> u64 {
+        self.rings.refusals.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl fmt::Debug for RingPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RingPool({:?})", self.rings)
+    }
+}

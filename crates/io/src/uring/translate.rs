@@ -1,0 +1,119 @@
+//! Between NVMe's vocabulary and the kernel's: what the data of a command is in memory, and what an error number means.
+//!
+//! In: [`Data`], error numbers. Out: extents, [`Status`].
+
+use crate::buffer::Buffer;
+use crate::command::Data;
+use headwater_host::device_ring::{Extent, Extents};
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::nvm::DatasetRange;
+use headwater_nvme::spec::status::Status;
+use rustix::io::Errno;
+use zerocopy::FromBytes as _;
+
+/// The memory of a command, without its first `skip` bytes, which were moved already.
+#[inline]
+pub(crate) fn extents_of(data: &Data, skip: usize) -> Extents {
+    match data {
+        Data::None => Extents::None,
+        Data::ToDevice(buffer) | Data::FromDevice(buffer) => Extents::One(extent_of(buffer, skip)),
+        Data::Gather(buffers) | Data::Scatter(buffers) => {
+            let mut skip = skip;
+            let rest = buffers.iter().filter_map(|buffer| {
+                let here = skip.min(buffer.bytes());
+                skip -= here;
+                (here < buffer.bytes()).then(|| extent_of(buffer, here))
+            });
+            Extents::Several(rest.collect())
+        }
+    }
+}
+
+#[inline]
+fn extent_of(buffer: &Buffer, skip: usize) -> Extent {
+    let (memory, offset) = buffer.memory();
+    let skip = skip.min(buffer.bytes());
+    Extent {
+        memory: memory.clone(),
+        offset: offset + skip,
+        bytes: buffer.bytes() - skip,
+        slot: buffer.slot(),
+    }
+}
+
+/// The ranges of Dataset Management: first block and count.
+pub(crate) fn dataset_ranges(entry: &SubmissionEntry, data: &Data) -> Result<Vec<(u64, u64)>, Status> {
+    let Data::ToDevice(list) = data else {
+        return Err(Status::DATA_SGL_LENGTH_INVALID);
+    };
+    let mut bytes = vec![0; usize::from(entry.nvm_dataset_ranges()) * size_of::<DatasetRange>()];
+    list.read(0, &mut bytes).map_err(|_| Status::DATA_SGL_LENGTH_INVALID)?;
+    let ranges = <[DatasetRange]>::ref_from_bytes(&bytes).map_err(|_| Status::INTERNAL_ERROR)?;
+    Ok(ranges.iter().map(|range| (range.start.get(), range.blocks.get().into())).collect())
+}
+
+/// Which way a command goes that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Read,
+    Change,
+}
+
+/// What an error number of the kernel's says of a command.
+#[must_use]
+pub(crate) fn status_of(errno: i32, way: Way) -> Status {
+    match (Errno::from_raw_os_error(errno), way) {
+        (Errno::IO, Way::Read) | (Errno::NODATA | Errno::BADMSG | Errno::ILSEQ, _) => {
+            Status::UNRECOVERED_READ_ERROR
+        }
+        (Errno::NOSPC | Errno::DQUOT | Errno::FBIG, _) => Status::CAPACITY_EXCEEDED,
+        (Errno::INVAL, _) => Status::INVALID_FIELD,
+        (Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY, _) => Status::INVALID_OPCODE,
+        (Errno::CANCELED | Errno::INTR, _) => Status::ABORT_REQUESTED,
+        (Errno::ROFS | Errno::BADF | Errno::PERM | Errno::ACCESS, Way::Change) => Status::READ_ONLY,
+        (Errno::BADF | Errno::PERM | Errno::ACCESS, Way::Read) => Status::ACCESS_DENIED,
+        (Errno::FAULT, _) => Status::DATA_TRANSFER_ERROR,
+        _ => Status::INTERNAL_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_dma::iova::Iova;
+    use headwater_host::foreign::Foreign;
+
+    #[test]
+    fn what_was_moved_is_skipped_over_any_border_of_buffers() {
+        let memory = Buffer::whole(Foreign::anonymous(4_096).unwrap(), Iova(0));
+        let parts =
+            [(0, 10), (100, 0), (200, 20), (300, 5)].map(|(at, bytes)| memory.slice(at, bytes).unwrap());
+        let data = Data::Scatter(parts.to_vec());
+        for skip in 0..=35 {
+            let left = extents_of(&data, skip);
+            let bytes: usize = left.all().iter().map(|extent| extent.bytes).sum();
+            assert_eq!(bytes, 35 - skip);
+            if let Some(first) = left.all().first() {
+                let wanted = if skip < 10 {
+                    skip
+                } else if skip < 30 {
+                    190 + skip
+                } else {
+                    270 + skip
+                };
+                assert_eq!(first.offset, wanted);
+            }
+        }
+        assert_eq!(extents_of(&Data::ToDevice(parts[2].clone()), 7).all()[0].offset, 207);
+    }
+
+    #[test]
+    fn error_numbers_become_the_status_that_says_the_same() {
+        let status = |errno: Errno, way| status_of(errno.raw_os_error(), way);
+        assert_eq!(status(Errno::IO, Way::Read), Status::UNRECOVERED_READ_ERROR);
+        assert_eq!(status(Errno::IO, Way::Change), Status::INTERNAL_ERROR);
+        assert_eq!(status(Errno::NOSPC, Way::Change), Status::CAPACITY_EXCEEDED);
+        assert_eq!(status(Errno::CANCELED, Way::Read), Status::ABORT_REQUESTED);
+        assert_eq!(status(Errno::BADF, Way::Change), Status::READ_ONLY);
+    }
+}
