@@ -69,6 +69,9 @@ pub enum IoError {
     /// The device broke the protocol.
     #[error(transparent)]
     Controller(#[from] ControllerFault),
+    /// The cache refused.
+    #[error(transparent)]
+    Cache(#[from] crate::cache::CacheError),
     /// The kernel gave no memory.
     #[error(transparent)]
     Map(#[from] MapError),

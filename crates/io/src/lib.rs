@@ -14,6 +14,7 @@
 pub mod attach;
 pub mod backend;
 pub mod buffer;
+pub mod cache;
 pub mod command;
 pub mod device;
 pub mod device_pool;

@@ -1,0 +1,330 @@
+//! Requests through the cache, page by page.
+//!
+//! In: requests, pages that have come. Out: copies either way, and what is missing. Invariant: a request holds no page: its
+//! bytes are copied the moment a page is there, so that nothing waits for a page while it keeps another.
+
+use super::frames::{List, Marks, State};
+use super::request::{Action, Pending};
+use super::shape::{PAGE_BYTES, Part, to_u64, to_usize};
+use super::{Cache, Waiter};
+use crate::buffer::Buffer;
+use crate::command::Durable;
+use headwater_nvme::spec::status::Status;
+
+impl Cache {
+    /// Does a request at once if all of its pages are here.
+    pub(super) fn carry_here(&mut self, pending: &mut Pending) -> bool {
+        let writes = match pending.action {
+            Action::Write { through: true, .. } => return false,
+            Action::Write { .. } => true,
+            _ => false,
+        };
+        let busiest = if writes { State::Idle } else { State::Writing };
+        if !self.is_here(pending.offset, pending.bytes, busiest) {
+            return false;
+        }
+        if writes && to_u64(self.dirty_most.saturating_sub(self.dirty)) < pending.end - pending.next {
+            return false;
+        }
+        for page in pending.next..pending.end {
+            if let Some(frame) = self.index.find(page) {
+                self.touch(pending.owner, page, frame);
+                if writes {
+                    self.copy_in(frame, pending, pending.part(page));
+                    self.soil(frame, false);
+                } else {
+                    self.copy_out(frame, pending);
+                }
+            }
+        }
+        pending.next = pending.end;
+        true
+    }
+
+    /// Goes on with a request as far as it gets.
+    pub(super) fn carry(&mut self, key: u64) {
+        let Some(mut pending) = self.requests.take(key) else { return };
+        let stalled = match pending.action {
+            Action::Write { .. } => self.carry_write(key, &mut pending),
+            _ => self.carry_read(key, &mut pending),
+        };
+        self.give_back(key, pending, stalled);
+    }
+
+    /// Goes on with every request that waited for room or for a lock.
+    pub(super) fn resume_parked(&mut self) {
+        for key in std::mem::take(&mut self.parked) {
+            self.carry(key);
+        }
+    }
+
+    /// Keeps a request, or finishes it.
+    pub(super) fn give_back(&mut self, key: u64, pending: Pending, stalled: bool) {
+        if pending.is_over() {
+            return self.finish(key, pending);
+        }
+        if stalled {
+            self.parked.push_back(key);
+        }
+        self.requests.put_back(key, pending);
+    }
+
+    pub(super) fn finish(&mut self, key: u64, pending: Pending) {
+        self.requests.remove(key);
+        let owner = pending.owner;
+        self.owners.finish(owner, pending.finished());
+    }
+
+    fn carry_read(&mut self, key: u64, pending: &mut Pending) -> bool {
+        while pending.next < pending.end {
+            let page = pending.next;
+            if self.is_locked(page) {
+                return true;
+            }
+            match self.index.find(page) {
+                Some(frame) if self.frames.of(frame).state == State::Filling => {
+                    self.wait(frame, key, pending);
+                }
+                Some(frame) => {
+                    self.touch(pending.owner, page, frame);
+                    self.copy_out(frame, pending);
+                }
+                None => {
+                    let frames = self.fetch(page, pending.end, Marks::default());
+                    if frames.is_empty() {
+                        return true;
+                    }
+                    for &frame in &frames {
+                        self.wait(frame, key, pending);
+                    }
+                    pending.next += to_u64(frames.len()) - 1;
+                }
+            }
+            pending.next += 1;
+        }
+        false
+    }
+
+    fn carry_write(&mut self, key: u64, pending: &mut Pending) -> bool {
+        while pending.next < pending.end {
+            let page = pending.next;
+            let found = self.index.find(page);
+            let is_dirty = found.is_some_and(|frame| self.frames.of(frame).marks.has(Marks::DIRTY));
+            if self.is_locked(page) || (!is_dirty && self.dirty >= self.dirty_most) {
+                return true;
+            }
+            let is_whole = pending.part(page).bytes == self.shape.page_bytes(page);
+            match found {
+                Some(frame) if self.frames.of(frame).state == State::Idle => {
+                    self.touch(pending.owner, page, frame);
+                    self.apply(frame, key, pending);
+                }
+                Some(frame) => self.wait(frame, key, pending),
+                None if is_whole => {
+                    let Some(frame) = self.take_frame() else { return true };
+                    self.statistics.misses += 1;
+                    self.settle_page(frame, page, State::Idle, Marks::default());
+                    if self.replacement.knows(page) {
+                        self.frames.at(frame).marks.set(Marks::PROVEN);
+                    }
+                    self.apply(frame, key, pending);
+                }
+                None => {
+                    let frames = self.fetch(page, page + 1, Marks::default());
+                    let Some(&frame) = frames.first() else { return true };
+                    self.wait(frame, key, pending);
+                }
+            }
+            pending.next += 1;
+        }
+        false
+    }
+
+    /// Makes a frame that of a page.
+    fn settle_page(&mut self, frame: u32, page: u64, state: State, marks: Marks) {
+        let at = self.frames.at(frame);
+        (at.page, at.state, at.marks) = (page, state, marks);
+        self.index.set(page, frame);
+    }
+
+    /// Begins to read pages of `[page, end)` that are not here, as far as there is room and one transfer goes.
+    fn fetch(&mut self, page: u64, end: u64, marks: Marks) -> Vec<u32> {
+        let most = to_u64(self.transfer_pages()).min(end - page);
+        let mut frames: Vec<u32> = Vec::new();
+        let mut segments = 0;
+        for page in page..page + most {
+            if self.is_locked(page) || self.index.find(page).is_some() {
+                break;
+            }
+            let Some(frame) = self.take_frame() else { break };
+            let joined = frames.last().is_some_and(|&last| self.frames.are_joined(last, frame));
+            segments += usize::from(!joined);
+            if segments > self.limits.segments_max && !frames.is_empty() {
+                self.frames.push_front(List::Free, frame);
+                break;
+            }
+            self.settle_page(frame, page, State::Filling, marks);
+            frames.push(frame);
+        }
+        if !frames.is_empty() {
+            self.fill(frames.clone());
+        }
+        frames
+    }
+
+    /// Most pages of a transfer.
+    pub(super) fn transfer_pages(&self) -> usize {
+        (self.limits.transfer_bytes_max / PAGE_BYTES).max(1)
+    }
+
+    /// Reads ahead what was found worth it.
+    pub(super) fn read_ahead(&mut self) {
+        for pages in std::mem::take(&mut self.aheads) {
+            // A read-ahead must not push out what it read itself.
+            let most = to_u64(self.frames.count() / 4);
+            let end = pages.end.min(self.shape.pages()).min(pages.start + most);
+            let mut page = pages.start;
+            while page < end {
+                if self.index.find(page).is_some() {
+                    page += 1;
+                    continue;
+                }
+                let frames = self.fetch(page, end, Marks::AHEAD);
+                if frames.is_empty() {
+                    break;
+                }
+                self.statistics.ahead_read += to_u64(frames.len());
+                page += to_u64(frames.len());
+            }
+        }
+    }
+
+    /// Makes a request wait for a frame's page.
+    fn wait(&mut self, frame: u32, key: u64, pending: &mut Pending) {
+        self.statistics.misses += 1;
+        let marks = &mut self.frames.at(frame).marks;
+        if marks.has(Marks::AHEAD) {
+            marks.clear(Marks::AHEAD);
+            self.statistics.ahead_used += 1;
+        }
+        pending.waiting += 1;
+        self.waiters.entry(frame).or_default().push(Waiter { request: key, written: false });
+    }
+
+    /// Copies for those who waited for a page that is idle now.
+    pub(super) fn serve(&mut self, frame: u32) {
+        let Some(waiters) = self.waiters.remove(&frame) else { return };
+        for waiter in waiters {
+            if waiter.written {
+                self.waiters.entry(frame).or_default().push(waiter);
+                continue;
+            }
+            let Some(mut pending) = self.requests.take(waiter.request) else { continue };
+            pending.waiting -= 1;
+            match pending.action {
+                Action::Write { .. } => self.apply(frame, waiter.request, &mut pending),
+                _ => self.copy_out(frame, &mut pending),
+            }
+            self.give_back(waiter.request, pending, false);
+        }
+    }
+
+    /// Writes a request's bytes onto a page that is idle.
+    fn apply(&mut self, frame: u32, key: u64, pending: &mut Pending) {
+        let part = pending.part(self.frames.of(frame).page);
+        self.copy_in(frame, pending, part);
+        let Action::Write { through, durable } = pending.action else { return };
+        self.soil(frame, through);
+        if through {
+            if durable == Durable::Now {
+                self.frames.at(frame).marks.set(Marks::DURABLE);
+            }
+            pending.waiting += 1;
+            self.waiters.entry(frame).or_default().push(Waiter { request: key, written: true });
+        }
+    }
+
+    /// Notes that a page differs from what the device has; `urgent` when it is to be written at once.
+    #[inline]
+    pub(super) fn soil(&mut self, frame: u32, urgent: bool) {
+        let now = self.now;
+        let list = self.frames.list(frame);
+        let at = self.frames.at(frame);
+        if !urgent {
+            at.marks.set(Marks::OWED);
+        }
+        let was_dirty = at.marks.has(Marks::DIRTY);
+        if was_dirty && !urgent {
+            return;
+        }
+        if !was_dirty {
+            at.marks.set(Marks::DIRTY);
+            at.since = now;
+            self.dirty += 1;
+        }
+        if list != List::Urgent {
+            self.frames.unlink(frame);
+            self.frames.push_back(if urgent { List::Urgent } else { List::Dirty }, frame);
+        }
+    }
+
+    fn copy_in(&self, frame: u32, pending: &Pending, part: Part) {
+        let mut bytes = [0; PAGE_BYTES];
+        read_part(pending.data.as_ref(), part, &mut bytes);
+        self.frames.write(frame, part.at, &bytes[..part.bytes]);
+    }
+
+    fn copy_out(&self, frame: u32, pending: &mut Pending) {
+        let part = pending.part(self.frames.of(frame).page);
+        let mut bytes = [0; PAGE_BYTES];
+        self.frames.read(frame, part.at, &mut bytes[..part.bytes]);
+        if pending.action == Action::Compare {
+            let mut wanted = [0; PAGE_BYTES];
+            read_part(pending.data.as_ref(), part, &mut wanted);
+            if bytes[..part.bytes] != wanted[..part.bytes] {
+                pending.fail(Status::COMPARE_FAILURE);
+            }
+        } else if let Some(data) = &pending.data {
+            let copied = data.write(part.start, &bytes[..part.bytes]);
+            assert!(copied.is_ok(), "a part of a request lies in its buffer");
+        }
+    }
+
+    /// Ends what waits for room when nothing is under way that could make some: every page is dirty and failed.
+    pub(super) fn give_up(&mut self) -> bool {
+        let moving = self.flights.len() + self.frames.len(List::Urgent) + self.frames.len(List::Dirty);
+        if self.parked.is_empty() || moving > 0 || !self.locks.is_empty() {
+            return false;
+        }
+        for key in std::mem::take(&mut self.parked) {
+            if let Some(mut pending) = self.requests.take(key) {
+                pending.fail(self.failure);
+                self.give_back(key, pending, false);
+            }
+        }
+        true
+    }
+
+    /// A page's bytes from `part` of a direct write.
+    pub(super) fn copy_direct(&self, frame: u32, data: Option<&Buffer>, part: Part) {
+        let mut bytes = [0; PAGE_BYTES];
+        read_part(data, part, &mut bytes);
+        self.frames.write(frame, part.at, &bytes[..part.bytes]);
+    }
+
+    /// How many pages lie in a range, for whoever walks one or the other.
+    pub(super) fn frames_of(&self, first: u64, end: u64) -> Vec<u32> {
+        if to_usize(end - first) <= self.frames.count() {
+            return (first..end).filter_map(|page| self.index.find(page)).collect();
+        }
+        self.frames.in_use().filter(|(_, page)| (first..end).contains(page)).map(|(frame, _)| frame).collect()
+    }
+}
+
+/// The bytes of a part of a request; zeroes without a buffer.
+fn read_part(data: Option<&Buffer>, part: Part, into: &mut [u8; PAGE_BYTES]) {
+    if let Some(data) = data {
+        let copied = data.read(part.start, &mut into[..part.bytes]);
+        assert!(copied.is_ok(), "a part of a request lies in its buffer");
+    }
+}

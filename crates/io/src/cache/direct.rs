@@ -1,0 +1,137 @@
+//! Requests past the cache, and how pages follow them.
+//!
+//! In: direct reads and writes, zeroes, discards. Out: transfers from and to the caller's own buffer. Invariants: a range
+//! is written past the cache only while none of its pages is being read or written for the cache, and none is begun
+//! meanwhile; when the write is answered its pages hold what it wrote, or are gone; overlapping ones go one after another.
+
+use super::Cache;
+use super::flight::Flight;
+use super::frames::{Marks, State};
+use super::lower::{Kind, Transfer};
+use super::request::{Action, Pending};
+use super::shape::{PAGE, pages_of, to_u64, to_usize};
+use headwater_nvme::spec::status::Status;
+
+/// A range that a direct write has to itself.
+#[derive(Debug)]
+pub(super) struct Lock {
+    request: u64,
+    first: u64,
+    end: u64,
+    launched: bool,
+}
+
+impl Lock {
+    fn overlaps(&self, first: u64, end: u64) -> bool {
+        self.first < end && first < self.end
+    }
+}
+
+impl Cache {
+    #[inline]
+    pub(super) fn is_locked(&self, page: u64) -> bool {
+        !self.locks.is_empty() && self.locks.iter().any(|lock| lock.overlaps(page, page + 1))
+    }
+
+    /// Whether what is here, or on its way, is newer than the device: then a direct read must go through the cache.
+    pub(super) fn is_newer(&self, pending: &Pending) -> bool {
+        let (first, end) = (pending.next, pending.end);
+        let is_dirty = |&frame: &u32| self.frames.of(frame).marks.has(Marks::DIRTY);
+        let is_locked = self.locks.iter().any(|lock| lock.overlaps(first, end));
+        is_locked || (self.dirty > 0 && self.frames_of(first, end).iter().any(is_dirty))
+    }
+
+    pub(super) fn begin_direct(&mut self, kind: Kind, pending: Pending) {
+        let (first, end) = (pending.next, pending.end);
+        let request = self.requests.insert(pending);
+        if kind == Kind::Read {
+            self.launch_direct(request);
+        } else {
+            self.locks.push(Lock { request, first, end, launched: false });
+        }
+    }
+
+    /// Begins the direct writes whose ranges have come to rest.
+    pub(super) fn launch_directs(&mut self) {
+        for at in 0..self.locks.len() {
+            let Lock { request, first, end, launched } = self.locks[at];
+            let waits = self.locks[..at].iter().any(|earlier| earlier.overlaps(first, end));
+            let rests = |&frame: &u32| self.frames.of(frame).state == State::Idle;
+            if !launched && !waits && self.frames_of(first, end).iter().all(rests) {
+                self.locks[at].launched = true;
+                self.launch_direct(request);
+            }
+        }
+    }
+
+    fn launch_direct(&mut self, request: u64) {
+        let Some(mut pending) = self.requests.take(request) else { return };
+        let Action::Direct { kind, durable } = pending.action else { return };
+        let most = match kind {
+            Kind::Read | Kind::Write => to_u64(self.transfer_pages()) * PAGE,
+            _ => (self.limits.range_bytes_max / PAGE).max(1) * PAGE,
+        };
+        let mut done = 0;
+        while done < pending.bytes {
+            let bytes = most.min(pending.bytes - done);
+            let cut = |data: &crate::Buffer| match data.slice(to_usize(done), to_usize(bytes)) {
+                Ok(segment) => segment,
+                Err(_) => unreachable!("a part of a request lies in its buffer"),
+            };
+            let segments = pending.data.iter().map(cut).collect();
+            let transfer = Transfer { kind, offset: pending.offset + done, bytes, durable, segments };
+            self.launch(Flight::Direct(request), transfer);
+            pending.waiting += 1;
+            done += bytes;
+        }
+        pending.next = pending.end;
+        self.requests.put_back(request, pending);
+    }
+
+    pub(super) fn direct_done(&mut self, request: u64, status: Status) {
+        let Some(mut pending) = self.requests.take(request) else { return };
+        pending.waiting -= 1;
+        if !status.is_success() {
+            pending.fail(status);
+        }
+        if pending.waiting == 0 {
+            if let Action::Direct { kind, .. } = pending.action
+                && kind != Kind::Read
+            {
+                self.follow(kind, &pending);
+            }
+            self.locks.retain(|lock| lock.request != request);
+        }
+        self.give_back(request, pending, false);
+    }
+
+    /// Makes the pages of a range what the device has now.
+    fn follow(&mut self, kind: Kind, pending: &Pending) {
+        let (first, end) = pages_of(pending.offset, pending.bytes);
+        for frame in self.frames_of(first, end) {
+            let page = self.frames.of(frame).page;
+            let part = pending.part(page);
+            let is_dirty = self.frames.of(frame).marks.has(Marks::DIRTY);
+            // Somebody waits for this page to be written: it must be, with what it holds then.
+            let is_awaited = self.waiters.contains_key(&frame);
+            let is_whole = part.bytes == self.shape.page_bytes(page);
+            if !pending.status.is_success() {
+                // What the device has is not known.
+                if !is_dirty {
+                    self.drop_page(frame);
+                }
+            } else if kind == Kind::Discard {
+                if !is_awaited && (is_whole || !is_dirty) {
+                    self.drop_page(frame);
+                }
+            } else {
+                self.copy_direct(frame, pending.data.as_ref(), part);
+                if is_whole && is_dirty && !is_awaited {
+                    self.frames.unlink(frame);
+                    self.forget_dirt(frame);
+                    self.list_clean(frame);
+                }
+            }
+        }
+    }
+}

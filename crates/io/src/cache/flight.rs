@@ -1,0 +1,222 @@
+//! Transfers: their way down, and what their answers change.
+//!
+//! In: frames to fill and to write, answers. Out: transfers for the device, requests that go on. Invariant: a frame under a
+//! transfer is not touched before the answer; an answer counts once.
+
+use super::frames::{List, Marks, State};
+use super::lower::{Kind, Lower, NotTaken, Transfer};
+use super::shape::PAGE;
+use super::{Cache, Waiter};
+use crate::command::Durable;
+use headwater_nvme::spec::status::Status;
+use std::collections::VecDeque;
+
+/// What a transfer in flight is for.
+#[derive(Debug)]
+pub(super) enum Flight {
+    /// It reads the pages of these frames.
+    Fill(Vec<u32>),
+    /// It writes the pages of these frames.
+    WriteBack(Vec<u32>),
+    /// It is a part of a request past the cache.
+    Direct(u64),
+    /// It makes durable what was written.
+    Flush,
+}
+
+/// Transfers that the device did not take yet. Write-backs and the rest take turns, so that neither waits for all of the
+/// other.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    lanes: [VecDeque<(u64, Transfer)>; 2],
+    turn: usize,
+}
+
+impl Outbox {
+    fn push(&mut self, lane: usize, ticket: u64, transfer: Transfer) {
+        self.lanes[lane].push_back((ticket, transfer));
+    }
+
+    fn next(&mut self) -> Option<(u64, Transfer)> {
+        let other = 1 - self.turn;
+        if !self.lanes[other].is_empty() {
+            self.turn = other;
+        }
+        self.lanes[self.turn].pop_front()
+    }
+
+    fn put_back(&mut self, ticket: u64, transfer: Transfer) {
+        self.lanes[self.turn].push_front((ticket, transfer));
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Cache {
+    /// Queues a transfer for the device.
+    pub(super) fn launch(&mut self, flight: Flight, transfer: Transfer) {
+        let lane = usize::from(matches!(flight, Flight::WriteBack(_)));
+        let ticket = self.flights.insert(flight);
+        self.outbox.push(lane, ticket, transfer);
+    }
+
+    /// Gives the device what it takes.
+    pub(super) fn pump<L: Lower>(&mut self, lower: &mut L) {
+        while let Some((ticket, transfer)) = self.outbox.next() {
+            match lower.submit(transfer, ticket) {
+                Ok(()) => {}
+                Err(NotTaken::Full(transfer)) => return self.outbox.put_back(ticket, transfer),
+                Err(NotTaken::Failed(status)) => self.complete(ticket, status),
+            }
+        }
+    }
+
+    /// Takes every answer that has come.
+    pub(super) fn collect<L: Lower>(&mut self, lower: &mut L) {
+        loop {
+            match lower.poll() {
+                Ok(Some(done)) => self.complete(done.ticket, done.status),
+                Ok(None) => return,
+                Err(status) => return self.lose(status),
+            }
+        }
+    }
+
+    fn complete(&mut self, ticket: u64, status: Status) {
+        self.stirred = true;
+        match self.flights.remove(ticket) {
+            Some(Flight::Fill(frames)) => self.filled(&frames, status),
+            Some(Flight::WriteBack(frames)) => self.written(&frames, status),
+            Some(Flight::Direct(request)) => self.direct_done(request, status),
+            Some(Flight::Flush) => self.end_flush(status),
+            None => self.statistics.strays += 1,
+        }
+    }
+
+    /// Begins to read frames whose pages follow each other.
+    pub(super) fn fill(&mut self, frames: Vec<u32>) {
+        let page = self.frames.of(frames[0]).page;
+        let bytes = self.shape.run_bytes(page, frames.len());
+        let segments = self.frames.segments(&frames, bytes);
+        let durable = Durable::AsPromised;
+        let transfer = Transfer { kind: Kind::Read, offset: page * PAGE, bytes, durable, segments };
+        self.launch(Flight::Fill(frames), transfer);
+    }
+
+    fn filled(&mut self, frames: &[u32], status: Status) {
+        for &frame in frames {
+            if status.is_success() {
+                let page = self.frames.of(frame).page;
+                let proven = self.replacement.knows(page);
+                let at = self.frames.at(frame);
+                at.state = State::Idle;
+                if proven {
+                    at.marks.set(Marks::PROVEN);
+                }
+                self.list_clean(frame);
+                self.serve(frame);
+            } else if frames.len() > 1 && self.waiters.contains_key(&frame) {
+                // What is bad may be a neighbour.
+                self.fill(vec![frame]);
+            } else {
+                self.statistics.read_failures += 1;
+                self.answer(frame, status, |_| true);
+                self.drop_page(frame);
+            }
+        }
+    }
+
+    /// Puts a clean page on its list.
+    pub(super) fn list_clean(&mut self, frame: u32) {
+        let proven = self.frames.of(frame).marks.has(Marks::PROVEN);
+        self.frames.push_front(if proven { List::Main } else { List::Small }, frame);
+    }
+
+    /// Ends the wait of those who wait for a frame so.
+    pub(super) fn answer(&mut self, frame: u32, status: Status, which: impl Fn(&Waiter) -> bool) {
+        let Some(waiters) = self.waiters.remove(&frame) else { return };
+        let (done, rest): (Vec<Waiter>, Vec<Waiter>) = waiters.into_iter().partition(which);
+        if !rest.is_empty() {
+            self.waiters.insert(frame, rest);
+        }
+        for waiter in done {
+            if let Some(mut pending) = self.requests.take(waiter.request) {
+                pending.waiting -= 1;
+                if !status.is_success() {
+                    pending.fail(status);
+                }
+                self.give_back(waiter.request, pending, false);
+            }
+        }
+    }
+
+    /// Forgets a page, clean or dirty; nobody waits for it.
+    pub(super) fn drop_page(&mut self, frame: u32) {
+        self.frames.unlink(frame);
+        self.forget_dirt(frame);
+        self.index.remove(self.frames.of(frame).page);
+        self.release(frame);
+    }
+
+    /// Makes a page that no longer counts as one that waits to be written.
+    pub(super) fn forget_dirt(&mut self, frame: u32) {
+        let at = self.frames.at(frame);
+        if at.marks.has(Marks::DIRTY) {
+            self.dirty -= 1;
+        }
+        if at.marks.has(Marks::FLUSHED) {
+            self.flushes.marked -= 1;
+        }
+        for mark in [Marks::DIRTY, Marks::OWED, Marks::FLUSHED, Marks::ALONE, Marks::DURABLE] {
+            at.marks.clear(mark);
+        }
+    }
+
+    /// Gives a frame back that holds nothing any more; it is on no list.
+    pub(super) fn release(&mut self, frame: u32) {
+        self.statistics.ahead_wasted += u64::from(self.frames.of(frame).marks.has(Marks::AHEAD));
+        self.frames.reset(frame);
+        if frame < self.kept {
+            self.frames.push_back(List::Free, frame);
+        } else {
+            self.frames.at(frame).state = State::Retired;
+        }
+    }
+
+    /// A frame that holds nothing and is on no list, for a page of so much room.
+    pub(super) fn take_frame(&mut self) -> Option<u32> {
+        while self.frames.first(List::Free).is_none() {
+            self.evict()?;
+        }
+        let frame = self.frames.first(List::Free)?;
+        self.frames.unlink(frame);
+        Some(frame)
+    }
+
+    /// Makes a clean page give up its frame.
+    pub(super) fn evict(&mut self) -> Option<()> {
+        let victim = self.replacement.evict(&mut self.frames)?;
+        self.statistics.evictions += 1;
+        self.index.remove(self.frames.of(victim).page);
+        self.release(victim);
+        Some(())
+    }
+
+    /// The device is gone: every request is answered, and no memory that it had is used again.
+    fn lose(&mut self, status: Status) {
+        self.gone = Some(status);
+        self.outbox.clear();
+        self.parked.clear();
+        self.waiters.clear();
+        self.locks.clear();
+        let keys: Vec<u64> = self.requests.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            if let Some(mut pending) = self.requests.take(key) {
+                pending.fail(status);
+                self.finish(key, pending);
+            }
+        }
+    }
+}

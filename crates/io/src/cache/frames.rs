@@ -1,0 +1,361 @@
+//! Frames: the memory of pages, what each holds, and the lists they are on.
+//!
+//! In: blocks of registered memory, whose addresses are known from then on. Out: copies, and slices for transfers.
+//! Invariant: a frame is on at most one list; a frame under a transfer is on none, and its bytes are not written.
+
+use super::shape::{PAGE_BYTES, to_usize};
+use crate::buffer::Buffer;
+use headwater_host::clock::Nanos;
+
+/// No frame.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// The lists that a frame can be on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum List {
+    /// It holds no page.
+    Free,
+    /// Clean, and not yet proven.
+    Small,
+    /// Clean, and used again.
+    Main,
+    /// Dirty, by the time it became so.
+    Dirty,
+    /// Dirty, and to be written now.
+    Urgent,
+    /// Dirty, and could not be written lately.
+    Failed,
+    /// None of them.
+    None,
+}
+const LISTS: usize = List::None as usize;
+
+/// What a frame is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum State {
+    /// Nothing.
+    Free,
+    /// Its page is being read.
+    Filling,
+    /// Its page is here.
+    Idle,
+    /// Its page is here, and being written.
+    Writing,
+    /// Its block of memory is about to be given back.
+    Retired,
+}
+
+/// What is to be remembered of a page.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Marks(u8);
+
+impl Marks {
+    /// The device does not have it yet.
+    pub(super) const DIRTY: Self = Self(1);
+    /// Somebody was told that it is written, though it is not.
+    pub(super) const OWED: Self = Self(2);
+    /// A flush waits for it.
+    pub(super) const FLUSHED: Self = Self(4);
+    /// It failed in company and is written alone.
+    pub(super) const ALONE: Self = Self(8);
+    /// It must be durable when it is written.
+    pub(super) const DURABLE: Self = Self(16);
+    /// It was read ahead, and nobody asked for it yet.
+    pub(super) const AHEAD: Self = Self(32);
+    /// It belongs on the main list when it is clean.
+    pub(super) const PROVEN: Self = Self(64);
+
+    #[inline]
+    pub(super) const fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    #[inline]
+    pub(super) const fn set(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    #[inline]
+    pub(super) const fn clear(&mut self, other: Self) {
+        self.0 &= !other.0;
+    }
+}
+
+/// One frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    pub(super) page: u64,
+    /// When it became dirty, or failed.
+    pub(super) since: Nanos,
+    prev: u32,
+    next: u32,
+    list: List,
+    pub(super) state: State,
+    /// Uses lately, up to [`USES_MOST`](super::replacement::USES_MOST).
+    pub(super) uses: u8,
+    pub(super) marks: Marks,
+}
+
+const FREE: Frame = Frame {
+    page: 0,
+    since: Nanos::ZERO,
+    prev: NONE,
+    next: NONE,
+    list: List::None,
+    state: State::Free,
+    uses: 0,
+    marks: Marks(0),
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    first: u32,
+    last: u32,
+    frames: usize,
+}
+
+/// All frames.
+#[derive(Debug)]
+pub(super) struct Frames {
+    blocks: Vec<Buffer>,
+    block_bits: u32,
+    frames: Vec<Frame>,
+    lists: [Ends; LISTS],
+}
+
+impl Frames {
+    pub(super) fn new(block_pages: usize) -> Self {
+        let lists = [Ends { first: NONE, last: NONE, frames: 0 }; LISTS];
+        Self { blocks: Vec::new(), block_bits: block_pages.trailing_zeros(), frames: Vec::new(), lists }
+    }
+
+    /// Adds the frames of a block of memory, which has room for all of them.
+    pub(super) fn add(&mut self, block: Buffer) {
+        self.blocks.push(block);
+        for _ in 0..1_usize << self.block_bits {
+            let frame = u32::try_from(self.frames.len()).unwrap_or(NONE);
+            self.frames.push(FREE);
+            self.push_back(List::Free, frame);
+        }
+    }
+
+    /// Gives up every block behind the first so many; their frames are [`State::Retired`].
+    pub(super) fn keep_blocks(&mut self, blocks: usize) {
+        debug_assert!(self.frames[blocks << self.block_bits..].iter().all(|f| f.state == State::Retired));
+        self.blocks.truncate(blocks);
+        self.frames.truncate(blocks << self.block_bits);
+    }
+
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    #[inline]
+    pub(super) fn count(&self) -> usize {
+        self.frames.len()
+    }
+
+    #[inline]
+    pub(super) fn of(&self, frame: u32) -> &Frame {
+        &self.frames[frame as usize]
+    }
+
+    #[inline]
+    pub(super) fn at(&mut self, frame: u32) -> &mut Frame {
+        &mut self.frames[frame as usize]
+    }
+
+    /// Makes a frame one that holds nothing; it is on no list.
+    pub(super) fn reset(&mut self, frame: u32) {
+        *self.at(frame) = FREE;
+    }
+
+    /// Frames that hold a page or wait for one, with its number.
+    pub(super) fn in_use(&self) -> impl Iterator<Item = (u32, u64)> {
+        let used = |frame: &Frame| !matches!(frame.state, State::Free | State::Retired);
+        self.frames.iter().zip(0..).filter(move |(frame, _)| used(frame)).map(|(frame, at)| (at, frame.page))
+    }
+
+    #[inline]
+    pub(super) fn list(&self, frame: u32) -> List {
+        self.of(frame).list
+    }
+
+    #[inline]
+    pub(super) fn len(&self, list: List) -> usize {
+        self.lists[list as usize].frames
+    }
+
+    #[inline]
+    pub(super) fn first(&self, list: List) -> Option<u32> {
+        Some(self.lists[list as usize].first).filter(|&frame| frame != NONE)
+    }
+
+    #[inline]
+    pub(super) fn last(&self, list: List) -> Option<u32> {
+        Some(self.lists[list as usize].last).filter(|&frame| frame != NONE)
+    }
+
+    /// The frames of a list, first to last.
+    pub(super) fn iter(&self, list: List) -> impl Iterator<Item = u32> {
+        std::iter::successors(self.first(list), |&frame| {
+            Some(self.of(frame).next).filter(|&next| next != NONE)
+        })
+    }
+
+    pub(super) fn push_front(&mut self, list: List, frame: u32) {
+        let next = self.lists[list as usize].first;
+        self.link(list, NONE, frame, next);
+    }
+
+    pub(super) fn push_back(&mut self, list: List, frame: u32) {
+        let prev = self.lists[list as usize].last;
+        self.link(list, prev, frame, NONE);
+    }
+
+    fn link(&mut self, list: List, prev: u32, frame: u32, next: u32) {
+        let at = self.at(frame);
+        debug_assert!(at.list == List::None, "a frame is on one list");
+        (at.prev, at.next, at.list) = (prev, next, list);
+        if prev == NONE {
+            self.lists[list as usize].first = frame;
+        } else {
+            self.at(prev).next = frame;
+        }
+        if next == NONE {
+            self.lists[list as usize].last = frame;
+        } else {
+            self.at(next).prev = frame;
+        }
+        self.lists[list as usize].frames += 1;
+    }
+
+    /// Takes a frame off its list, if it is on one.
+    pub(super) fn unlink(&mut self, frame: u32) {
+        let Frame { prev, next, list, .. } = *self.of(frame);
+        if list == List::None {
+            return;
+        }
+        if prev == NONE {
+            self.lists[list as usize].first = next;
+        } else {
+            self.at(prev).next = next;
+        }
+        if next == NONE {
+            self.lists[list as usize].last = prev;
+        } else {
+            self.at(next).prev = prev;
+        }
+        self.lists[list as usize].frames -= 1;
+        let at = self.at(frame);
+        (at.prev, at.next, at.list) = (NONE, NONE, List::None);
+    }
+
+    /// Makes a free frame hold what another held, at its place on its list.
+    pub(super) fn move_to(&mut self, from: u32, to: u32) {
+        let mut bytes = [0; PAGE_BYTES];
+        self.read(from, 0, &mut bytes);
+        self.write(to, 0, &bytes);
+        let Frame { prev, list, .. } = *self.of(from);
+        self.unlink(from);
+        self.unlink(to);
+        *self.at(to) = Frame { prev: NONE, next: NONE, list: List::None, ..*self.of(from) };
+        if list != List::None {
+            let next = if prev == NONE { self.lists[list as usize].first } else { self.of(prev).next };
+            self.link(list, prev, to, next);
+        }
+        self.reset(from);
+    }
+
+    #[inline]
+    fn place(&self, frame: u32) -> (&Buffer, usize) {
+        let within = (frame as usize) & ((1 << self.block_bits) - 1);
+        (&self.blocks[(frame >> self.block_bits) as usize], within * PAGE_BYTES)
+    }
+
+    /// Copies out of a page.
+    #[inline]
+    pub(super) fn read(&self, frame: u32, at: usize, into: &mut [u8]) {
+        let (block, start) = self.place(frame);
+        let copied = block.read(start + at, into);
+        assert!(copied.is_ok(), "a part of a page lies in its block");
+    }
+
+    /// Copies into a page.
+    #[inline]
+    pub(super) fn write(&self, frame: u32, at: usize, from: &[u8]) {
+        let (block, start) = self.place(frame);
+        let copied = block.write(start + at, from);
+        assert!(copied.is_ok(), "a part of a page lies in its block");
+    }
+
+    /// Whether two frames lie behind each other in one block.
+    pub(super) fn are_joined(&self, frame: u32, next: u32) -> bool {
+        next == frame + 1 && next.trailing_zeros() < self.block_bits
+    }
+
+    /// The bytes of frames as a device is told of them, `bytes` in all.
+    pub(super) fn segments(&self, frames: &[u32], bytes: u64) -> Vec<Buffer> {
+        let mut left = to_usize(bytes);
+        let runs = frames.chunk_by(|&frame, &next| self.are_joined(frame, next));
+        let segment = |run: &[u32]| {
+            let (block, start) = self.place(run[0]);
+            let wanted = (run.len() * PAGE_BYTES).min(left);
+            left -= wanted;
+            match block.slice(start, wanted) {
+                Ok(segment) => segment,
+                Err(_) => unreachable!("a run of frames lies in its block"),
+            }
+        };
+        runs.map(segment).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_dma::iova::Iova;
+    use headwater_host::foreign::Foreign;
+
+    fn frames(blocks: u64) -> Frames {
+        let mut frames = Frames::new(4);
+        for block in 0..blocks {
+            let memory = Foreign::anonymous(4 * PAGE_BYTES).unwrap();
+            frames.add(Buffer::whole(memory, Iova(block << 20)));
+        }
+        frames
+    }
+
+    #[test]
+    fn neighbours_in_one_block_are_one_segment_and_the_last_is_as_short_as_asked() {
+        let frames = frames(2);
+        let bytes = 5 * PAGE_BYTES as u64 - 512;
+        let segments = frames.segments(&[2, 3, 4, 5, 0], bytes);
+        let shown: Vec<_> = segments.iter().map(|segment| (segment.address(), segment.bytes())).collect();
+        assert_eq!(shown, [(0x2000, 8_192), (0x10_0000, 8_192), (0, 4_096 - 512)]);
+    }
+
+    #[test]
+    fn a_frame_that_moves_keeps_its_bytes_and_its_place() {
+        let mut frames = frames(1);
+        for frame in 0..3 {
+            frames.unlink(frame);
+            frames.at(frame).state = State::Idle;
+            frames.push_back(List::Small, frame);
+        }
+        frames.write(1, 7, b"here");
+        frames.move_to(1, 3);
+        assert_eq!(frames.iter(List::Small).collect::<Vec<_>>(), [0, 3, 2]);
+        assert_eq!(frames.len(List::Small), 3);
+        let mut back = [0; 4];
+        frames.read(3, 7, &mut back);
+        assert_eq!((&back, frames.of(1).state), (b"here", State::Free));
+        assert_eq!(frames.len(List::Free), 0);
+        for frame in [0, 2, 3] {
+            frames.unlink(frame);
+        }
+        assert_eq!((frames.first(List::Small), frames.last(List::Small)), (None, None));
+    }
+}

@@ -1,0 +1,127 @@
+//! From page numbers to frames: one look, mostly into one line of memory.
+//!
+//! In: page numbers below 2^40. Out: frames below 2^24. Invariant: an entry lies at its hashed place or behind it with no
+//! gap between, at most half of all places are used.
+
+use super::shape::{PAGES_MAX, to_usize};
+
+/// Most frames: what an entry has room for (64 GiB of pages).
+pub(super) const FRAMES_MAX: usize = 1 << FRAME_BITS;
+const FRAME_BITS: u32 = 24;
+/// An entry that is none: its page would be [`PAGES_MAX`].
+const EMPTY: u64 = u64::MAX;
+/// 2^64 divided by the golden ratio: neighbours go far apart.
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Pages and their frames.
+#[derive(Debug)]
+pub(super) struct Index {
+    /// Page in the upper 40 bits, frame in the lower 24.
+    entries: Vec<u64>,
+    /// What shifts a hash down to a place.
+    shift: u32,
+}
+
+impl Index {
+    /// Room for so many pages.
+    pub(super) fn with_room(pages: usize) -> Self {
+        let places = (pages.max(4) * 2).next_power_of_two();
+        Self { entries: vec![EMPTY; places], shift: 64 - places.trailing_zeros() }
+    }
+
+    #[inline]
+    fn home(&self, page: u64) -> usize {
+        to_usize(page.wrapping_mul(SPREAD) >> self.shift)
+    }
+
+    #[inline]
+    fn after(&self, place: usize) -> usize {
+        (place + 1) & (self.entries.len() - 1)
+    }
+
+    /// The frame of a page.
+    #[inline]
+    pub(super) fn find(&self, page: u64) -> Option<u32> {
+        let mut place = self.home(page);
+        loop {
+            let entry = self.entries[place];
+            if entry >> FRAME_BITS == page {
+                return Some(frame_of(entry));
+            }
+            if entry == EMPTY {
+                return None;
+            }
+            place = self.after(place);
+        }
+    }
+
+    /// Sets the frame of a page, new or known.
+    pub(super) fn set(&mut self, page: u64, frame: u32) {
+        debug_assert!(page < PAGES_MAX && (frame as usize) < FRAMES_MAX);
+        let mut place = self.home(page);
+        while self.entries[place] != EMPTY && self.entries[place] >> FRAME_BITS != page {
+            place = self.after(place);
+        }
+        self.entries[place] = (page << FRAME_BITS) | u64::from(frame);
+    }
+
+    /// Forgets a page.
+    pub(super) fn remove(&mut self, page: u64) {
+        let mut gap = self.home(page);
+        while self.entries[gap] >> FRAME_BITS != page {
+            if self.entries[gap] == EMPTY {
+                return;
+            }
+            gap = self.after(gap);
+        }
+        // What follows moves up, unless that would bring it before its home.
+        let mut place = self.after(gap);
+        while self.entries[place] != EMPTY {
+            let home = self.home(self.entries[place] >> FRAME_BITS);
+            let mask = self.entries.len() - 1;
+            if (place.wrapping_sub(home) & mask) >= (place.wrapping_sub(gap) & mask) {
+                self.entries[gap] = self.entries[place];
+                gap = place;
+            }
+            place = self.after(place);
+        }
+        self.entries[gap] = EMPTY;
+    }
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the mask leaves 24 bits")]
+fn frame_of(entry: u64) -> u32 {
+    (entry & (FRAMES_MAX as u64 - 1)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn seeded_runs_agree_with_a_naive_model() {
+        for seed in 0..20 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut index = Index::with_room(64);
+            let mut model = BTreeMap::new();
+            for _ in 0..4_000 {
+                let page = [0, PAGES_MAX - 100][random.usize(0..2)] + random.u64(0..100);
+                if model.len() < 64 && random.bool() {
+                    let frame = random.u32(0..1 << FRAME_BITS);
+                    index.set(page, frame);
+                    model.insert(page, frame);
+                } else {
+                    index.remove(page);
+                    model.remove(&page);
+                }
+                let probe = random.u64(0..100);
+                assert_eq!(index.find(probe), model.get(&probe).copied(), "seed {seed}");
+            }
+            for (page, frame) in model {
+                assert_eq!(index.find(page), Some(frame), "seed {seed}");
+            }
+        }
+    }
+}

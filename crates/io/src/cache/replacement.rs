@@ -1,0 +1,84 @@
+//! Which page makes room: S3-FIFO (Yang et al., SOSP 2023).
+//!
+//! In: pages as they become clean, and their uses. Out: the frame to give up. Invariant: a page that is used once passes
+//! through a tenth of the cache and cannot push out one that is used again and again; a use moves nothing.
+//!
+//! A new page goes to the small list. At its end it goes on to the main list if it was used meanwhile, else it is given
+//! up and its number is remembered; a page that comes back while it is remembered goes to the main list at once. At the
+//! end of the main list a page that was used goes round again. Dirty pages are on neither list until they are clean.
+
+use super::frames::{Frames, List, Marks};
+use super::shape::{to_u64, to_usize};
+
+/// Uses beyond which nothing more is learnt.
+pub(super) const USES_MOST: u8 = 3;
+/// Uses after which a page of the small list is worth keeping.
+const USES_PROVEN: u8 = 2;
+/// The part of the cache that new pages pass through.
+const SMALL_PART: usize = 10;
+
+/// The memory of the policy: pages that went from the small list.
+#[derive(Debug)]
+pub(super) struct Replacement {
+    /// Low half of the hash of a page above the number of its going. The later of two at one place stays.
+    ghosts: Vec<u64>,
+    gone: u32,
+    /// Goings for which a page is remembered.
+    memory: u32,
+    small_most: usize,
+}
+
+impl Replacement {
+    pub(super) fn for_frames(frames: usize) -> Self {
+        let memory = u32::try_from(frames).unwrap_or(u32::MAX);
+        let small_most = (frames / SMALL_PART).max(1);
+        Self { ghosts: vec![0; frames.next_power_of_two()], gone: 0, memory, small_most }
+    }
+
+    fn ghost(&self, page: u64) -> (usize, u64) {
+        let hash =
+            page.wrapping_mul(0xD6E8_FEB8_6659_FD93).rotate_left(32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        (to_usize(hash >> 32) & (self.ghosts.len() - 1), hash & 0xFFFF_FFFF)
+    }
+
+    fn remember(&mut self, page: u64) {
+        self.gone = self.gone.wrapping_add(1).max(1);
+        let (at, tag) = self.ghost(page);
+        self.ghosts[at] = (tag << 32) | u64::from(self.gone);
+    }
+
+    /// Whether a page that comes was here not long ago.
+    pub(super) fn knows(&self, page: u64) -> bool {
+        let (at, tag) = self.ghost(page);
+        let ghost = self.ghosts[at];
+        let age = u64::from(self.gone).wrapping_sub(ghost & 0xFFFF_FFFF);
+        ghost != 0 && ghost >> 32 == tag && age < u64::from(self.memory)
+    }
+
+    /// Takes the clean page that makes room off its list.
+    pub(super) fn evict(&mut self, frames: &mut Frames) -> Option<u32> {
+        loop {
+            let from_small = frames.len(List::Small) > self.small_most || frames.len(List::Main) == 0;
+            let frame = frames.last(if from_small { List::Small } else { List::Main })?;
+            frames.unlink(frame);
+            let at = frames.at(frame);
+            if from_small && at.uses < USES_PROVEN {
+                let page = at.page;
+                self.remember(page);
+                return Some(frame);
+            }
+            if !from_small && at.uses == 0 {
+                return Some(frame);
+            }
+            // Each round takes a use away or moves a page to the main list, so the rounds end.
+            at.uses = if from_small { 0 } else { at.uses - 1 };
+            at.marks.set(Marks::PROVEN);
+            frames.push_front(List::Main, frame);
+        }
+    }
+}
+
+/// The share of the cache that is `percent` of `frames`, at least one page.
+pub(super) fn share(frames: usize, percent: u8) -> usize {
+    to_usize(to_u64(frames) * u64::from(percent) / 100).max(1)
+}

@@ -1,0 +1,146 @@
+//! The shape of what is cached: a device as pages, and the part of a request that lies on one page.
+//!
+//! In: offsets and lengths in bytes. Out: page numbers, and places on pages. Invariant: only the last page of a device is
+//! short, and no part goes beyond its end.
+
+use super::config::CacheError;
+
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = 4_096;
+/// The same, for offsets on a device.
+pub(super) const PAGE: u64 = 4_096;
+/// One more than the largest page number: what an entry of the index has room for.
+pub(super) const PAGES_MAX: u64 = (1 << 40) - 1;
+
+/// A device, as far as a cache cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Its length in bytes, a whole number of blocks. It need not be a whole number of pages.
+    pub device_bytes: u64,
+    /// Bytes of a logical block, a power of two up to the bytes of a page.
+    pub block_bytes: u32,
+}
+
+impl Shape {
+    pub(super) fn check(self) -> Result<(), CacheError> {
+        let block = u64::from(self.block_bytes);
+        let fits = block.is_power_of_two() && block <= PAGE && self.device_bytes.is_multiple_of(block);
+        if !fits || self.device_bytes == 0 || self.device_bytes.div_ceil(PAGE) > PAGES_MAX {
+            let Self { device_bytes, block_bytes } = self;
+            return Err(CacheError::Shape { device_bytes, block_bytes });
+        }
+        Ok(())
+    }
+
+    /// Pages, the short one at the end included.
+    pub(super) fn pages(self) -> u64 {
+        self.device_bytes.div_ceil(PAGE)
+    }
+
+    /// Bytes of a run of pages: whole pages, but for the end of the device.
+    pub(super) fn run_bytes(self, page: u64, pages: usize) -> u64 {
+        let end = (page + to_u64(pages)).saturating_mul(PAGE).min(self.device_bytes);
+        end.saturating_sub(page * PAGE)
+    }
+
+    /// Bytes of one page.
+    pub(super) fn page_bytes(self, page: u64) -> usize {
+        to_usize(self.run_bytes(page, 1))
+    }
+
+    /// # Errors
+    /// [`CacheError::Range`] for bytes beyond the end.
+    #[inline]
+    pub(super) fn check_range(self, offset: u64, bytes: u64) -> Result<(), CacheError> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.device_bytes => Ok(()),
+            _ => Err(CacheError::Range { offset, bytes, device_bytes: self.device_bytes }),
+        }
+    }
+
+    /// # Errors
+    /// [`CacheError::Misaligned`] for what is not whole blocks.
+    pub(super) fn check_blocks(self, offset: u64, bytes: u64) -> Result<(), CacheError> {
+        let block = u64::from(self.block_bytes);
+        if offset.is_multiple_of(block) && bytes.is_multiple_of(block) {
+            return Ok(());
+        }
+        Err(CacheError::Misaligned { offset, bytes, block_bytes: self.block_bytes })
+    }
+}
+
+/// The part of a request that lies on one page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Where it begins on the page.
+    pub(super) at: usize,
+    /// Where it begins in the request's bytes.
+    pub(super) start: usize,
+    /// Its length.
+    pub(super) bytes: usize,
+}
+
+impl Part {
+    /// The part of `[offset, offset + bytes)` on a page that it touches.
+    #[inline]
+    pub(super) fn of(page: u64, offset: u64, bytes: u64) -> Self {
+        let begin = page * PAGE;
+        let from = offset.max(begin);
+        let to = (offset + bytes).min(begin + PAGE);
+        Self { at: to_usize(from - begin), start: to_usize(from - offset), bytes: to_usize(to - from) }
+    }
+}
+
+/// First page of a range, and the page after its last.
+#[inline]
+pub(super) fn pages_of(offset: u64, bytes: u64) -> (u64, u64) {
+    (offset / PAGE, (offset + bytes).div_ceil(PAGE))
+}
+
+#[inline]
+pub(super) fn to_u64(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+#[inline]
+pub(super) fn to_usize(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_page_of_a_device_is_as_short_as_the_device_says() {
+        let shape = Shape { device_bytes: 3 * PAGE + 512, block_bytes: 512 };
+        shape.check().unwrap();
+        assert_eq!((shape.pages(), shape.page_bytes(2), shape.page_bytes(3)), (4, 4_096, 512));
+        assert_eq!(shape.run_bytes(1, 3), 2 * PAGE + 512);
+        assert!(shape.check_range(3 * PAGE, 512).is_ok());
+        assert!(shape.check_range(3 * PAGE, 513).is_err());
+        assert!(shape.check_range(u64::MAX, 2).is_err());
+    }
+
+    #[test]
+    fn the_parts_of_a_request_are_all_of_it_once() {
+        let (offset, bytes) = (1_000, 9_000);
+        let (first, end) = pages_of(offset, bytes);
+        let mut next = 0;
+        for page in first..end {
+            let part = Part::of(page, offset, bytes);
+            assert_eq!(part.start, next);
+            assert_eq!(page * PAGE + to_u64(part.at), offset + to_u64(part.start));
+            next += part.bytes;
+        }
+        assert_eq!(next, 9_000);
+    }
+
+    #[test]
+    fn shapes_that_no_device_has_are_refused() {
+        for (device_bytes, block_bytes) in [(0, 512), (1_000, 512), (8_192, 8_192), (4_096, 0), (u64::MAX, 1)]
+        {
+            assert!(Shape { device_bytes, block_bytes }.check().is_err());
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Which reads follow each other, and how far ahead to read.
+//!
+//! In: the pages of each read of one user. Out: pages to read ahead. Invariant: a page is asked for once in a stream; the
+//! window doubles with each time it was right, and starts small with each new stream.
+
+use std::ops::Range;
+
+/// Streams that one user may read at a time.
+const LANES: usize = 4;
+/// Pages of the first read-ahead of a stream.
+const WINDOW_LEAST: u32 = 4;
+
+/// The streams of one user.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    lanes: [Lane; LANES],
+    /// The lane that was matched last, and the one to be replaced next.
+    recent: usize,
+    oldest: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Lane {
+    /// The page that would follow.
+    next: u64,
+    /// The first page that was not asked for.
+    ahead: u64,
+    window: u32,
+}
+
+impl Streams {
+    /// Notes a read of `[first, end)`. The pages to read ahead, if it is time.
+    #[inline]
+    pub(super) fn note(&mut self, first: u64, end: u64, most: u32) -> Option<Range<u64>> {
+        let recent = &mut self.lanes[self.recent];
+        if recent.continues(first) {
+            return recent.go_on(end, most);
+        }
+        self.look_further(first, end, most)
+    }
+
+    fn look_further(&mut self, first: u64, end: u64, most: u32) -> Option<Range<u64>> {
+        if let Some(at) = self.lanes.iter().position(|lane| lane.continues(first)) {
+            self.recent = at;
+            return self.lanes[at].go_on(end, most);
+        }
+        self.recent = self.oldest;
+        self.oldest = (self.oldest + 1) % LANES;
+        self.lanes[self.recent] = Lane { next: end, ahead: end, window: 0 };
+        None
+    }
+}
+
+impl Lane {
+    #[inline]
+    fn continues(&self, first: u64) -> bool {
+        first == self.next || first + 1 == self.next
+    }
+
+    #[inline]
+    fn go_on(&mut self, end: u64, most: u32) -> Option<Range<u64>> {
+        // Another part of the same page says nothing about the next one.
+        if end <= self.next {
+            return None;
+        }
+        self.next = end;
+        if self.ahead >= end + u64::from(self.window / 2) && self.window > 0 {
+            return None;
+        }
+        self.window = (self.window * 2).max(WINDOW_LEAST).min(most);
+        let from = self.ahead.max(end);
+        self.ahead = end + u64::from(self.window);
+        (from < self.ahead).then_some(from..self.ahead)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_of_a_stream_grows_and_asks_for_each_page_once() {
+        let mut streams = Streams::default();
+        let mut asked: Vec<u64> = Vec::new();
+        let mut most = 0;
+        for page in 100..600 {
+            if let Some(pages) = streams.note(page, page + 1, 64) {
+                assert!(pages.start > page);
+                most = most.max(pages.end - pages.start);
+                asked.extend(pages);
+            }
+        }
+        assert_eq!(asked, (asked[0]..asked[0] + u64::try_from(asked.len()).unwrap()).collect::<Vec<_>>());
+        assert!(most > 16 && most <= 64, "{most}");
+        assert!(*asked.last().unwrap() >= 600);
+    }
+
+    #[test]
+    fn random_reads_and_parts_of_one_page_read_nothing_ahead() {
+        let mut streams = Streams::default();
+        let mut random = fastrand::Rng::with_seed(3);
+        for _ in 0..1_000 {
+            let page = random.u64(0..1 << 30) * 8;
+            assert_eq!(streams.note(page, page + 1, 64), None);
+            assert_eq!(streams.note(page, page + 1, 64), None);
+        }
+    }
+
+    #[test]
+    fn several_streams_of_one_user_do_not_hide_each_other() {
+        let mut streams = Streams::default();
+        let mut asked = [0; 3];
+        for step in 0..50 {
+            for (lane, asked) in asked.iter_mut().enumerate() {
+                let page = u64::try_from(lane).unwrap() * 10_000 + step;
+                *asked += u32::from(streams.note(page, page + 1, 32).is_some());
+            }
+        }
+        assert!(asked.iter().all(|&asked| asked >= 3), "{asked:?}");
+    }
+
+    #[test]
+    fn no_window_is_no_read_ahead() {
+        let mut streams = Streams::default();
+        assert!((0..100).all(|page| streams.note(page, page + 1, 0).is_none()));
+    }
+}

@@ -1,0 +1,161 @@
+//! Writing dirty pages back: which, when, and what becomes of them.
+//!
+//! In: dirty pages, time, answers. Out: transfers of neighbours together. Invariants: a page that is being written is not
+//! changed; a page whose write was acknowledged stays dirty until the device has it; what failed in company is tried alone.
+
+use super::Cache;
+use super::flight::Flight;
+use super::frames::{List, Marks, State};
+use super::lower::{Kind, Transfer};
+use super::shape::{PAGE, to_u64};
+use crate::command::Durable;
+use headwater_nvme::spec::status::Status;
+use std::collections::VecDeque;
+
+impl Cache {
+    /// Begins the write-backs that are due.
+    pub(super) fn write_back(&mut self) {
+        while self.write_backs < self.config.write_backs {
+            let Some(frame) = self.next_to_write() else { return };
+            self.start_write(self.run_around(frame));
+        }
+    }
+
+    fn next_to_write(&self) -> Option<u32> {
+        let is_free = |&frame: &u32| !self.is_locked(self.frames.of(frame).page);
+        if let Some(frame) = self.frames.iter(List::Urgent).find(is_free) {
+            return Some(frame);
+        }
+        let oldest = self.frames.first(List::Dirty)?;
+        let is_old = self.frames.of(oldest).since.after(self.config.dirty_age) <= self.now;
+        let is_much = self.frames.len(List::Dirty) > self.dirty_background;
+        // Whoever is parked may wait for room.
+        let is_due = is_old || is_much || !self.parked.is_empty();
+        self.frames.iter(List::Dirty).find(|frame| is_due && is_free(frame))
+    }
+
+    /// The dirty neighbours that go with a page, in order.
+    fn run_around(&self, frame: u32) -> Vec<u32> {
+        let Self { frames, limits, .. } = self;
+        let mut run = VecDeque::from([frame]);
+        if frames.of(frame).marks.has(Marks::ALONE) {
+            return run.into();
+        }
+        let goes_too = |page: u64| {
+            let frame = self.index.find(page)?;
+            let at = frames.of(frame);
+            let is_fit = matches!(frames.list(frame), List::Dirty | List::Urgent) && at.state == State::Idle;
+            (is_fit && !at.marks.has(Marks::ALONE) && !self.is_locked(page)).then_some(frame)
+        };
+        let (mut first, mut end) = (frames.of(frame).page, frames.of(frame).page + 1);
+        let (most, mut segments) = (self.transfer_pages(), 1);
+        while run.len() < most && first > 0 {
+            let Some(frame) = goes_too(first - 1) else { break };
+            segments += usize::from(!frames.are_joined(frame, run[0]));
+            if segments > limits.segments_max {
+                break;
+            }
+            run.push_front(frame);
+            first -= 1;
+        }
+        while run.len() < most {
+            let Some(frame) = goes_too(end) else { break };
+            segments += usize::from(!frames.are_joined(run[run.len() - 1], frame));
+            if segments > limits.segments_max {
+                break;
+            }
+            run.push_back(frame);
+            end += 1;
+        }
+        run.into()
+    }
+
+    fn start_write(&mut self, run: Vec<u32>) {
+        let page = self.frames.of(run[0]).page;
+        let bytes = self.shape.run_bytes(page, run.len());
+        let segments = self.frames.segments(&run, bytes);
+        let mut durable = Durable::AsPromised;
+        for &frame in &run {
+            self.frames.unlink(frame);
+            let at = self.frames.at(frame);
+            at.state = State::Writing;
+            if at.marks.has(Marks::DURABLE) {
+                durable = Durable::Now;
+            }
+        }
+        self.write_backs += 1;
+        self.statistics.write_backs += 1;
+        let transfer = Transfer { kind: Kind::Write, offset: page * PAGE, bytes, durable, segments };
+        self.launch(Flight::WriteBack(run), transfer);
+    }
+
+    pub(super) fn written(&mut self, frames: &[u32], status: Status) {
+        self.write_backs -= 1;
+        if status.is_success() {
+            self.statistics.pages_written += to_u64(frames.len());
+        }
+        for &frame in frames {
+            self.frames.at(frame).state = State::Idle;
+            if status.is_success() {
+                self.answer(frame, status, |waiter| waiter.written);
+                self.forget_dirt(frame);
+                self.list_clean(frame);
+                self.serve(frame);
+            } else if frames.len() > 1 {
+                self.frames.at(frame).marks.set(Marks::ALONE);
+                self.frames.push_back(List::Urgent, frame);
+                self.serve(frame);
+            } else {
+                self.failed(frame, status);
+            }
+        }
+    }
+
+    /// A page could not be written.
+    fn failed(&mut self, frame: u32, status: Status) {
+        self.statistics.write_failures += 1;
+        self.failure = status;
+        let now = self.now;
+        let at = self.frames.at(frame);
+        if at.marks.has(Marks::FLUSHED) {
+            at.marks.clear(Marks::FLUSHED);
+            self.flushes.marked -= 1;
+            self.flushes.status = status;
+        }
+        if at.marks.has(Marks::OWED) {
+            at.since = now;
+            self.owners.note_failure();
+            self.frames.push_back(List::Failed, frame);
+            self.answer(frame, status, |waiter| waiter.written);
+            return self.serve(frame);
+        }
+        // Nobody was told that this is written, so nothing is lost by believing the device.
+        self.answer(frame, status, |waiter| waiter.written);
+        if self.waiters.contains_key(&frame) {
+            self.forget_dirt(frame);
+            self.frames.at(frame).state = State::Filling;
+            self.fill(vec![frame]);
+        } else {
+            self.drop_page(frame);
+        }
+    }
+
+    /// Makes every page of a list be written now.
+    pub(super) fn hurry(&mut self, list: List) {
+        while let Some(frame) = self.frames.first(list) {
+            self.frames.unlink(frame);
+            self.frames.push_back(List::Urgent, frame);
+        }
+    }
+
+    /// Tries pages again that failed long enough ago.
+    pub(super) fn retry_failed(&mut self) {
+        while let Some(frame) = self.frames.first(List::Failed) {
+            if self.frames.of(frame).since.after(self.config.dirty_age) > self.now {
+                return;
+            }
+            self.frames.unlink(frame);
+            self.frames.push_back(List::Urgent, frame);
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! One behaviour each, on a device that does as it is told.
+
+use crate::fake::{Rig, buffer, bytes_of, small, write};
+use headwater_host::clock::Nanos;
+use headwater_io::cache::{Cache, CacheConfig, CacheError, Kind, Request, Shape, Submitted, WritePolicy};
+use headwater_io::command::Durable;
+use headwater_nvme::spec::status::Status;
+
+const PAGE: u64 = 4_096;
+
+#[test]
+fn what_was_read_once_is_read_again_without_the_device() {
+    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    let wanted = rig.lower.now[5_000..9_000].to_vec();
+    assert_eq!(rig.read(5_000, 4_000), wanted);
+    assert_eq!(rig.lower.log, [(Kind::Read, PAGE, 2 * PAGE)]);
+    assert_eq!(rig.read(5_000, 4_000), wanted);
+    let mut bytes = vec![0; 4_000];
+    assert!(rig.cache.read_hit(rig.owner, 5_000, &mut bytes));
+    assert_eq!(bytes, wanted);
+    assert_eq!(rig.lower.count(Kind::Read), 1);
+    let statistics = rig.cache.statistics();
+    assert_eq!((statistics.hits, statistics.misses), (4, 2));
+}
+
+#[test]
+fn writes_back_reach_the_device_together_with_the_flush() {
+    let mut rig = Rig::new(64 * 4_096, CacheConfig { dirty_background: 90, dirty_most: 90, ..small() }, 1);
+    for page in [3, 5, 4, 2] {
+        assert_eq!(rig.write(page * PAGE, &[u8::try_from(page).unwrap(); 4_096]), Status::SUCCESS);
+    }
+    assert_eq!(rig.lower.log, []);
+    assert_eq!(rig.cache.statistics().dirty_bytes, 4 * PAGE);
+    assert_eq!(rig.flush(), Status::SUCCESS);
+    assert_eq!(rig.lower.log, [(Kind::Write, 2 * PAGE, 4 * PAGE), (Kind::Flush, 0, 0)]);
+    let read = rig.read(2 * PAGE, 4 * 4_096);
+    assert_eq!(rig.lower.durable[2 * 4_096..6 * 4_096], read);
+    assert_eq!(rig.cache.statistics().dirty_bytes, 0);
+}
+
+#[test]
+fn writes_through_are_answered_when_the_device_has_them() {
+    let config = CacheConfig { policy: WritePolicy::Through, ..small() };
+    let mut rig = Rig::new(64 * 4_096, config, 1);
+    rig.lower.answering = false;
+    assert!(matches!(rig.submit(write(PAGE, &[7; 8_192])), Submitted::Later));
+    rig.turn();
+    assert!(rig.cache.take(rig.owner).is_none());
+    rig.lower.answering = true;
+    assert_eq!(rig.wait().status, Status::SUCCESS);
+    assert_eq!(rig.lower.now[4_096..12_288], [7; 8_192]);
+    assert_eq!(rig.read(PAGE, 8_192), [7; 8_192]);
+    assert_eq!(rig.lower.count(Kind::Read), 0, "what was written is here");
+}
+
+#[test]
+fn a_write_that_failed_through_is_told_and_not_believed() {
+    let config = CacheConfig { policy: WritePolicy::Through, ..small() };
+    let mut rig = Rig::new(64 * 4_096, config, 1);
+    rig.read(0, 4_096);
+    rig.lower.broken = Some((0..PAGE, Kind::Write));
+    assert_eq!(rig.write(100, &[7; 100]), Status::INTERNAL_ERROR);
+    assert_eq!(rig.cache.statistics().dirty_bytes, 0);
+    let wanted = rig.lower.now[..4_096].to_vec();
+    assert_eq!(rig.read(0, 4_096), wanted, "the device is asked again");
+    assert_eq!(rig.flush(), Status::SUCCESS, "whoever wrote was told");
+}
+
+#[test]
+fn parts_of_blocks_leave_the_rest_as_it_was() {
+    let bytes = 3 * 4_096 + 512;
+    let mut rig = Rig::new(bytes, small(), 1);
+    let mut wanted = rig.lower.now.clone();
+    for (offset, bytes) in [(1, 1), (510, 5), (4_090, 4_110), (12_288, 512), (12_799, 1)] {
+        wanted[offset..offset + bytes].fill(0x5A);
+        assert_eq!(rig.write(u64::try_from(offset).unwrap(), &vec![0x5A; bytes]), Status::SUCCESS);
+    }
+    assert_eq!(rig.read(0, bytes), wanted);
+    assert_eq!(rig.flush(), Status::SUCCESS);
+    assert_eq!(rig.lower.durable, wanted);
+}
+
+#[test]
+fn what_lies_beyond_the_end_or_off_blocks_is_refused_with_the_numbers() {
+    let mut rig = Rig::new(8_192 + 512, small(), 1);
+    let beyond = Request::Read { offset: 8_192, into: buffer(&[0; 513]) };
+    let refused = rig.cache.submit(&mut rig.lower, rig.owner, beyond, 1).unwrap_err();
+    let wanted = CacheError::Range { offset: 8_192, bytes: 513, device_bytes: 8_704 };
+    assert_eq!(refused.error, wanted);
+    assert!(matches!(refused.request, Request::Read { .. }), "the buffer comes back");
+    let off = Request::DirectRead { offset: 100, into: buffer(&[0; 512]) };
+    let refused = rig.cache.submit(&mut rig.lower, rig.owner, off, 1).unwrap_err();
+    assert!(matches!(refused.error, CacheError::Misaligned { offset: 100, bytes: 512, block_bytes: 512 }));
+    let shape = Shape { device_bytes: 4_096, block_bytes: 8_192 };
+    assert!(Cache::new(shape, small(), &mut crate::fake::memory).is_err());
+}
+
+#[test]
+fn a_page_on_its_way_is_read_once_for_all_who_want_it() {
+    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    rig.lower.answering = false;
+    let other = rig.cache.join();
+    rig.submit(Request::Read { offset: 0, into: buffer(&[0; 4_096]) });
+    let request = Request::Read { offset: 100, into: buffer(&[0; 100]) };
+    assert!(matches!(rig.cache.submit(&mut rig.lower, other, request, 9).unwrap(), Submitted::Later));
+    rig.lower.answering = true;
+    assert_eq!(rig.wait().status, Status::SUCCESS);
+    let finished = rig.cache.take(other).unwrap();
+    assert_eq!(bytes_of(&finished.data.unwrap()), rig.lower.now[100..200]);
+    assert_eq!(rig.lower.count(Kind::Read), 1);
+}
+
+#[test]
+fn a_failed_read_is_an_error_for_its_own_page_only_and_nothing_stays() {
+    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    rig.lower.broken = Some((PAGE..2 * PAGE, Kind::Read));
+    let finished = rig.run(Request::Read { offset: 0, into: buffer(&[0; 12_288]) });
+    assert_eq!(finished.status, Status::INTERNAL_ERROR);
+    assert_eq!(finished.data.unwrap().bytes(), 12_288, "the buffer comes back");
+    let reads = rig.lower.count(Kind::Read);
+    assert_eq!(rig.run(Request::Read { offset: 0, into: buffer(&[0; 4_096]) }).status, Status::SUCCESS);
+    assert_eq!(rig.lower.count(Kind::Read), reads, "its neighbour was read alone and is here");
+    let failed = Request::Read { offset: PAGE, into: buffer(&[0; 4_096]) };
+    assert_eq!(rig.run(failed).status, Status::INTERNAL_ERROR);
+    rig.lower.broken = None;
+    assert_eq!(rig.read(PAGE, 4_096), rig.lower.now[4_096..8_192]);
+}
+
+#[test]
+fn a_direct_read_sees_dirty_pages_and_takes_the_device_where_there_are_none() {
+    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    rig.write(PAGE, &[7; 4_096]);
+    let finished = rig.run(Request::DirectRead { offset: 512, into: buffer(&[0; 8_192]) });
+    let mut wanted = rig.lower.now[512..8_704].to_vec();
+    wanted[4_096 - 512..8_192 - 512].fill(7);
+    assert_eq!(bytes_of(&finished.data.unwrap()), wanted);
+    rig.lower.log.clear();
+    rig.run(Request::DirectRead { offset: 40 * PAGE + 512, into: buffer(&[0; 1_024]) });
+    assert_eq!(rig.lower.log, [(Kind::Read, 40 * PAGE + 512, 1_024)]);
+}
+
+#[test]
+fn pages_follow_a_direct_write_and_dirt_beside_it_stays() {
+    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    rig.read(0, 8_192);
+    rig.write(0, &[1; 100]);
+    let durable = Durable::AsPromised;
+    let from = buffer(&[2; 4_096]);
+    rig.run(Request::DirectWrite { offset: 512, from, durable });
+    assert_eq!(rig.lower.now[512..4_608], [2; 4_096]);
+    let read = rig.read(0, 8_192);
+    assert_eq!((&read[..100], &read[512..4_608]), (&[1; 100][..], &[2; 4_096][..]));
+    assert_eq!(rig.lower.count(Kind::Read), 1);
+    assert_eq!(rig.flush(), Status::SUCCESS);
+    assert_eq!(rig.lower.durable[..8_192], read);
+}
+
+#[test]
+fn a_direct_write_waits_for_pages_in_flight_and_what_comes_later_waits_for_it() {
+    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    rig.lower.answering = false;
+    rig.submit(Request::Read { offset: 0, into: buffer(&[0; 4_096]) });
+    rig.submit(Request::DirectWrite { offset: 0, from: buffer(&[9; 4_096]), durable: Durable::AsPromised });
+    assert_eq!(rig.lower.count(Kind::Write), 0, "the read is under way");
+    rig.submit(Request::Read { offset: 0, into: buffer(&[0; 4_096]) });
+    rig.lower.answering = true;
+    let ends: Vec<_> = (0..3).map(|_| rig.wait()).collect();
+    assert_eq!(bytes_of(ends[2].data.as_ref().unwrap()), [9; 4_096]);
+    assert_eq!(ends.iter().map(|end| end.token).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn zeroes_and_discards_leave_nothing_old_behind() {
+    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    rig.write(0, &[1; 16_384]);
+    rig.run(Request::Zeroes { offset: 512, bytes: 8_192 });
+    let read = rig.read(0, 16_384);
+    assert_eq!(
+        (&read[..512], &read[512..8_704], &read[8_704..]),
+        (&[1; 512][..], &[0; 8_192][..], &[1; 7_680][..])
+    );
+    rig.run(Request::Discard { offset: PAGE, bytes: PAGE });
+    assert_eq!(rig.read(PAGE, 4_096), rig.lower.now[4_096..8_192], "what the device says");
+    assert_eq!(rig.flush(), Status::SUCCESS);
+    let read = rig.read(0, 16_384);
+    assert_eq!(rig.lower.durable[..16_384], read);
+}
+
+#[test]
+fn a_discard_of_the_whole_device_does_not_walk_it() {
+    let shape = Shape { device_bytes: 1 << 50, block_bytes: 4_096 };
+    let mut cache = Cache::new(shape, small(), &mut crate::fake::memory).unwrap();
+    let owner = cache.join();
+    let mut lower = crate::fake::Fake::new(4_096, 1);
+    lower.gone = true;
+    lower.depth = 0;
+    lower.limits.range_bytes_max = 1 << 50;
+    let request = Request::Discard { offset: 0, bytes: 1 << 50 };
+    assert!(matches!(cache.submit(&mut lower, owner, request, 5), Ok(Submitted::Later)));
+    cache.turn(&mut lower, Nanos::ZERO);
+    assert_eq!(cache.take(owner).unwrap().status, Status::NAMESPACE_NOT_READY);
+}
+
+#[test]
+fn a_device_that_is_gone_answers_everything() {
+    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    rig.lower.answering = false;
+    rig.submit(Request::Read { offset: 0, into: buffer(&[0; 4_096]) });
+    rig.submit(write(PAGE + 1, &[1; 5]));
+    rig.submit(Request::DirectWrite { offset: 0, from: buffer(&[9; 512]), durable: Durable::AsPromised });
+    rig.submit(Request::Flush);
+    rig.lower.gone = true;
+    let told: Vec<_> = (0..4).map(|_| rig.wait()).collect();
+    assert!(told.iter().all(|end| end.status == Status::NAMESPACE_NOT_READY));
+    let more = rig.cache.submit(&mut rig.lower, rig.owner, Request::Flush, 1);
+    assert!(matches!(more.unwrap_err().error, CacheError::Gone(Status::NAMESPACE_NOT_READY)));
+    let mut bytes = [0; 10];
+    assert!(!rig.cache.read_hit(rig.owner, 0, &mut bytes));
+}
+
+#[test]
+fn a_dirty_page_goes_by_its_age() {
+    let config = CacheConfig { dirty_background: 50, dirty_most: 50, ..small() };
+    let mut rig = Rig::new(64 * 4_096, config, 1);
+    rig.write(0, &[3; 4_096]);
+    let deadline = rig.cache.next_deadline().unwrap();
+    assert_eq!(deadline, config.dirty_age);
+    rig.turn();
+    assert_eq!(rig.lower.count(Kind::Write), 0);
+    rig.now = deadline;
+    rig.turn();
+    assert_eq!(rig.lower.count(Kind::Write), 1);
+    for _ in 0..100 {
+        rig.turn();
+    }
+    assert_eq!((rig.cache.statistics().dirty_bytes, rig.cache.next_deadline()), (0, None));
+}
+
+#[test]
+fn a_switch_to_write_through_writes_what_is_dirty() {
+    let config = CacheConfig { dirty_background: 50, dirty_most: 50, ..small() };
+    let mut rig = Rig::new(64 * 4_096, config, 1);
+    rig.write(0, &[3; 4_096]);
+    rig.cache.set_policy(&mut rig.lower, WritePolicy::Through);
+    for _ in 0..100 {
+        rig.turn();
+    }
+    assert_eq!(rig.lower.now[..4_096], [3; 4_096]);
+    rig.write(PAGE, &[4; 100]);
+    assert_eq!(rig.lower.now[4_096..4_196], [4; 100]);
+    rig.cache.set_policy(&mut rig.lower, WritePolicy::Back);
+    rig.write(PAGE, &[5; 100]);
+    assert_eq!(rig.lower.now[4_096..4_196], [4; 100]);
+}
+
+#[test]
+fn reading_in_order_is_read_ahead_in_growing_transfers() {
+    let config = CacheConfig { pages: 256, ahead_pages: 32, ..small() };
+    let mut rig = Rig::new(4_096 * 4_096, config, 1);
+    for page in 0..500 {
+        assert_eq!(
+            rig.read(page * PAGE, 4_096),
+            rig.lower.now[usize::try_from(page).unwrap() * 4_096..][..4_096]
+        );
+    }
+    assert!(rig.lower.count(Kind::Read) < 60, "{}", rig.lower.count(Kind::Read));
+    let longest = rig.lower.log.iter().map(|(_, _, bytes)| bytes / PAGE).max();
+    assert!(longest.is_some_and(|pages| (16..=32).contains(&pages)), "{longest:?}");
+    let statistics = rig.cache.statistics();
+    assert!(statistics.ahead_used >= 490, "{statistics:?}");
+    // Nobody reads what was read ahead last.
+    for page in 1_000..2_000 {
+        rig.read((page * 7 % 4_000) * PAGE, 1);
+    }
+    let statistics = rig.cache.statistics();
+    assert_eq!(statistics.ahead_used + statistics.ahead_wasted, statistics.ahead_read, "{statistics:?}");
+}
+
+#[test]
+fn a_user_that_left_takes_nothing_with_it() {
+    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    let other = rig.cache.join();
+    rig.cache.submit(&mut rig.lower, other, write(10, &[1; 10]), 3).unwrap();
+    rig.cache.leave(other);
+    let next = rig.cache.join();
+    assert_ne!(next, other, "its number is in use");
+    for _ in 0..100 {
+        rig.turn();
+    }
+    assert!(rig.cache.take(next).is_none() && rig.cache.take(other).is_none());
+    assert_eq!(rig.read(10, 10), [1; 10]);
+    assert!(rig.cache.submit(&mut rig.lower, other, Request::Flush, 1).is_err());
+}

@@ -1,0 +1,13 @@
+//! The block cache from outside: against a naive model, through failures, and its B11 regressions.
+//!
+//! In: seeds. Out: a verdict for each. Invariant: what the device below does is drawn from the seed alone.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod durability;
+mod examples;
+mod fake;
+mod model;
+mod regressions;
+mod resizing;
+mod scans;
+mod threads;

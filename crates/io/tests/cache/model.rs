@@ -1,0 +1,366 @@
+//! Seeded runs against an array of bytes: several users, any order of answers, failures, changes of size and policy.
+
+use crate::fake::{Fake, buffer, bytes_of, memory};
+use headwater_host::clock::Nanos;
+use headwater_io::cache::{
+    Cache, CacheConfig, Finished, Lower as _, LowerLimits, Owner, Request, Shape, Submitted, WritePolicy,
+};
+use headwater_io::command::Durable;
+use headwater_nvme::spec::status::Status;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+const USERS: usize = 3;
+
+/// What the bytes must be; `None` after a failed write, until they are written again.
+struct Model {
+    bytes: Vec<Option<u8>>,
+    /// The number of the write that each byte saw last.
+    touched: Vec<u64>,
+    writes: u64,
+}
+
+/// A request under way.
+struct Ask {
+    user: usize,
+    range: Range<usize>,
+    what: What,
+}
+
+enum What {
+    Read,
+    /// What the bytes become; unknown after a discard.
+    Write(Vec<Option<u8>>),
+    Compare {
+        equal: bool,
+    },
+    /// The bytes as they were, and the number of the last write then.
+    Flush(Vec<Option<u8>>, u64),
+    Resize,
+}
+
+struct Run {
+    seed: u64,
+    random: fastrand::Rng,
+    lower: Fake,
+    cache: Cache,
+    users: Vec<Owner>,
+    model: Model,
+    asks: BTreeMap<u64, Ask>,
+    token: u64,
+    now: u64,
+    /// Whether requests may end with a failure.
+    forgiving: bool,
+}
+
+impl Run {
+    fn new(seed: u64, failures: u32) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let bytes = random.usize(40..400) * 512;
+        let mut lower = Fake::new(bytes, seed ^ 0xF00D);
+        lower.limits = LowerLimits {
+            transfer_bytes_max: [1, 2, 7, 128][random.usize(0..4)] * 4_096,
+            segments_max: [1, 2, 128][random.usize(0..3)],
+            range_bytes_max: [4_096, 1 << 20][random.usize(0..2)],
+        };
+        lower.depth = random.usize(1..20);
+        (lower.failing_reads, lower.failing_writes) = (failures, failures);
+        let config = CacheConfig {
+            policy: [WritePolicy::Back, WritePolicy::Through][random.usize(0..2)],
+            pages: random.usize(8..60),
+            block_pages: [1, 4, 8][random.usize(0..3)],
+            dirty_background: random.u8(0..20),
+            dirty_most: random.u8(20..=90),
+            dirty_age: Nanos(random.u64(1..5_000)),
+            ahead_pages: random.u32(0..20),
+            write_backs: random.u32(1..6),
+        };
+        let shape = Shape { device_bytes: u64::try_from(bytes).unwrap(), block_bytes: 512 };
+        let mut cache = Cache::new(shape, config, &mut memory).unwrap();
+        let users = (0..USERS).map(|_| cache.join()).collect();
+        let model = Model {
+            bytes: lower.now.iter().map(|&byte| Some(byte)).collect(),
+            touched: vec![0; bytes],
+            writes: 0,
+        };
+        Self {
+            seed,
+            random,
+            lower,
+            cache,
+            users,
+            model,
+            asks: BTreeMap::new(),
+            token: 0,
+            now: 0,
+            forgiving: failures > 0,
+        }
+    }
+
+    /// A range that no other request conflicts with; blocks, if asked for.
+    fn range(&mut self, blocks: bool, writes: bool) -> Option<Range<usize>> {
+        let most = self.model.bytes.len();
+        let longest = [600, 4_096, 9_000, 40_000][self.random.usize(0..4)];
+        let start = self.random.usize(0..most);
+        let bytes = self.random.usize(1..=longest).min(most - start);
+        let mut range = start..start + bytes;
+        if self.random.bool() {
+            range = start / 4_096 * 4_096..(start + bytes).next_multiple_of(4_096).min(most);
+        }
+        if blocks {
+            range = range.start / 512 * 512..range.end.next_multiple_of(512).min(most);
+        }
+        let conflicts = |ask: &Ask| {
+            let overlaps = ask.range.start < range.end && range.start < ask.range.end;
+            overlaps && (writes || matches!(ask.what, What::Write(_)))
+        };
+        (!self.asks.values().any(conflicts)).then_some(range)
+    }
+
+    fn random_bytes(&mut self, bytes: usize) -> Vec<u8> {
+        // Runs of one byte, so that a mixture shows.
+        let byte = self.random.u8(..);
+        (0..bytes).map(|at| byte.wrapping_add(u8::try_from(at / 512 % 251).unwrap())).collect()
+    }
+
+    fn step(&mut self) {
+        match self.random.u32(0..100) {
+            0..30 => self.ask_read(),
+            30..55 => self.ask_write(),
+            55..60 => self.ask_compare(),
+            60..63 => self.ask_range(),
+            63..66 => {
+                let what = self.flush();
+                self.ask(0..0, what, Request::Flush);
+            }
+            66..67 => self.resize(),
+            67..68 => {
+                let policy = [WritePolicy::Back, WritePolicy::Through][self.random.usize(0..2)];
+                self.cache.set_policy(&mut self.lower, policy);
+            }
+            68..72 => self.hit(),
+            _ => self.turn(),
+        }
+    }
+
+    /// What a flush must make durable: not what is being written.
+    fn flush(&self) -> What {
+        let mut bytes = self.model.bytes.clone();
+        for ask in self.asks.values().filter(|ask| matches!(ask.what, What::Write(_))) {
+            bytes[ask.range.clone()].fill(None);
+        }
+        What::Flush(bytes, self.model.writes)
+    }
+
+    fn ask(&mut self, range: Range<usize>, what: What, request: Request) {
+        self.token += 1;
+        let user = self.random.usize(0..USERS);
+        if let What::Write(bytes) = &what {
+            self.model.writes += 1;
+            assert_eq!(bytes.len(), range.len());
+            self.model.touched[range.clone()].fill(self.model.writes);
+        }
+        self.asks.insert(self.token, Ask { user, range, what });
+        match self.cache.submit(&mut self.lower, self.users[user], request, self.token).unwrap() {
+            Submitted::Done(finished) => self.check(finished),
+            Submitted::Later => {}
+        }
+    }
+
+    fn ask_read(&mut self) {
+        let direct = self.random.u32(0..4) == 0;
+        let Some(range) = self.range(direct, false) else { return };
+        let (offset, into) = (u64::try_from(range.start).unwrap(), buffer(&vec![0x99; range.len()]));
+        let request =
+            if direct { Request::DirectRead { offset, into } } else { Request::Read { offset, into } };
+        self.ask(range, What::Read, request);
+    }
+
+    fn ask_write(&mut self) {
+        let direct = self.random.u32(0..4) == 0;
+        let Some(range) = self.range(direct, true) else { return };
+        let bytes = self.random_bytes(range.len());
+        let (offset, from) = (u64::try_from(range.start).unwrap(), buffer(&bytes));
+        let durable = [Durable::AsPromised, Durable::Now][usize::from(self.random.u32(0..6) == 0)];
+        let request = if direct {
+            Request::DirectWrite { offset, from, durable }
+        } else {
+            Request::Write { offset, from, durable }
+        };
+        self.ask(range, What::Write(bytes.into_iter().map(Some).collect()), request);
+    }
+
+    fn ask_compare(&mut self) {
+        let Some(range) = self.range(false, false) else { return };
+        let Some(mut bytes) = self.model.bytes[range.clone()].iter().copied().collect::<Option<Vec<u8>>>()
+        else {
+            return;
+        };
+        let equal = self.random.bool();
+        if !equal {
+            let at = self.random.usize(0..bytes.len());
+            bytes[at] ^= 1;
+        }
+        let offset = u64::try_from(range.start).unwrap();
+        self.ask(range, What::Compare { equal }, Request::Compare { offset, with: buffer(&bytes) });
+    }
+
+    fn ask_range(&mut self) {
+        let Some(range) = self.range(true, true) else { return };
+        let (offset, bytes) = (u64::try_from(range.start).unwrap(), u64::try_from(range.len()).unwrap());
+        let zeroes = self.random.bool();
+        let after = if zeroes { Some(0) } else { None };
+        let request =
+            if zeroes { Request::Zeroes { offset, bytes } } else { Request::Discard { offset, bytes } };
+        self.ask(range.clone(), What::Write(vec![after; range.len()]), request);
+    }
+
+    fn resize(&mut self) {
+        if self.asks.values().any(|ask| matches!(ask.what, What::Resize)) {
+            return;
+        }
+        self.token += 1;
+        let (user, pages) = (self.random.usize(0..USERS), self.random.usize(8..60));
+        self.asks.insert(self.token, Ask { user, range: 0..0, what: What::Resize });
+        let given = (pages, self.token);
+        match self.cache.resize(&mut self.lower, self.users[user], given, &mut memory).unwrap() {
+            Submitted::Done(finished) => self.check(finished),
+            Submitted::Later => {}
+        }
+    }
+
+    /// The calls that never wait.
+    fn hit(&mut self) {
+        let writes = self.random.bool();
+        let Some(range) = self.range(false, writes) else { return };
+        let offset = u64::try_from(range.start).unwrap();
+        let user = self.users[self.random.usize(0..USERS)];
+        if !writes {
+            let mut bytes = vec![0; range.len()];
+            if self.cache.read_hit(user, offset, &mut bytes) {
+                self.agree(&range, &bytes);
+            }
+            return;
+        }
+        let bytes = self.random_bytes(range.len());
+        if self.cache.write_hit(user, offset, &bytes) {
+            self.model.writes += 1;
+            self.model.touched[range.clone()].fill(self.model.writes);
+            let bytes = bytes.into_iter().map(Some);
+            self.model.bytes[range].iter_mut().zip(bytes).for_each(|(at, byte)| *at = byte);
+        }
+    }
+
+    fn turn(&mut self) {
+        self.now += self.random.u64(0..200);
+        self.cache.turn(&mut self.lower, Nanos(self.now));
+        for user in 0..USERS {
+            while let Some(finished) = self.cache.take(self.users[user]) {
+                assert_eq!(self.asks[&finished.token].user, user, "seed {}", self.seed);
+                self.check(finished);
+            }
+        }
+    }
+
+    fn agree(&self, range: &Range<usize>, bytes: &[u8]) {
+        for (at, (wanted, byte)) in self.model.bytes[range.clone()].iter().zip(bytes).enumerate() {
+            let place = range.start + at;
+            assert!(
+                wanted.is_none_or(|wanted| wanted == *byte),
+                "seed {}: byte {place} {wanted:?} {byte}",
+                self.seed
+            );
+        }
+    }
+
+    fn check(&mut self, finished: Finished) {
+        let seed = self.seed;
+        let Some(Ask { range, what, .. }) = self.asks.remove(&finished.token) else {
+            panic!("seed {seed}: an answer to nothing")
+        };
+        let fine = finished.status.is_success();
+        let may_fail = self.forgiving;
+        assert!(fine || may_fail || finished.status == Status::COMPARE_FAILURE, "seed {seed}: {finished:?}");
+        match what {
+            What::Read if fine => self.agree(&range, &bytes_of(&finished.data.unwrap())),
+            What::Write(bytes) => {
+                let bytes = bytes.into_iter().map(|byte| byte.filter(|_| fine));
+                self.model.bytes[range].iter_mut().zip(bytes).for_each(|(at, byte)| *at = byte);
+            }
+            What::Compare { equal } if fine || finished.status == Status::COMPARE_FAILURE => {
+                assert_eq!(fine, equal, "seed {seed}");
+            }
+            What::Flush(bytes, writes) if fine => {
+                let kept = bytes.iter().zip(&self.lower.durable).zip(&self.model.touched).enumerate();
+                for (at, ((wanted, byte), &touched)) in kept {
+                    let told = touched > writes || wanted.is_none_or(|wanted| wanted == *byte);
+                    assert!(told, "seed {seed}: flushed byte {at} is lost: {wanted:?} {byte}");
+                }
+            }
+            What::Resize if !may_fail => assert!(fine, "seed {seed}"),
+            _ => {}
+        }
+    }
+
+    fn drain(&mut self) {
+        for _ in 0..200_000 {
+            if self.asks.is_empty() && self.lower.in_flight() == 0 && self.cache.in_flight() == 0 {
+                return;
+            }
+            self.turn();
+        }
+        panic!("seed {}: {} requests do not come to their end", self.seed, self.asks.len());
+    }
+
+    /// All of it, once nothing fails any more.
+    fn finish(&mut self) {
+        self.drain();
+        (self.lower.failing_reads, self.lower.failing_writes) = (0, 0);
+        // Each user is told of older failures once, by a flush.
+        for round in 0..2 {
+            self.forgiving &= round == 0;
+            for user in 0..USERS {
+                self.token += 1;
+                let what = self.flush();
+                self.asks.insert(self.token, Ask { user, range: 0..0, what });
+                let flush = Request::Flush;
+                self.cache.submit(&mut self.lower, self.users[user], flush, self.token).unwrap();
+                self.drain();
+            }
+        }
+        let statistics = self.cache.statistics();
+        assert_eq!((statistics.dirty_bytes, statistics.strays), (0, 0), "seed {}", self.seed);
+        let range = 0..self.model.bytes.len();
+        self.agree(&range, &self.lower.now.clone());
+        self.agree(&range, &self.lower.durable.clone());
+        let step = self.model.bytes.len();
+        self.ask(0..step, What::Read, Request::Read { offset: 0, into: buffer(&vec![0; step]) });
+        self.drain();
+        assert!(self.lower.poll().unwrap().is_none());
+    }
+}
+
+fn run(seeds: Range<u64>, failures: u32, steps: usize) {
+    for seed in seeds {
+        let mut run = Run::new(seed, failures);
+        for _ in 0..steps {
+            run.step();
+        }
+        run.finish();
+    }
+}
+
+#[test]
+fn seeded_runs_agree_with_an_array_of_bytes() {
+    run(0..60, 0, 2_000);
+}
+
+#[test]
+fn seeded_runs_with_failures_lose_nothing_that_was_not_told() {
+    run(1_000..1_060, 40, 2_000);
+}
+
+#[test]
+fn seeded_runs_with_many_failures_end() {
+    run(2_000..2_030, 400, 1_000);
+}

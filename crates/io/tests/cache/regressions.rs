@@ -1,0 +1,83 @@
+//! Defect B11 of the released NVMeDirect, one test for each of its parts.
+
+use crate::fake::{Rig, small};
+use headwater_dma::pool::{Pool, PoolConfig};
+use headwater_io::Buffer;
+use headwater_io::cache::{Cache, CacheConfig, Kind, Shape};
+use headwater_nvme::spec::status::Status;
+
+const PAGE: u64 = 4_096;
+
+/// The test for a hit compared the end with the page and was false for every write of more than one block: such a write
+/// went past pages that were there, which then were old.
+#[test]
+fn b11_a_write_of_several_blocks_onto_cached_pages_hits_all_of_them() {
+    let mut rig = Rig::new(64 * 4_096, CacheConfig { dirty_background: 80, dirty_most: 80, ..small() }, 1);
+    rig.read(0, 6 * 4_096);
+    rig.lower.log.clear();
+    let hits = rig.cache.statistics().hits;
+    assert!(rig.cache.write_hit(rig.owner, 512, &[7; 5 * 4_096]));
+    assert_eq!(rig.cache.statistics().hits - hits, 6);
+    assert_eq!(rig.read(512, 5 * 4_096), [7; 5 * 4_096]);
+    assert_eq!(rig.lower.log, []);
+    assert_eq!(rig.flush(), Status::SUCCESS);
+    assert_eq!(rig.lower.durable[512..512 + 5 * 4_096], [7; 5 * 4_096]);
+}
+
+/// One list of pages served all handles of a device: a scan through one handle emptied what another lived on.
+#[test]
+fn b11_a_scan_through_one_handle_leaves_the_cache_of_another_alone() {
+    let mut quiet = Rig::new(256 * 4_096, small(), 1);
+    let mut scanning = Rig::new(256 * 4_096, small(), 1);
+    quiet.read(0, 10 * 4_096);
+    for page in 0..256 {
+        scanning.read(page * PAGE, 4_096);
+    }
+    quiet.lower.log.clear();
+    quiet.read(0, 10 * 4_096);
+    assert_eq!(quiet.lower.log, []);
+    assert!(scanning.cache.statistics().evictions > 200);
+    assert_eq!(quiet.cache.statistics().evictions, 0);
+}
+
+/// A cache could not be made smaller.
+#[test]
+fn b11_a_cache_shrinks_with_dirty_pages_and_loses_none() {
+    let config = CacheConfig { pages: 64, dirty_background: 80, dirty_most: 80, ..small() };
+    let mut rig = Rig::new(256 * 4_096, config, 1);
+    for page in 0..50 {
+        rig.write(page * PAGE, &[u8::try_from(page).unwrap() + 1; 4_096]);
+    }
+    assert_eq!(rig.lower.count(Kind::Write), 0);
+    assert_eq!(rig.resize(8), Status::SUCCESS);
+    assert_eq!(rig.cache.statistics().capacity_bytes, 8 * PAGE);
+    for page in 0..50 {
+        assert_eq!(rig.read(page * PAGE, 4_096), [u8::try_from(page).unwrap() + 1; 4_096]);
+    }
+    assert_eq!(rig.flush(), Status::SUCCESS);
+}
+
+/// The list of pages was freed though it was never made when the cache was set up lazily. Here memory goes back to its
+/// pool once, whether it was used or not, after a change of size, and though pages were dirty.
+#[test]
+fn b11_memory_goes_back_once_whether_it_was_used_or_not() {
+    let pool = Pool::open(PoolConfig { cap: 8 << 20, cap_max: 8 << 20, ..PoolConfig::default() }).unwrap();
+    let take = |bytes: usize| -> Result<Buffer, headwater_io::IoError> {
+        Ok(Buffer::pooled(pool.buffer(bytes).unwrap()))
+    };
+    let shape = Shape { device_bytes: 1 << 30, block_bytes: 512 };
+    let config = CacheConfig { pages: 1_024, block_pages: 64, ..CacheConfig::default() };
+    for round in 0..20 {
+        let mut cache = Cache::new(shape, config, &mut { take }).unwrap();
+        let owner = cache.join();
+        let mut lower = crate::fake::Fake::new(1 << 20, 1);
+        if round % 2 == 0 {
+            let request = crate::fake::write(0, &[1; 4_096]);
+            cache.submit(&mut lower, owner, request, 1).unwrap();
+            cache.resize(&mut lower, owner, (512, 2), &mut { take }).unwrap();
+        }
+    }
+    // All of it is to be had again at once.
+    let whole = Cache::new(shape, CacheConfig { pages: 1_536, ..config }, &mut { take });
+    assert!(whole.is_ok());
+}

@@ -1,0 +1,65 @@
+//! What stays when much is read once.
+
+use crate::fake::{Rig, small};
+use headwater_io::cache::CacheConfig;
+
+const PAGE: u64 = 4_096;
+
+#[test]
+fn a_hot_set_survives_a_scan_of_ten_times_the_cache() {
+    let pages = 256;
+    let mut rig = Rig::new(4_096 * 4_096, CacheConfig { pages: 256, ..small() }, 1);
+    let hot = 100;
+    for _ in 0..4 {
+        for page in 0..hot {
+            rig.read(page * PAGE, 4_096);
+        }
+    }
+    for page in 1_000..1_000 + 10 * pages {
+        rig.read(page * PAGE, 4_096);
+    }
+    let before = rig.cache.statistics().misses;
+    for page in 0..hot {
+        rig.read(page * PAGE, 4_096);
+    }
+    let lost = rig.cache.statistics().misses - before;
+    assert!(lost <= hot / 20, "{lost} of {hot} hot pages are gone");
+}
+
+#[test]
+fn a_scan_in_small_pieces_with_read_ahead_is_still_a_scan() {
+    let mut rig = Rig::new(4_096 * 4_096, CacheConfig { pages: 256, ahead_pages: 32, ..small() }, 1);
+    for _ in 0..4 {
+        for page in 0..100 {
+            rig.read(page * 3 * PAGE, 4_096);
+        }
+    }
+    for piece in 0..2_560 * 8 {
+        rig.read(1_000 * PAGE + piece * 512, 512);
+    }
+    let before = rig.cache.statistics().misses;
+    for page in 0..100 {
+        rig.read(page * 3 * PAGE, 4_096);
+    }
+    let lost = rig.cache.statistics().misses - before;
+    assert!(lost <= 5, "{lost} of 100 hot pages are gone");
+}
+
+#[test]
+fn a_scan_of_writes_leaves_the_hot_set_alone() {
+    let mut rig = Rig::new(4_096 * 4_096, CacheConfig { pages: 256, ..small() }, 1);
+    for _ in 0..4 {
+        for page in 0..100 {
+            rig.read(page * PAGE, 4_096);
+        }
+    }
+    for page in 1_000..3_560 {
+        rig.write(page * PAGE, &[1; 4_096]);
+    }
+    let before = rig.cache.statistics().misses;
+    for page in 0..100 {
+        rig.read(page * PAGE, 4_096);
+    }
+    let lost = rig.cache.statistics().misses - before;
+    assert!(lost <= 5, "{lost} of 100 hot pages are gone");
+}
