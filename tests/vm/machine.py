@@ -38,7 +38,7 @@ class Boot:
         self.script = open(path, encoding="ascii").read()
         said = re.findall(r"^#: *(\S+) *(.*)$", self.script, re.M)
         unknown = {key for key, _ in said} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel", "reboots", "iommu",
-                                               "device", "example"}
+                                               "device", "example", "nodes", "distance"}
         if unknown:
             raise SystemExit(f"{path}: unknown keys {', '.join(sorted(unknown))}; tests/vm/README.md lists what there is")
         self.every = lambda key: [value for name, value in said if name == key]
@@ -139,11 +139,23 @@ def first_files(boot, system, program):
     return files.done()
 
 
+def memory_nodes(boot, sizes):
+    line = []
+    for node, size in enumerate(sizes):
+        cpus = f"cpus={node}," if len(sizes) > 1 else ""
+        line += ["-object", f"memory-backend-memfd,id=ram{node},share=on,size={size}M",
+                 "-numa", f"node,nodeid={node},{cpus}memdev=ram{node}"]
+    for said in boot.every("distance"):
+        one, other, distance = said.split()
+        line += ["-numa", f"dist,src={one},dst={other},val={distance}"]
+    return line
+
+
 def command(boot, folder, system, qemu, dialogue):
+    nodes = (boot.one("nodes", "") or boot.one("memory", "512")).split()
     # Without "rep movsb" in the feature bits the guest's C library copies in words, which emulation does much faster.
-    line = [qemu, "-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm,-la57", "-smp", "2", "-machine", "q35",
-            "-m", boot.one("memory", "512"), "-object", f"memory-backend-memfd,id=ram,share=on,size={boot.one('memory', '512')}M",
-            "-numa", "node,memdev=ram", "-nodefaults", "-display", "none",
+    line = [qemu, "-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm,-la57", "-smp", f"{len(nodes)},sockets={len(nodes)}" if len(nodes) > 1 else "2", "-machine", "q35",
+            "-m", f"{sum(map(int, nodes))}M", *memory_nodes(boot, nodes), "-nodefaults", "-display", "none",
             "-serial", f"file:{folder}/console", "-serial", "stdio",
             "-chardev", f"socket,id=dialogue,fd={dialogue}", "-serial", "chardev:dialogue",
             "-kernel", f"{system}/vmlinux", "-initrd", f"{folder}/initrd", "-append",

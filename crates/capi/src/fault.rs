@@ -61,7 +61,9 @@ fn code_of(error: &PoolError) -> Code {
         PoolError::WouldBlock { .. } => Code::WouldBlock,
         PoolError::Timeout { .. } => Code::Timeout,
         PoolError::Pin(_) => Code::Pin,
-        PoolError::Commit(_) | PoolError::Reserve(_) | PoolError::Place(_) => Code::NoMemory,
+        PoolError::Commit(_) | PoolError::Reserve(_) | PoolError::Place(_) | PoolError::Bind(_) => {
+            Code::NoMemory
+        }
         PoolError::Adopt(AdoptError::Foreign) => Code::Foreign,
         PoolError::Adopt(AdoptError::Interior) => Code::Interior,
         PoolError::Adopt(AdoptError::DoubleFree) => Code::DoubleFree,

@@ -22,7 +22,7 @@ pub use pinner::{
     Grounds, Mlock, PinError, PinToken, Pinner, SharedRange, SharedRegion, SimulatedCosts, SimulatedPinner,
     Stuck, Time, Unpinned, UringBuffers, VfioType1,
 };
-pub use placement::{NodeId, OneNode, PlaceError, Placement};
+pub use placement::{MachineNodes, NodeId, OneNode, PlaceError, Placement, usual_placement};
 pub use process::PROCESS_CAP;
 pub use request::{Request, Shape, Zeroed};
 pub use statistics::{BUCKETS, Histogram, NodeStatistics, Statistics, Steps};

@@ -40,9 +40,9 @@ impl Placement for TwoNodes {
         if from == to { 10 } else { 21 }
     }
 
-    fn bind(&self, node: NodeId, _address: usize, bytes: usize) -> Result<(), PlaceError> {
+    fn admit(&self, node: NodeId, bytes: usize, _backing: Backing) -> Result<(), PlaceError> {
         if node == NodeId(1) && self.broken.load(Ordering::Relaxed) {
-            return Err(PlaceError { node, bytes, errno: 12 });
+            return Err(PlaceError { node, bytes, available: 0 });
         }
         Ok(())
     }
@@ -210,7 +210,7 @@ fn a_broken_node_spills_to_the_next_and_a_named_one_says_so() {
     assert_eq!(node_of(&local), NodeId(1), "what is there still serves");
     assert_eq!(node_of(&pool.allocate(&Request::bytes(CHUNK)).unwrap()), NodeId(0));
     let named = pool.allocate(&Request::bytes(CHUNK).on(NodeId(1))).unwrap_err();
-    assert_eq!(named, PoolError::Place(PlaceError { node: NodeId(1), bytes: CHUNK, errno: 12 }));
+    assert_eq!(named, PoolError::Place(PlaceError { node: NodeId(1), bytes: CHUNK, available: 0 }));
 }
 
 #[test]

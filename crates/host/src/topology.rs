@@ -115,6 +115,19 @@ impl Topology {
         order.into_iter().map(|(_, _, number)| number).collect()
     }
 
+    /// The nodes that have memory. None where the kernel shows no nodes.
+    pub fn nodes_with_memory(&self) -> impl Iterator<Item = &MemoryNode> {
+        self.nodes.iter().filter(|node| node.memory_bytes > 0)
+    }
+
+    /// How far memory of node `to` is from node `from`, 10 for the same node. `None` if the kernel does not say.
+    #[must_use]
+    pub fn distance(&self, from: u32, to: u32) -> Option<u32> {
+        let place = self.nodes.iter().position(|node| node.number == to)?;
+        let from = self.nodes.iter().find(|node| node.number == from)?;
+        from.distances.get(place).copied()
+    }
+
     /// Processors that work for this thread: those it may run on, at least one.
     #[must_use]
     pub fn cores(&self) -> usize {
@@ -303,6 +316,9 @@ mod tests {
         assert_eq!(topology.nodes_from(7), [7, 1, 0, 4]);
         assert_eq!(topology.nodes_from(4), [4, 0, 1, 7]);
         assert_eq!(topology.nodes_from(9), [0, 1, 4, 7]);
+        let far = [topology.distance(7, 1), topology.distance(4, 0), topology.distance(0, 9)];
+        assert_eq!(far, [Some(21), None, None]);
+        assert_eq!(topology.nodes_with_memory().count(), 0);
     }
 
     #[test]

@@ -16,14 +16,18 @@ pub mod backend;
 pub mod buffer;
 pub mod cache;
 pub mod command;
+pub mod completion;
 pub mod device;
 pub mod device_pool;
 pub mod error;
 pub mod facts;
 pub mod key_list;
+pub mod model;
 pub mod nvme_tcp;
 pub mod queue;
 pub mod ring_queue;
+pub mod scheduler;
+pub mod timepiece;
 pub mod uring;
 
 pub use backend::{Answer, Armed, Backend, Limits, Transport};

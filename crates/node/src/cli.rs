@@ -52,7 +52,7 @@ enum Command {
     Attach(attach::AttachArgs),
     /// Make, change and remove namespaces
     Namespace(namespace::NamespaceArgs),
-    /// Look at the data directory of a stopped node
+    /// List devices, ask one what it is, check the data directory of a stopped node
     Device(device::DeviceArgs),
     /// Say what this machine offers, what is used, why not, and what would change it
     Doctor(doctor::DoctorArgs),

@@ -13,6 +13,7 @@ pub mod core_device;
 pub mod core_loop;
 pub mod data_dir;
 pub mod device_file;
+pub mod device_scan;
 pub mod doctor;
 pub mod dump;
 pub mod face;

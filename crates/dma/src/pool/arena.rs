@@ -11,14 +11,14 @@ use super::budget::{Budget, Tier};
 use super::chunks::{ChunkId, Chunks};
 use super::config::{PoolConfig, Sharing};
 use super::error::PoolError;
-use super::pinner::Grounds;
+use super::pinner::{Grounds, PinToken};
 use super::placement::NodeId;
 use super::planner;
 use super::statistics::{Histogram, Steps};
 use super::want::Want;
 use crate::buddy::{Buddy, PageRun};
 use headwater_host::clock::Nanos;
-use headwater_host::reservation::{PAGE_BYTES, PageTable, Reservation, Span};
+use headwater_host::reservation::{Backing, CommitError, PAGE_BYTES, PageTable, Reservation, Span, Wish};
 use headwater_host::sync::{AtomicU64, Ordering};
 
 /// Where a device finds the pages of each granule. Written before the first buffer of a chunk is given out and read by
@@ -100,10 +100,13 @@ impl Arena {
     pub(super) fn open(config: &PoolConfig, node: NodeId) -> Result<(Self, PageTable, Bindings), PoolError> {
         let granule = config.granule();
         let bytes = config.ceiling().saturating_mul(2).next_multiple_of(granule).next_power_of_two();
-        let reservation = match config.sharing {
+        let mut reservation = match config.sharing {
             Sharing::Private => Reservation::new(bytes)?,
             Sharing::Shared => Reservation::shared(bytes)?,
         };
+        if config.placement.binds() {
+            reservation.bind(node)?;
+        }
         let (address, descriptor) = (reservation.address(), reservation.descriptor());
         config.pinner.settle(Grounds { node, address, bytes, descriptor })?;
         let table = reservation.table().clone();
@@ -227,9 +230,8 @@ impl Arena {
         run: PageRun,
         address: usize,
         config: &PoolConfig,
-    ) -> Result<(super::pinner::PinToken, headwater_host::reservation::Backing), PoolError> {
-        config.placement.bind(self.node, address, run.bytes())?;
-        let backing = self.reservation.commit(run, config.backing)?;
+    ) -> Result<(PinToken, Backing), PoolError> {
+        let backing = self.commit(run, config)?;
         let start = config.time.now();
         let pinned = config.pinner.pin(address, run.bytes());
         self.pinning.record(config.time.now().since(start));
@@ -241,6 +243,22 @@ impl Arena {
                 Err(error.into())
             }
         }
+    }
+
+    /// Puts the first kind of pages behind a run that its node admits and the kernel has.
+    fn commit(&mut self, run: PageRun, config: &PoolConfig) -> Result<Backing, PoolError> {
+        let mut refusal = None;
+        for backing in config.backing.order() {
+            let admitted = config.placement.admit(self.node, run.bytes(), backing).map_err(PoolError::from);
+            let wish = Wish::only(backing);
+            match admitted.and_then(|()| Ok(self.reservation.commit(run, wish)?)) {
+                Ok(backing) => return Ok(backing),
+                // That a run does not lie as huge pages would have to says less than what was said before.
+                Err(PoolError::Commit(CommitError::Misaligned { .. })) if refusal.is_some() => {}
+                Err(error) => refusal = Some(error),
+            }
+        }
+        Err(refusal.unwrap_or(CommitError::Misaligned { run }.into()))
     }
 
     /// Unpins empty chunks that `choose` picks by their stamp and length, until it has `bytes_max` bytes back.

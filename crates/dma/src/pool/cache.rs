@@ -174,6 +174,13 @@ impl<T> Cache<T> {
         std::mem::take(&mut self.quota)
     }
 
+    /// Takes spans of another arena from now on, if it has none of its own any more.
+    pub(super) fn follow(&mut self, arena: usize) {
+        if self.bytes == 0 {
+            self.arena = arena;
+        }
+    }
+
     /// Whether nothing was served since this was last asked.
     pub(super) fn was_idle(&mut self) -> bool {
         let idle = self.hits == self.hits_seen;

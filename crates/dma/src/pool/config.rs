@@ -4,7 +4,7 @@
 //! lets through, a pool can be opened with.
 
 use super::pinner::{Pinner, Time, Unpinned};
-use super::placement::{OneNode, Placement};
+use super::placement::{Placement, usual_placement};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::reservation::{PAGE_BYTES, Wish};
 use std::sync::Arc;
@@ -156,7 +156,8 @@ pub struct PoolConfig {
     pub tiers: TierBorders,
     /// Kinds of pages, in the order to try.
     pub backing: Wish,
-    /// Nodes of memory.
+    /// Nodes of memory: an arena for each, the closest first. Where several nodes of the machine have memory, that is
+    /// [`MachineNodes`](super::MachineNodes) unless somebody chooses otherwise; else [`OneNode`](super::OneNode), which costs nothing.
     pub placement: Arc<dyn Placement>,
     /// How chunks are made visible to devices.
     pub pinner: Arc<dyn Pinner>,
@@ -169,7 +170,8 @@ pub struct PoolConfig {
 }
 
 impl Default for PoolConfig {
-    /// Chunks of 4 MiB that adapt, a cap of 256 MiB, an idle time of 10 s, memory that is not pinned.
+    /// Chunks of 4 MiB that adapt, a cap of 256 MiB, an idle time of 10 s, memory that is not pinned and that comes from
+    /// the node of whoever asks.
     fn default() -> Self {
         Self {
             chunk: 4 << 20,
@@ -180,7 +182,7 @@ impl Default for PoolConfig {
             min_idle: 0,
             tiers: TierBorders::default(),
             backing: Wish::default(),
-            placement: Arc::new(OneNode),
+            placement: usual_placement(),
             pinner: Arc::new(Unpinned),
             sharing: Sharing::Private,
             cache_per_mille: 50,

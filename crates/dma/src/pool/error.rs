@@ -7,6 +7,7 @@ use super::config::ConfigError;
 use super::pinner::PinError;
 use super::placement::{NodeId, PlaceError};
 use headwater_host::clock::Nanos;
+use headwater_host::numa::BindError;
 use headwater_host::reservation::{AdoptError, CommitError, ReserveError};
 
 /// Why a request was not served or a pool not opened.
@@ -88,7 +89,10 @@ pub enum PoolError {
     /// The kernel gave no addresses.
     #[error("{0}")]
     Reserve(#[from] ReserveError),
-    /// The memory could not be put on its node.
+    /// The pool's addresses could not be bound to a node.
+    #[error("{0}")]
+    Bind(#[from] BindError),
+    /// The node has no memory to spare.
     #[error("{0}")]
     Place(#[from] PlaceError),
     /// The address is not one that this pool gave away.

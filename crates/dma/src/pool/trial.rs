@@ -145,7 +145,12 @@ impl Depot {
         }
         let wanted = (class.batch() - 1).min(EXTRA_MAX);
         let bytes = wanted * class.bytes();
+        let here = self.here();
         let room = with_cache(self, |cache| {
+            if cache.arena() != arena && arena == here {
+                // The thread has moved to another node since its cache was made.
+                cache.follow(arena);
+            }
             if cache.arena() != arena {
                 return 0;
             }

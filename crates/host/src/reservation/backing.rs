@@ -36,7 +36,8 @@ impl Backing {
     }
 
     /// Whether it comes out of the kernel's fixed pool of huge pages.
-    pub(super) const fn is_pooled(self) -> bool {
+    #[must_use]
+    pub const fn is_pooled(self) -> bool {
         matches!(self, Self::Huge1G | Self::Huge2M)
     }
 }

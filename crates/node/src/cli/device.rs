@@ -1,13 +1,17 @@
-//! `headwater device`: the data directory of a stopped node, looked at.
+//! `headwater device`: devices looked at: which there are, what one says of itself, and the data directory of a stopped node.
 //!
-//! In: a directory. Out: a table or JSON; exit code 1 when something is wrong with it.
+//! In: a URL, a directory, or nothing. Out: a table or JSON; exit code 1 when something is wrong with it.
 
 use super::failure::{Failure, answer_json, answer_line};
 use super::progress::Progress;
-use crate::config::{Config, Overrides};
+use crate::config::{Bytes, Config, Overrides};
 use crate::data_dir::DataDir;
+use crate::device_scan;
 use clap::{Args, Subcommand};
+use headwater::Device;
 use headwater_host::clock::Clock;
+use headwater_io::NamespaceFacts;
+use serde::Serialize;
 use std::path::PathBuf;
 
 /// Arguments of `headwater device`.
@@ -19,6 +23,32 @@ pub struct DeviceArgs {
 
 #[derive(Debug, Subcommand)]
 enum DeviceOp {
+    /// List the devices of this machine with their URLs
+    #[command(after_help = "\
+NVMe controllers for our own driver (vfio:), namespaces under the kernel's driver (nvme-ng:), block devices and partitions
+(io-uring:). Nothing is opened; what keeps you from opening one is said, with the command that would change it.
+
+Example:
+  headwater device list")]
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Open a device and say what it is
+    #[command(after_help = "\
+Examples:
+  headwater device identify null:1G
+  headwater device identify io-uring:/dev/nvme0n1p2
+  headwater device identify 'nvme-tcp://127.0.0.1:4420/nqn.2026-01.io.headwater:kv'")]
+    Identify {
+        /// The device
+        #[arg(value_name = "URL")]
+        url: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Read every record, the index and the checkpoint
     #[command(after_help = "\
 Nothing is changed: the flash is opened to be read. Every record that the index names is read, its checksum computed and
@@ -42,7 +72,74 @@ Example:
 /// # Errors
 /// When the directory cannot be opened, or something is damaged.
 pub fn run(args: DeviceArgs) -> Result<(), Failure> {
-    let DeviceOp::Check { data, json } = args.op;
+    match args.op {
+        DeviceOp::List { json } => list(json),
+        DeviceOp::Identify { url, json } => identify(&url, json),
+        DeviceOp::Check { data, json } => check(data, json),
+    }
+}
+
+fn list(json: bool) -> Result<(), Failure> {
+    let found = device_scan::scan(&device_scan::Roots::default());
+    if json {
+        return answer_json(&found);
+    }
+    if found.is_empty() {
+        return answer_line(
+            "no NVMe controller, namespace or block device is here; null:1G and mem:1G always are",
+        );
+    }
+    found.iter().try_for_each(|device| answer_line(&device.to_string()))
+}
+
+/// What a device says of itself.
+#[derive(Debug, Serialize)]
+struct Identity {
+    url: String,
+    namespaces: Vec<NamespaceFacts>,
+    transfer_bytes_max: usize,
+    segments_max: usize,
+    memory_align: usize,
+    wakes: bool,
+}
+
+fn identify(url: &str, json: bool) -> Result<(), Failure> {
+    let mut device = Device::open(url)?;
+    let namespaces = device.namespaces()?;
+    let queue = device.queue(1)?;
+    let limits = queue.limits();
+    let identity = Identity {
+        url: url.to_owned(),
+        namespaces,
+        transfer_bytes_max: limits.transfer_bytes_max,
+        segments_max: limits.segments_max,
+        memory_align: limits.memory_align,
+        wakes: queue.descriptor().is_some(),
+    };
+    if json {
+        return answer_json(&identity);
+    }
+    for facts in &identity.namespaces {
+        let size = Bytes(facts.size.saturating_mul(u64::from(facts.block_bytes)));
+        let kind = match (facts.is_key_space(), facts.size) {
+            (true, 0) => "keys".to_owned(),
+            (true, quota) => format!("keys, at most {}", Bytes(quota)),
+            (false, blocks) => format!("{blocks} blocks of {} bytes, {size}", facts.block_bytes),
+        };
+        let access = if facts.writable { "" } else { ", read only" };
+        let window =
+            facts.blocks.map_or(String::new(), |(first, end)| format!(", blocks {first} to {end} for us"));
+        answer_line(&format!("namespace {}: {kind}{window}{access}", facts.id))?;
+    }
+    let Identity { transfer_bytes_max, segments_max, memory_align, wakes, .. } = identity;
+    let most = Bytes(transfer_bytes_max as u64);
+    let waiting = if wakes { "sleeping or polling" } else { "polling" };
+    answer_line(&format!(
+        "a command moves at most {most} in {segments_max} pieces at multiples of {memory_align} bytes; completions are waited for by {waiting}"
+    ))
+}
+
+fn check(data: PathBuf, json: bool) -> Result<(), Failure> {
     let config = Config::assemble(None, Overrides { data: Some(data), ..Overrides::default() })?;
     let directory = DataDir::look(&config.data)?;
     let mut progress = Progress::start("opening");

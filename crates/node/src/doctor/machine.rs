@@ -4,6 +4,7 @@
 
 use super::{Finding, Verdict};
 use crate::config::Bytes;
+use headwater_dma::pool::{MachineNodes, Placement as _};
 use headwater_host::calibration::{Calibration, Origin, SPIN_VARIABLE, SpinOverride};
 use headwater_host::clock::Clock;
 use headwater_host::pinning::MemlockBudget;
@@ -129,13 +130,16 @@ pub(super) fn transparent_huge_pages() -> Finding {
 
 pub(super) fn numa() -> Finding {
     let nodes = read("/sys/devices/system/node/online").unwrap_or_else(|| "0".to_owned());
-    let finding = Finding::new("NUMA nodes", Verdict::Note, format!("online: {nodes}"));
-    if nodes == "0" {
-        finding
-    } else {
-        finding
-            .why("this part binds nothing to a node")
-            .change("numactl --cpunodebind=0 --membind=0 headwater serve")
+    let found = format!("online: {nodes}");
+    match MachineNodes::find() {
+        Ok(None) => Finding::new("NUMA nodes", Verdict::Note, found),
+        Ok(Some(placement)) => Finding::new("NUMA nodes", Verdict::Active, found).why(format!(
+            "{} have memory: the pool has an arena on each, and a thread gets the closest that has room",
+            placement.nodes().len()
+        )),
+        Err(error) => Finding::new("NUMA nodes", Verdict::StandIn, found)
+            .why(format!("{error}"))
+            .change("numactl --cpunodebind=0 --membind=0 headwater serve"),
     }
 }
 

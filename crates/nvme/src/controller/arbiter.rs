@@ -116,6 +116,15 @@ impl<M: RingMemory> Arbiter<M> {
         Self::with(limits, Schedule::new(Mechanism::RoundRobin, settings))
     }
 
+    /// For pairs: no queues yet, weighted round robin with an urgent class.
+    #[must_use]
+    pub fn weighted(settings: ArbitrationSettings) -> Self {
+        Self {
+            schedule: Schedule::new(Mechanism::WeightedWithUrgent, settings),
+            ..Self::new(NonZeroU16::MIN)
+        }
+    }
+
     fn with(limits: QueueLimits, schedule: Schedule) -> Self {
         Self {
             submissions: Vec::new(),
@@ -134,6 +143,14 @@ impl<M: RingMemory> Arbiter<M> {
     /// # Errors
     /// [`ArbiterError::OutOfRange`] or [`ArbiterError::Taken`] by its number.
     pub fn add(&mut self, queue: IoQueue<M>) -> Result<(), ArbiterError> {
+        self.add_with(queue, Priority::Medium)
+    }
+
+    /// Adds a pair at the end of the circle of its class.
+    ///
+    /// # Errors
+    /// As for [`add`](Self::add).
+    pub fn add_with(&mut self, queue: IoQueue<M>, priority: Priority) -> Result<(), ArbiterError> {
         let id = queue.view().id();
         if id == QueueId::ADMIN || id.0 > QUEUES_MAX {
             return Err(ArbiterError::OutOfRange(id));
@@ -142,7 +159,7 @@ impl<M: RingMemory> Arbiter<M> {
             return Err(ArbiterError::Taken(id));
         }
         put(&mut self.completions, id, queue.completion);
-        self.put_submission(queue.submission, Priority::Medium);
+        self.put_submission(queue.submission, priority);
         Ok(())
     }
 

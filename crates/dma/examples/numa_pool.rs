@@ -1,0 +1,176 @@
+//! A pool over the memory nodes of this machine, and where the kernel says that its pages lie.
+//!
+//! In: what to look at. Out: what was seen, and an error for the first page that is not where it should be. It needs two
+//! nodes with memory and processors; `huge-2m` four free pages of 2 MiB on each, `huge-1g` one of 1 GiB on the first node.
+//!
+//! `numa_pool nodes|local|spill|huge-2m|huge-1g`
+#![expect(clippy::print_stdout, reason = "what was seen is what this program is for")]
+
+use headwater_dma::buffer::{Buffer, Payload};
+use headwater_dma::pool::{ChunkRule, MachineNodes, NodeId, Placement, Pool, PoolConfig, PoolError, Request};
+use headwater_host::numa;
+use headwater_host::pinning::Memory;
+use headwater_host::reservation::{Backing, PAGE_BYTES, Wish};
+use headwater_host::topology::{Topology, pin_current_thread};
+use std::error::Error;
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+
+fn pool(cap: usize, chunk: usize, backing: Wish) -> Result<Pool, PoolError> {
+    let config = PoolConfig {
+        chunk,
+        chunk_rule: ChunkRule::Fixed,
+        cap,
+        backing,
+        cache_per_mille: 0,
+        ..PoolConfig::default()
+    };
+    Pool::open(config)
+}
+
+fn on(pool: &Pool, bytes: usize, node: Option<NodeId>) -> Result<Buffer, PoolError> {
+    let request = Request { node, ..Request::bytes(bytes) };
+    match pool.allocate(&request)? {
+        Payload::Contiguous(buffer) => Ok(buffer),
+        Payload::Scattered(_) => unreachable!("scatter/gather was not allowed"),
+    }
+}
+
+/// That the kernel has every page of a buffer on this node, and the pool says so, too.
+fn lies_on(pool: &Pool, buffer: &mut Buffer, node: NodeId) -> Outcome {
+    buffer.fill(0x5a);
+    for page in buffer.chunks(PAGE_BYTES) {
+        let found = numa::node_of(Memory::at(page.as_ptr().addr(), PAGE_BYTES));
+        if found != Some(node) {
+            return Err(format!("a page is on {found:?}, not on node {node}").into());
+        }
+    }
+    let known = pool.lookup(buffer.as_ptr()).map(|found| found.node);
+    if known == Some(node) { Ok(()) } else { Err(format!("the pool says {known:?}, not {node}").into()) }
+}
+
+/// Moves this thread to a processor of a node.
+fn go_to(node: NodeId) -> Outcome {
+    let topology = Topology::read();
+    let home = topology.nodes.iter().find(|known| known.number == node.0).ok_or("no such node")?;
+    Ok(pin_current_thread(*home.cpus.first().ok_or("the node has no processor")?)?)
+}
+
+fn nodes() -> Result<MachineNodes, Box<dyn Error>> {
+    Ok(MachineNodes::find()?.ok_or("this machine has one node of memory")?)
+}
+
+/// The other nodes, the closest to `node` first.
+fn others(found: &MachineNodes, node: NodeId) -> Vec<NodeId> {
+    let mut others: Vec<_> = found.nodes().into_iter().filter(|&other| other != node).collect();
+    others.sort_by_key(|&other| found.distance(node, other));
+    others
+}
+
+fn print_nodes() -> Outcome {
+    let found = nodes()?;
+    for from in found.nodes() {
+        let far: Vec<u32> = found.nodes().into_iter().map(|to| found.distance(from, to)).collect();
+        println!("node {from}: {:?} bytes to spare, distances {far:?}", numa::available_bytes(from));
+    }
+    if pool(GIB, 2 * MIB, Wish::TRANSPARENT)?.config().placement.nodes() == found.nodes() {
+        Ok(())
+    } else {
+        Err("a pool that nobody configured does not use the nodes".into())
+    }
+}
+
+fn local() -> Outcome {
+    let (found, pool) = (nodes()?, pool(GIB, 2 * MIB, Wish::TRANSPARENT)?);
+    for here in found.nodes() {
+        go_to(here)?;
+        lies_on(&pool, &mut on(&pool, MIB, None)?, here)?;
+        for named in found.nodes() {
+            lies_on(&pool, &mut on(&pool, MIB, Some(named))?, named)?;
+        }
+        println!("a thread on node {here} gets memory of its node, and of each that it names");
+    }
+    Ok(())
+}
+
+fn spill() -> Outcome {
+    let (found, pool) = (nodes()?, pool(GIB, 4 * MIB, Wish::only(Backing::Small))?);
+    let small = NodeId(1);
+    go_to(small)?;
+    let mut held = Vec::new();
+    let refusal = loop {
+        match on(&pool, 4 * MIB, Some(small)) {
+            Ok(buffer) => held.push(buffer),
+            Err(error) => break error,
+        }
+    };
+    println!("node {small} gave {} buffers of 4 MiB; then: {refusal}", held.len());
+    if !matches!(refusal, PoolError::Place(_)) || held.len() < 4 {
+        return Err("the node was to refuse for want of memory".into());
+    }
+    for buffer in &mut held {
+        lies_on(&pool, buffer, small)?;
+    }
+    let closest = *others(&found, small).first().ok_or("one node only")?;
+    lies_on(&pool, &mut on(&pool, 4 * MIB, None)?, closest)?;
+    println!("without a name the next came from node {closest}");
+    Ok(())
+}
+
+/// Bytes of chunks of one kind of page on a node.
+fn backed_by(pool: &Pool, node: NodeId, backing: Backing) -> u64 {
+    let statistics = pool.statistics();
+    let place = Backing::ALL.iter().position(|&kind| kind == backing);
+    let of = statistics.nodes.iter().find(|known| known.node == node);
+    of.zip(place).map_or(0, |(node, place)| node.backing_bytes[place])
+}
+
+fn huge_2m() -> Outcome {
+    let (found, pool) = (nodes()?, pool(GIB, 2 * MIB, Wish::only(Backing::Huge2M))?);
+    for node in found.nodes() {
+        let mut held = Vec::new();
+        for count in 1..=4_u64 {
+            let mut buffer = on(&pool, 2 * MIB, Some(node))?;
+            lies_on(&pool, &mut buffer, node)?;
+            held.push(buffer);
+            if backed_by(&pool, node, Backing::Huge2M) != count * 2 * MIB as u64 {
+                return Err("the statistics know of other pages".into());
+            }
+        }
+        let refusal = on(&pool, 2 * MIB, Some(node)).err().ok_or("a fifth page of four")?;
+        go_to(node)?;
+        let closest = *others(&found, node).first().ok_or("one node only")?;
+        // Chunks of nodes that were here before are empty, so that the closest has room in any case.
+        lies_on(&pool, &mut on(&pool, 2 * MIB, None)?, closest)?;
+        println!("node {node}: 4 pages of 2 MiB, then node {closest}; who named it: {refusal}");
+    }
+    Ok(())
+}
+
+fn huge_1g() -> Outcome {
+    let (found, pool) = (nodes()?, pool(GIB + 2 * MIB, GIB, Wish::LARGEST)?);
+    let first = *found.nodes().first().ok_or("no node")?;
+    let mut whole = on(&pool, GIB, Some(first))?;
+    lies_on(&pool, &mut whole, first)?;
+    // There is no other such page, and the cap leaves one of 2 MiB.
+    let mut next = on(&pool, 2 * MIB, Some(first))?;
+    lies_on(&pool, &mut next, first)?;
+    let kinds = Backing::ALL.map(|kind| backed_by(&pool, first, kind));
+    println!("node {first}: {kinds:?} bytes in pages of each kind, the largest first");
+    let expected = [GIB as u64, 2 * MIB as u64, 0, 0];
+    if kinds == expected { Ok(()) } else { Err(format!("expected {expected:?}").into()) }
+}
+
+fn main() -> Outcome {
+    match std::env::args().nth(1).as_deref() {
+        Some("nodes") => print_nodes(),
+        Some("local") => local(),
+        Some("spill") => spill(),
+        Some("huge-2m") => huge_2m(),
+        Some("huge-1g") => huge_1g(),
+        _ => Err("numa_pool nodes|local|spill|huge-2m|huge-1g".into()),
+    }
+}

@@ -1,0 +1,201 @@
+//! What commands take, by direction and size.
+//!
+//! In: commands with their observed latencies. Out: the least that such a command may be expected to take, and the mean.
+//! Invariant: an observation moves an estimate by a bounded part of it, so no outlier, however large, decides.
+//!
+//! The low estimate follows a low quantile: it falls quickly to what is smaller and rises slowly to what is larger. A
+//! completion that was there at the first look after a sleep was overslept by an unknown span; it says only that the
+//! estimate is too long, and shortens it. So sleeping by an estimate cannot lengthen it.
+
+use headwater_host::clock::Nanos;
+
+/// Doublings of size that are told apart: 512 bytes and less, to 1 MiB and more.
+const SIZES: usize = 12;
+const DIRECTIONS: usize = 3;
+/// The smallest size is below this power of two.
+const SMALLEST_BITS: u32 = 9;
+
+/// Which way a command moves its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To the host.
+    Read,
+    /// To the device.
+    Write,
+    /// Neither.
+    Other,
+}
+
+/// What makes commands alike in what they take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Its direction.
+    pub direction: Direction,
+    /// Bytes it moves.
+    pub bytes: usize,
+}
+
+impl Work {
+    /// The class whose estimate it shares.
+    #[must_use]
+    #[inline]
+    pub fn class(self) -> SizeClass {
+        let bits = usize::BITS - self.bytes.saturating_sub(1).leading_zeros();
+        let size = bits.saturating_sub(SMALLEST_BITS) as usize;
+        let direction = match self.direction {
+            Direction::Read => 0,
+            Direction::Write => 1,
+            Direction::Other => 2,
+        };
+        let class = direction * SIZES + size.min(SIZES - 1);
+        SizeClass(u8::try_from(class).unwrap_or(0))
+    }
+}
+
+/// A direction and a size to the next power of two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SizeClass(u8);
+
+/// What a completion says about its command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// A look shortly before found nothing: this is what it took.
+    Fresh,
+    /// It was there at the first look after a sleep: it took this or less.
+    Late,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Estimate {
+    low: u64,
+    mean: u64,
+    known: bool,
+}
+
+/// The estimates of a queue.
+#[derive(Clone, Debug)]
+pub struct Estimator {
+    estimates: [Estimate; SIZES * DIRECTIONS],
+}
+
+impl Default for Estimator {
+    fn default() -> Self {
+        Self { estimates: [Estimate::default(); SIZES * DIRECTIONS] }
+    }
+}
+
+impl Estimator {
+    /// A command was answered so long after it was submitted.
+    pub fn observe(&mut self, class: SizeClass, latency: Nanos, seen: Seen) {
+        let Some(estimate) = self.estimates.get_mut(usize::from(class.0)) else {
+            return;
+        };
+        if !estimate.known {
+            *estimate = Estimate { low: latency.0, mean: latency.0, known: true };
+            return;
+        }
+        let toward = |from: u64, to: u64, part: u64| match to.checked_sub(from) {
+            // At most doubled, for the sake of outliers.
+            Some(above) => from + above.min(from) / part,
+            None => from - (from - to) / part,
+        };
+        estimate.mean = toward(estimate.mean, latency.0, 16);
+        estimate.low = match seen {
+            _ if latency.0 < estimate.low => toward(estimate.low, latency.0, 4),
+            Seen::Fresh => toward(estimate.low, latency.0, 32),
+            Seen::Late => estimate.low - estimate.low / 32,
+        };
+    }
+
+    /// The least that such a command may be expected to take: nine of ten take longer.
+    #[must_use]
+    #[inline]
+    pub fn low(&self, class: SizeClass) -> Option<Nanos> {
+        self.known(class).map(|estimate| Nanos(estimate.low))
+    }
+
+    /// What such a command takes on average.
+    #[must_use]
+    #[inline]
+    pub fn mean(&self, class: SizeClass) -> Option<Nanos> {
+        self.known(class).map(|estimate| Nanos(estimate.mean))
+    }
+
+    #[inline]
+    fn known(&self, class: SizeClass) -> Option<&Estimate> {
+        self.estimates.get(usize::from(class.0)).filter(|estimate| estimate.known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: usize) -> SizeClass {
+        Work { direction: Direction::Read, bytes }.class()
+    }
+
+    #[test]
+    fn sizes_share_a_class_up_to_the_next_power_of_two() {
+        assert_eq!(read(0), read(512));
+        assert_ne!(read(512), read(513));
+        assert_eq!(read(4_097), read(8_192));
+        assert_eq!(read(1 << 20), read(usize::MAX));
+        assert_ne!(read(4_096), Work { direction: Direction::Write, bytes: 4_096 }.class());
+        assert_eq!(Estimator::default().low(read(4_096)), None);
+    }
+
+    #[test]
+    fn the_low_estimate_lies_below_most_of_what_was_seen() {
+        for seed in 0..20 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut estimator = Estimator::default();
+            let mut below = 0;
+            for round in 0..20_000 {
+                let latency = Nanos(rng.u64(80_000..120_000));
+                if round >= 10_000 {
+                    below += u32::from(estimator.low(read(4_096)).unwrap() > latency);
+                }
+                estimator.observe(read(4_096), latency, Seen::Fresh);
+            }
+            assert!(below < 3_000, "{below} of 10,000 were faster than the estimate, seed {seed}");
+            assert!(estimator.low(read(4_096)).unwrap().0 > 76_000);
+            let mean = estimator.mean(read(4_096)).unwrap().0;
+            assert!((90_000..110_000).contains(&mean), "{mean}");
+        }
+    }
+
+    #[test]
+    fn one_outlier_moves_no_estimate_by_much_and_a_new_level_is_found() {
+        let mut estimator = Estimator::default();
+        for _ in 0..100 {
+            estimator.observe(read(4_096), Nanos(10_000), Seen::Fresh);
+        }
+        estimator.observe(read(4_096), Nanos(1_000_000_000), Seen::Fresh);
+        assert!(estimator.low(read(4_096)).unwrap().0 < 10_500);
+        for _ in 0..400 {
+            estimator.observe(read(4_096), Nanos(100_000), Seen::Fresh);
+        }
+        assert!(estimator.low(read(4_096)).unwrap().0 > 95_000);
+        for _ in 0..40 {
+            estimator.observe(read(4_096), Nanos(10_000), Seen::Fresh);
+        }
+        assert!(estimator.low(read(4_096)).unwrap().0 < 11_000);
+    }
+
+    /// A completion that is only looked for after a sleep is never seen earlier than the sleep's end: taken at its word,
+    /// the estimate could only grow.
+    #[test]
+    fn what_was_overslept_shortens_the_estimate() {
+        let mut estimator = Estimator::default();
+        estimator.observe(read(8_192), Nanos(100_000), Seen::Fresh);
+        for _ in 0..200 {
+            let slept = estimator.low(read(8_192)).unwrap();
+            let (seen, at) =
+                if slept.0 >= 50_000 { (Seen::Late, slept) } else { (Seen::Fresh, Nanos(50_000)) };
+            estimator.observe(read(8_192), at, seen);
+        }
+        let low = estimator.low(read(8_192)).unwrap().0;
+        assert!((45_000..=52_000).contains(&low), "{low}");
+    }
+}

@@ -1,0 +1,188 @@
+//! What the commands of a model do.
+//!
+//! In: entries with their buffers, true or not. Out: statuses, and bytes where the model keeps any. Invariant: what does
+//! not lie in the namespace is answered with the status that the specification names, and does nothing.
+
+use crate::command::Data;
+use crate::error::IoError;
+use headwater_host::sync::{Mutex, MutexGuard};
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::nvm::DatasetRange;
+use headwater_nvme::spec::opcode::NvmOpcode;
+use headwater_nvme::spec::status::Status;
+use std::collections::BTreeMap;
+use zerocopy::FromBytes as _;
+
+/// Bytes of one range of a Dataset Management list.
+const RANGE_BYTES: usize = size_of::<DatasetRange>();
+
+/// Whether a model keeps what is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Contents {
+    /// It keeps nothing: a read leaves its buffer alone.
+    #[default]
+    Nothing,
+    /// Its blocks, in memory, zero at first.
+    Memory,
+}
+
+/// Blocks that fail, and with what: the first and one past the last of a run, and the status of a command that touches it.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    runs: BTreeMap<u64, (u64, Status)>,
+}
+
+impl Faults {
+    /// The blocks from `first` to before `end` fail so, too.
+    #[must_use]
+    pub fn with(mut self, first: u64, end: u64, status: Status) -> Self {
+        self.runs.insert(first, (end, status));
+        self
+    }
+
+    fn of(&self, first: u64, blocks: u64) -> Option<Status> {
+        let before = first.saturating_add(blocks);
+        self.runs.range(..before).find(|&(_, &(end, _))| end > first).map(|(_, &(_, status))| status)
+    }
+}
+
+/// The blocks of a model.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    size: u64,
+    block_bytes: u64,
+    /// Empty if nothing is kept.
+    kept: Vec<u8>,
+    faults: Faults,
+}
+
+/// Nobody panics while the blocks are locked; if somebody did, they are still blocks.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Blocks {
+    pub(super) fn new(size: u64, block_bytes: u32, contents: Contents) -> Result<Self, IoError> {
+        let block_bytes = u64::from(block_bytes);
+        let bytes = match contents {
+            Contents::Nothing => 0,
+            Contents::Memory => usize::try_from(size * block_bytes).unwrap_or(usize::MAX),
+        };
+        let mut kept = Vec::new();
+        kept.try_reserve_exact(bytes)
+            .map_err(|_| IoError::Device { reason: format!("no memory for a model of {bytes} bytes") })?;
+        kept.resize(bytes, 0);
+        Ok(Self { size, block_bytes, kept, faults: Faults::default() })
+    }
+
+    pub(super) fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
+    }
+
+    /// Whether anything is kept.
+    pub(super) fn keeps(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// Bytes that a command moves.
+    pub(super) fn bytes_of(&self, entry: &SubmissionEntry) -> u64 {
+        match NvmOpcode::from_number(entry.opcode) {
+            Some(NvmOpcode::Read | NvmOpcode::Write | NvmOpcode::Compare) => {
+                u64::from(entry.nvm_blocks()) * self.block_bytes
+            }
+            _ => 0,
+        }
+    }
+
+    /// Carries a command out.
+    pub(super) fn execute(&mut self, entry: &SubmissionEntry, data: &Data) -> Status {
+        let opcode = match judge(entry, self.size) {
+            Ok(opcode) => opcode,
+            Err(status) => return status,
+        };
+        let (start, blocks) = (entry.nvm_start(), u64::from(entry.nvm_blocks()));
+        match opcode {
+            NvmOpcode::Flush => Status::SUCCESS,
+            NvmOpcode::DatasetManagement => self.deallocate(entry, data),
+            _ => match self.faults.of(start, blocks) {
+                Some(status) => status,
+                None => self.transfer(opcode, start * self.block_bytes, blocks * self.block_bytes, data),
+            },
+        }
+    }
+
+    fn transfer(&mut self, opcode: NvmOpcode, at: u64, bytes: u64, data: &Data) -> Status {
+        if self.kept.is_empty() {
+            return Status::SUCCESS;
+        }
+        let (Ok(at), Ok(bytes)) = (usize::try_from(at), usize::try_from(bytes)) else {
+            return Status::LBA_OUT_OF_RANGE;
+        };
+        let Some(mut kept) = self.kept.get_mut(at..at + bytes) else {
+            return Status::LBA_OUT_OF_RANGE;
+        };
+        if opcode == NvmOpcode::WriteZeroes {
+            kept.fill(0);
+            return Status::SUCCESS;
+        }
+        for buffer in data.buffers() {
+            let (part, rest) = kept.split_at_mut(buffer.bytes().min(kept.len()));
+            kept = rest;
+            let moved = match opcode {
+                NvmOpcode::Read => buffer.write(0, part),
+                NvmOpcode::Write => buffer.read(0, part),
+                _ => {
+                    let mut with = vec![0; part.len()];
+                    match buffer.read(0, &mut with) {
+                        Ok(()) if with != part => return Status::COMPARE_FAILURE,
+                        compared => compared,
+                    }
+                }
+            };
+            if moved.is_err() {
+                return Status::DATA_TRANSFER_ERROR;
+            }
+        }
+        if kept.is_empty() { Status::SUCCESS } else { Status::DATA_TRANSFER_ERROR }
+    }
+
+    fn deallocate(&mut self, entry: &SubmissionEntry, data: &Data) -> Status {
+        let mut list = vec![0; usize::from(entry.nvm_dataset_ranges()) * RANGE_BYTES];
+        let Some(Ok(())) = data.buffers().first().map(|buffer| buffer.read(0, &mut list)) else {
+            return Status::DATA_TRANSFER_ERROR;
+        };
+        let ranges: Vec<DatasetRange> = list
+            .chunks_exact(RANGE_BYTES)
+            .filter_map(|bytes| DatasetRange::read_from_bytes(bytes).ok())
+            .collect();
+        let end = |range: &DatasetRange| range.start.get().checked_add(range.blocks.get().into());
+        if ranges.iter().any(|range| end(range).is_none_or(|end| end > self.size)) {
+            return Status::LBA_OUT_OF_RANGE;
+        }
+        for range in ranges {
+            let at = range.start.get() * self.block_bytes;
+            let bytes = u64::from(range.blocks.get()) * self.block_bytes;
+            self.transfer(NvmOpcode::WriteZeroes, at, bytes, &Data::None);
+        }
+        Status::SUCCESS
+    }
+}
+
+/// What a command is, if it is one for a namespace of so many blocks.
+#[inline]
+pub(super) fn judge(entry: &SubmissionEntry, size: u64) -> Result<NvmOpcode, Status> {
+    let opcode = NvmOpcode::from_number(entry.opcode).ok_or(Status::INVALID_OPCODE)?;
+    if entry.namespace.get() != super::NAMESPACE {
+        return Err(Status::INVALID_NAMESPACE);
+    }
+    match opcode {
+        NvmOpcode::Flush | NvmOpcode::DatasetManagement => Ok(opcode),
+        NvmOpcode::Read | NvmOpcode::Write | NvmOpcode::Compare | NvmOpcode::WriteZeroes => {
+            match entry.nvm_start().checked_add(entry.nvm_blocks().into()) {
+                Some(end) if end <= size => Ok(opcode),
+                _ => Err(Status::LBA_OUT_OF_RANGE),
+            }
+        }
+        NvmOpcode::Verify | NvmOpcode::Copy => Err(Status::INVALID_OPCODE),
+    }
+}

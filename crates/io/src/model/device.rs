@@ -1,0 +1,199 @@
+//! The controller's end of a model that takes its time.
+//!
+//! In: the entries of its queues, by turns or by weight, and the time as an argument. Out: completions, each when its
+//! service is over. Invariant: what happened up to a time does not depend on when somebody looked: a unit that became free
+//! took the next command at that time.
+
+use super::contents::Blocks;
+use crate::command::Data;
+use crate::error::IoError;
+use headwater_host::clock::Nanos;
+use headwater_host::ring_memory::SharedWords;
+use headwater_nvme::controller::{
+    Arbiter, ArbitrationSettings, CommandToken, Fetched, IoQueue, Priority, QueueId, QueueKind,
+};
+use headwater_nvme::queue_pair::{DeviceEnd, QueuePair};
+use headwater_nvme::spec::command::SubmissionEntry;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::num::NonZeroU16;
+
+/// Entries that are taken from one queue in its turn.
+const BURST: NonZeroU16 = NonZeroU16::MIN;
+
+/// How long commands take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Each.
+    pub fixed: Nanos,
+    /// And for each KiB that it moves.
+    pub per_kib: Nanos,
+    /// Up to so many hundredths more or less, by chance; the same chance each time.
+    pub jitter_percent: u8,
+    /// Commands served at a time.
+    pub units: u32,
+}
+
+impl Default for Service {
+    /// About a data-centre SSD: 60 us and 0.3 us for each KiB, 32 at a time.
+    fn default() -> Self {
+        Self { fixed: Nanos::from_micros(60), per_kib: Nanos(300), jitter_percent: 0, units: 32 }
+    }
+}
+
+/// How a model chooses among its queues (NVMe Base 2.0 section 3.4.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arbitration {
+    /// One command of each in turn.
+    #[default]
+    RoundRobin,
+    /// Urgent first, then high, medium and low by the weights of this dword 11 of the Arbitration feature.
+    Weighted {
+        /// The dword: burst, low, medium and high weight, counted from 0, from the low byte up.
+        settings: u32,
+    },
+}
+
+/// A command that is being served.
+#[derive(Debug)]
+struct Serving {
+    token: CommandToken,
+    entry: SubmissionEntry,
+}
+
+/// The device behind the queues.
+#[derive(Debug)]
+pub(super) struct ModelCore {
+    service: Service,
+    arbiter: Arbiter<SharedWords>,
+    /// When each is over, and its place in the order of beginning.
+    ends: BinaryHeap<Reverse<(Nanos, u64)>>,
+    serving: BTreeMap<u64, Serving>,
+    begun: u64,
+    /// What commands in flight move, by queue and command id, if the model keeps blocks.
+    moving: BTreeMap<(u16, u16), Data>,
+    abandoned: Vec<QueueId>,
+    chance: u64,
+}
+
+impl ModelCore {
+    pub(super) fn new(service: Service, arbitration: Arbitration) -> Self {
+        let arbiter = match arbitration {
+            Arbitration::RoundRobin => Arbiter::new(BURST),
+            Arbitration::Weighted { settings } => {
+                Arbiter::weighted(ArbitrationSettings::from_dword(settings))
+            }
+        };
+        Self {
+            service: Service { units: service.units.max(1), ..service },
+            arbiter,
+            ends: BinaryHeap::new(),
+            serving: BTreeMap::new(),
+            begun: 0,
+            moving: BTreeMap::new(),
+            abandoned: Vec::new(),
+            chance: 0x9E37_79B9_7F4A_7C15,
+        }
+    }
+
+    /// A queue pair: its number, and the host's half.
+    pub(super) fn add(
+        &mut self,
+        depth: u32,
+        priority: Priority,
+    ) -> Result<(QueueId, QueuePair<SharedWords>), IoError> {
+        let arbiter = &mut self.arbiter;
+        self.abandoned.retain(|&id| !matches!(arbiter.remove_drained(id), Ok(Some(_))));
+        let (host, end): (_, DeviceEnd<_>) = QueuePair::new(depth)?;
+        let free = (1..=headwater_nvme::controller::arbiter::QUEUES_MAX)
+            .map(QueueId)
+            .find(|&id| self.arbiter.queue(id).is_err());
+        let none_free = || IoError::Refused { reason: "the model has as many queues as it can".to_owned() };
+        let id = free.ok_or_else(none_free)?;
+        self.arbiter
+            .add_with(IoQueue::new(id, QueueKind::Standard, end), priority)
+            .map_err(|error| IoError::Device { reason: error.to_string() })?;
+        Ok((id, host))
+    }
+
+    /// The host of a queue is gone.
+    pub(super) fn abandon(&mut self, id: QueueId) {
+        if self.arbiter.abandon(id).is_ok() {
+            self.abandoned.push(id);
+        }
+        self.moving.retain(|&(queue, _), _| queue != id.0);
+    }
+
+    /// A command was submitted that moves this.
+    pub(super) fn moves(&mut self, queue: QueueId, command_id: u16, data: Data) {
+        self.moving.insert((queue.0, command_id), data);
+    }
+
+    /// Gives up a command that was not begun; it is answered. False if it is not there.
+    pub(super) fn abort(&mut self, queue: QueueId, command_id: u16) -> bool {
+        let aborted = self.arbiter.abort(queue, command_id);
+        if aborted {
+            self.moving.remove(&(queue.0, command_id));
+        }
+        aborted
+    }
+
+    /// When the next command is over.
+    pub(super) fn next_end(&self) -> Option<Nanos> {
+        self.ends.peek().map(|&Reverse((at, _))| at)
+    }
+
+    /// Everything up to now happens.
+    pub(super) fn advance(&mut self, now: Nanos, blocks: &mut Blocks) {
+        while let Some(&Reverse((at, number))) = self.ends.peek()
+            && at <= now
+        {
+            self.ends.pop();
+            if let Some(serving) = self.serving.remove(&number) {
+                self.end(serving, blocks);
+            }
+            self.begin(at, blocks);
+        }
+        self.begin(now, blocks);
+    }
+
+    fn end(&mut self, serving: Serving, blocks: &mut Blocks) {
+        let place = (serving.token.queue().0, serving.token.command_id());
+        let data = self.moving.remove(&place).unwrap_or_default();
+        let status = blocks.execute(&serving.entry, &data);
+        // The host's handle is the only one again before it learns that the command is over.
+        drop(data);
+        self.arbiter.complete(serving.token, 0, status);
+    }
+
+    /// Free units take commands.
+    fn begin(&mut self, at: Nanos, blocks: &Blocks) {
+        while self.serving.len() < usize::try_from(self.service.units).unwrap_or(usize::MAX) {
+            let Some(Fetched { entry, token, .. }) = self.arbiter.fetch() else {
+                return;
+            };
+            let takes = self.takes(blocks.bytes_of(&entry));
+            self.begun += 1;
+            self.ends.push(Reverse((at.after(takes), self.begun)));
+            self.serving.insert(self.begun, Serving { token, entry });
+        }
+    }
+
+    fn takes(&mut self, bytes: u64) -> Nanos {
+        let mean = self.service.fixed.0.saturating_add(self.service.per_kib.0.saturating_mul(bytes) / 1_024);
+        let spread = mean / 100 * u64::from(self.service.jitter_percent.min(100));
+        // Xorshift: chance enough for a model, and the same in each run.
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        Nanos(mean - spread + self.chance % (2 * spread + 1))
+    }
+}
+
+impl Drop for ModelCore {
+    fn drop(&mut self) {
+        for serving in std::mem::take(&mut self.serving).into_values() {
+            serving.token.abandon();
+        }
+    }
+}

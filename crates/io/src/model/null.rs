@@ -1,0 +1,148 @@
+//! A queue of the null device: its controller's end runs when the doorbell is rung, on the same thread.
+//!
+//! In: commands. Out: completions, there at once. Invariant: entries go through a submission ring and a completion ring,
+//! command ids and statuses through the code that judges any other controller's.
+
+use super::contents::judge;
+use crate::backend::{Answer, Armed, Limits, Transport};
+use crate::command::{Command, Data};
+use crate::error::{IoError, Rejected, SubmitError};
+use crate::queue::Completion;
+use headwater_host::clock::Nanos;
+use headwater_host::ring_memory::SharedWords;
+use headwater_nvme::controller::{Fetch, IoQueue, QueueId, QueueKind};
+use headwater_nvme::queue_pair::QueuePair;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::status::Status;
+use std::os::fd::BorrowedFd;
+use zerocopy::little_endian::U64;
+
+/// A command in flight.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) token: u64,
+    pub(super) data: Data,
+}
+
+/// The entry of a command with its data pointer.
+#[inline]
+pub(super) fn entry_of(command: &Command) -> SubmissionEntry {
+    let mut entry = command.entry;
+    if let Some(buffer) = command.buffer() {
+        entry.prp1 = U64::new(buffer.address());
+    }
+    entry
+}
+
+/// Whether one command of the device can be this one.
+#[inline]
+pub(super) fn fits(command: &Command, limits: &Limits) -> Result<(), SubmitError> {
+    let buffers = command.data.buffers();
+    if buffers.len() > 1 && buffers.len() > limits.segments_max {
+        return Err(SubmitError::Unfit {
+            what: "more buffers than one command takes; see the queue's limits",
+        });
+    }
+    if command.data.bytes() > limits.transfer_bytes_max {
+        return Err(SubmitError::Unfit { what: "more bytes than one command moves; see the queue's limits" });
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+pub(super) struct NullQueue {
+    host: QueuePair<SharedWords>,
+    device: IoQueue<SharedWords>,
+    /// By slot.
+    held: Box<[Option<Held>]>,
+    limits: Limits,
+    size: u64,
+    /// Submitted since the doorbell was rung.
+    news: bool,
+}
+
+impl NullQueue {
+    pub(super) fn new(depth: u32, limits: Limits, size: u64) -> Result<Self, IoError> {
+        let (host, end) = QueuePair::new(depth)?;
+        let device = IoQueue::new(QueueId(1), QueueKind::Standard, end);
+        let held = (0..depth).map(|_| None).collect();
+        Ok(Self { host, device, held, limits, size, news: false })
+    }
+
+    /// The controller's turn.
+    #[inline]
+    fn serve(&mut self) {
+        loop {
+            match self.device.fetch() {
+                Fetch::Command(fetched) => {
+                    let status = judge(&fetched.entry, self.size).err().unwrap_or(Status::SUCCESS);
+                    self.device.complete(fetched.token, 0, status);
+                }
+                Fetch::Answered => {}
+                Fetch::Empty => return,
+            }
+        }
+    }
+}
+
+impl Transport for NullQueue {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    #[inline]
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+        if let Err(reason) = fits(&command, &self.limits) {
+            return Err(Rejected { command, reason });
+        }
+        let Ok(id) = self.host.submit(entry_of(&command)) else {
+            return Err(Rejected { command, reason: SubmitError::Full });
+        };
+        self.held[self.host.slot(id)] = Some(Held { token, data: command.data });
+        self.news = true;
+        Ok(())
+    }
+
+    #[inline]
+    fn ring(&mut self) -> Result<(), IoError> {
+        if self.news {
+            self.news = false;
+            let _ = self.host.ring();
+            self.serve();
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
+        let Some(answer) = self.host.reap()? else {
+            return Ok(None);
+        };
+        let Some(held) = self.held.get_mut(answer.slot).and_then(Option::take) else {
+            return Ok(None);
+        };
+        let completion = Completion { token: held.token, result: answer.result, status: answer.status };
+        Ok(Some(Answer { completion, data: held.data }))
+    }
+
+    fn sleep(&mut self, _longest: Option<Nanos>) -> Result<(), IoError> {
+        self.ring()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn arm(&mut self) -> Result<Armed, IoError> {
+        self.ring()?;
+        Ok(Armed::Ready)
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.host.in_flight()
+    }
+
+    fn depth(&self) -> u32 {
+        self.host.depth()
+    }
+}

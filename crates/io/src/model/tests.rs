@@ -1,0 +1,195 @@
+//! The models answer as a device would, and take the time that their settings say.
+
+use super::*;
+use crate::backend::Answer;
+use crate::command::{Command, Data, Durable};
+use crate::queue::Queue;
+use headwater_host::clock::Nanos;
+use headwater_nvme::spec::status::Status;
+
+fn buffer(model: &mut Model, bytes: usize, fill: u8) -> Buffer {
+    let mut buffer = model.region(bytes).unwrap();
+    buffer.bytes_mut().unwrap().fill(fill);
+    buffer
+}
+
+fn kept(bytes: u64, time: &Timepiece, service: Service) -> Model {
+    let settings = ModelSettings { contents: Contents::Memory, ..ModelSettings::timed(bytes, service) };
+    Model::in_time(settings, time.clone()).unwrap()
+}
+
+fn one(queue: &mut dyn Transport, command: Command) -> Answer {
+    queue.submit(command, 9).unwrap();
+    queue.ring().unwrap();
+    loop {
+        if let Some(answer) = queue.reap().unwrap() {
+            assert_eq!(answer.completion.token, 9);
+            return answer;
+        }
+        queue.sleep(None).unwrap();
+    }
+}
+
+#[test]
+fn the_null_device_answers_every_command_at_the_doorbell_and_moves_nothing() {
+    let mut model = Model::new(ModelSettings::null(1 << 20)).unwrap();
+    let mut queue = Queue::over(model.queue(4).unwrap());
+    for round in 0..10_u8 {
+        for token in 0..4 {
+            let into = buffer(&mut model, 4_096, 7);
+            queue.submit(Command::read(1, token * 8, 512, into).unwrap(), token).unwrap();
+        }
+        let full = buffer(&mut model, 4_096, 0);
+        assert!(queue.submit(Command::read(1, 0, 512, full).unwrap(), 4).is_err(), "round {round}");
+        for token in 0..4 {
+            let answer = queue.poll_with().unwrap().unwrap();
+            assert_eq!((answer.completion.token, answer.completion.status), (token, Status::SUCCESS));
+            let Data::FromDevice(mut back) = answer.data else { panic!("the buffer comes back") };
+            assert_eq!(back.bytes_mut().unwrap(), [7; 4_096]);
+        }
+        assert!(queue.poll_with().unwrap().is_none());
+    }
+}
+
+#[test]
+fn what_no_device_could_do_is_answered_with_its_status() {
+    let mut model = Model::new(ModelSettings::null(1 << 20)).unwrap();
+    let mut queue = model.queue(4).unwrap();
+    let mut read = |namespace, lba| {
+        let into = model.region(4_096).unwrap();
+        one(queue.as_mut(), Command::read(namespace, lba, 512, into).unwrap()).completion.status
+    };
+    assert_eq!(read(1, 2_040), Status::SUCCESS);
+    assert_eq!(read(1, 2_041), Status::LBA_OUT_OF_RANGE);
+    assert_eq!(read(1, u64::MAX), Status::LBA_OUT_OF_RANGE);
+    assert_eq!(read(2, 0), Status::INVALID_NAMESPACE);
+    assert!(Model::new(ModelSettings { block_bytes: 600, ..ModelSettings::null(1 << 20) }).is_err());
+    assert!(Model::new(ModelSettings::null(511)).is_err());
+}
+
+#[test]
+fn a_model_with_memory_keeps_what_was_written() {
+    let time = Timepiece::at_zero();
+    let mut model = kept(1 << 20, &time, Service::default());
+    let mut queue = model.queue(4).unwrap();
+    let queue = queue.as_mut();
+    let from = buffer(&mut model, 2_048, 0xAB);
+    let status = |answer: Answer| answer.completion.status;
+    assert_eq!(status(one(queue, Command::write(1, 3, 512, from, Durable::Now).unwrap())), Status::SUCCESS);
+    assert_eq!(status(one(queue, Command::write_zeroes(1, 4, 1, Durable::Now).unwrap())), Status::SUCCESS);
+    let list = buffer(&mut model, 4_096, 0);
+    assert_eq!(status(one(queue, Command::discard(1, &[(6, 1)], &list).unwrap())), Status::SUCCESS);
+    let beyond = Command::discard(1, &[(2_047, 2)], &list).unwrap();
+    assert_eq!(status(one(queue, beyond)), Status::LBA_OUT_OF_RANGE);
+    let parts = vec![buffer(&mut model, 1_536, 1), buffer(&mut model, 1_536, 1)];
+    let answer = one(queue, Command::read_scattered(1, 2, 512, parts).unwrap());
+    let mut back = Vec::new();
+    for part in answer.data.buffers() {
+        let mut bytes = vec![0; part.bytes()];
+        part.read(0, &mut bytes).unwrap();
+        back.extend(bytes);
+    }
+    let blocks: Vec<u8> = back.chunks(512).map(|block| block[0]).collect();
+    assert_eq!(blocks, [0, 0xAB, 0, 0xAB, 0, 0]);
+    let same = buffer(&mut model, 512, 0xAB);
+    assert_eq!(status(one(queue, Command::compare(1, 3, 512, same.clone()).unwrap())), Status::SUCCESS);
+    assert_eq!(status(one(queue, Command::compare(1, 4, 512, same).unwrap())), Status::COMPARE_FAILURE);
+}
+
+#[test]
+fn blocks_that_fail_fail_and_their_neighbours_do_not() {
+    let mut model = kept(1 << 20, &Timepiece::at_zero(), Service::default());
+    model.set_faults(Faults::default().with(8, 9, Status::UNRECOVERED_READ_ERROR));
+    let mut queue = model.queue(4).unwrap();
+    let mut read = |lba, bytes| {
+        let into = model.region(bytes).unwrap();
+        one(queue.as_mut(), Command::read(1, lba, 512, into).unwrap()).completion.status
+    };
+    assert_eq!(read(0, 4_096), Status::SUCCESS);
+    assert_eq!(read(7, 1_024), Status::UNRECOVERED_READ_ERROR);
+    assert_eq!(read(9, 512), Status::SUCCESS);
+}
+
+#[test]
+fn a_model_takes_the_time_of_its_sizes_and_serves_as_many_at_a_time_as_it_has_units() {
+    let time = Timepiece::at_zero();
+    let service = Service { fixed: Nanos::from_micros(10), per_kib: Nanos(500), jitter_percent: 0, units: 2 };
+    let mut model = Model::in_time(ModelSettings::timed(1 << 30, service), time.clone()).unwrap();
+    let mut queue = model.queue(8).unwrap();
+    for (token, kib) in [(1, 4), (2, 64), (3, 4)] {
+        let into = model.region(kib << 10).unwrap();
+        queue.submit(Command::read(1, 0, 512, into).unwrap(), token).unwrap();
+    }
+    queue.ring().unwrap();
+    let mut answers = Vec::new();
+    while queue.in_flight() > 0 {
+        match queue.reap().unwrap() {
+            Some(answer) => answers.push((answer.completion.token, time.now().0 / 1_000)),
+            None => queue.sleep(None).unwrap(),
+        }
+    }
+    assert_eq!(answers, [(1, 12), (3, 24), (2, 42)]);
+}
+
+/// How many of a second's answers each queue had: each keeps so many in flight.
+fn answered(arbitration: Arbitration, queues: &[(Priority, u32)]) -> Vec<u64> {
+    let time = Timepiece::at_zero();
+    let service =
+        Service { fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 10, units: 2 };
+    let settings = ModelSettings { arbitration, ..ModelSettings::timed(1 << 30, service) };
+    let mut model = Model::in_time(settings, time.clone()).unwrap();
+    let mut all: Vec<_> =
+        queues.iter().map(|&(class, depth)| model.queue_of(depth, class).unwrap()).collect();
+    let mut counts = vec![0; all.len()];
+    while time.now() < Nanos::from_millis(1_000) {
+        for (queue, count) in all.iter_mut().zip(&mut counts) {
+            while queue.submit(Command::flush(1), 0).is_ok() {}
+            queue.ring().unwrap();
+            while queue.reap().unwrap().is_some() {
+                *count += 1;
+            }
+        }
+        time.sleep(Nanos::from_micros(10));
+    }
+    counts
+}
+
+#[test]
+fn by_turns_a_queue_of_ones_own_is_worth_three_times_a_place_in_a_shared_one() {
+    // The paper's figure 4: four threads with four in flight each; one has a queue, three share the other.
+    let counts = answered(Arbitration::RoundRobin, &[(Priority::Medium, 4), (Priority::Medium, 12)]);
+    let (own, each_other) = (counts[0] * 10, counts[1] * 10 / 3);
+    assert!(own * 10 >= each_other * 25, "{counts:?}");
+}
+
+#[test]
+fn by_weight_queues_are_served_within_a_tenth_of_their_weights() {
+    // Low 1, medium 3, high 6; counted from 0.
+    let settings = u32::from_le_bytes([0, 0, 2, 5]);
+    let queues = [(Priority::High, 16), (Priority::Medium, 16), (Priority::Low, 16)];
+    let counts = answered(Arbitration::Weighted { settings }, &queues);
+    for ((one, weight), (other, beside)) in [((0, 6), (1, 3)), ((1, 3), (2, 1)), ((0, 6), (2, 1))] {
+        assert!(counts[one] * beside * 10 >= counts[other] * weight * 9, "{counts:?}");
+        assert!(counts[other] * weight * 10 >= counts[one] * beside * 9, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_command_that_was_not_begun_can_be_cancelled_and_a_dropped_queue_leaves_room_for_others() {
+    let service = Service { units: 1, ..Service::default() };
+    let time = Timepiece::at_zero();
+    let mut model = kept(1 << 20, &time, service);
+    let mut queue = model.queue(4).unwrap();
+    for token in 0..3 {
+        let from = model.region(512).unwrap();
+        queue.submit(Command::write(1, token, 512, from, Durable::AsPromised).unwrap(), token).unwrap();
+    }
+    queue.cancel(1).unwrap();
+    let first = queue.reap().unwrap().unwrap().completion;
+    assert_eq!((first.token, first.status), (1, Status::ABORT_REQUESTED));
+    drop(queue);
+    for _ in 0..2_000 {
+        let mut queue = model.queue(1).unwrap();
+        assert_eq!(one(queue.as_mut(), Command::flush(1)).completion.status, Status::SUCCESS);
+    }
+}

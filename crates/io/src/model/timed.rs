@@ -1,0 +1,150 @@
+//! A queue of a model that takes its time.
+//!
+//! In: commands. Out: completions, when the model's time for them is over. Invariant: a command that was rung is seen by the
+//! device at the time of the doorbell, not before.
+
+use super::contents::{Blocks, locked};
+use super::device::ModelCore;
+use super::null::{entry_of, fits};
+use crate::backend::{Answer, Armed, Limits, Transport};
+use crate::command::{Command, Data};
+use crate::error::{IoError, Rejected, SubmitError};
+use crate::queue::Completion;
+use crate::timepiece::Timepiece;
+use headwater_host::clock::Nanos;
+use headwater_host::ring_memory::SharedWords;
+use headwater_host::sync::Mutex;
+use headwater_nvme::controller::{Priority, QueueId};
+use headwater_nvme::queue_pair::{CommandId, QueuePair};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// A command in flight.
+#[derive(Debug)]
+struct Held {
+    id: CommandId,
+    token: u64,
+    data: Data,
+}
+
+#[derive(Debug)]
+pub(super) struct TimedQueue {
+    id: QueueId,
+    host: QueuePair<SharedWords>,
+    /// By slot.
+    held: Box<[Option<Held>]>,
+    limits: Limits,
+    core: Arc<Mutex<ModelCore>>,
+    blocks: Arc<Mutex<Blocks>>,
+    time: Timepiece,
+    /// Submitted since the doorbell was rung.
+    news: bool,
+}
+
+impl TimedQueue {
+    pub(super) fn new(
+        depth: u32,
+        priority: Priority,
+        limits: Limits,
+        core: Arc<Mutex<ModelCore>>,
+        blocks: Arc<Mutex<Blocks>>,
+        time: Timepiece,
+    ) -> Result<Self, IoError> {
+        let (id, host) = locked(&core).add(depth, priority)?;
+        let held = (0..depth).map(|_| None).collect();
+        Ok(Self { id, host, held, limits, core, blocks, time, news: false })
+    }
+}
+
+impl Transport for TimedQueue {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+        if let Err(reason) = fits(&command, &self.limits) {
+            return Err(Rejected { command, reason });
+        }
+        let Ok(id) = self.host.submit(entry_of(&command)) else {
+            return Err(Rejected { command, reason: SubmitError::Full });
+        };
+        if locked(&self.blocks).keeps() || !matches!(command.data, Data::FromDevice(_)) {
+            locked(&self.core).moves(self.id, id.number(), command.data.clone());
+        }
+        self.held[self.host.slot(id)] = Some(Held { id, token, data: command.data });
+        self.news = true;
+        Ok(())
+    }
+
+    fn ring(&mut self) -> Result<(), IoError> {
+        if self.news {
+            self.news = false;
+            let mut core = locked(&self.core);
+            let mut blocks = locked(&self.blocks);
+            let now = self.time.now();
+            core.advance(now, &mut blocks);
+            let _ = self.host.ring();
+            core.advance(now, &mut blocks);
+        }
+        Ok(())
+    }
+
+    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
+        let mut answer = self.host.reap()?;
+        if answer.is_none() {
+            locked(&self.core).advance(self.time.now(), &mut locked(&self.blocks));
+            answer = self.host.reap()?;
+        }
+        let held = answer.and_then(|answer| {
+            self.held.get_mut(answer.slot).and_then(Option::take).map(|held| (answer, held))
+        });
+        Ok(held.map(|(answer, held)| Answer {
+            completion: Completion { token: held.token, result: answer.result, status: answer.status },
+            data: held.data,
+        }))
+    }
+
+    fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
+        self.ring()?;
+        let end = locked(&self.core).next_end();
+        let until = end.map(|at| at.since(self.time.now()));
+        if let Some(span) = until.into_iter().chain(longest).min()
+            && span > Nanos::ZERO
+        {
+            self.time.sleep(span);
+        }
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn arm(&mut self) -> Result<Armed, IoError> {
+        Err(IoError::Refused {
+            reason: "a model has no descriptor; poll it, or let a thread do so".to_owned(),
+        })
+    }
+
+    fn cancel(&mut self, token: u64) -> Result<(), IoError> {
+        self.ring()?;
+        if let Some(held) = self.held.iter().flatten().find(|held| held.token == token) {
+            locked(&self.core).abort(self.id, held.id.number());
+        }
+        Ok(())
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.host.in_flight()
+    }
+
+    fn depth(&self) -> u32 {
+        self.host.depth()
+    }
+}
+
+impl Drop for TimedQueue {
+    fn drop(&mut self) {
+        locked(&self.core).abandon(self.id);
+    }
+}

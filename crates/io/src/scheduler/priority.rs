@@ -1,0 +1,63 @@
+//! Strict priority with a bound on starvation.
+//!
+//! In: requests with classes, 0 the most urgent. Out: those of the most urgent class, unless a less urgent one was
+//! overtaken as often as it may be. Invariant: between two turns of a class that has something waiting there are at most
+//! the bound and one turn of each other class.
+
+use super::{CLASSES, Queued, take_from};
+use std::collections::VecDeque;
+
+#[derive(Debug, Default)]
+struct Rank {
+    waiting: VecDeque<Queued>,
+    /// How often others went first since it had its turn or became busy.
+    overtaken: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Priorities {
+    overtakes_max: u32,
+    ranks: [Rank; CLASSES],
+}
+
+impl Priorities {
+    pub(super) fn new(overtakes_max: u32) -> Self {
+        Self { overtakes_max, ranks: Default::default() }
+    }
+
+    pub(super) fn push(&mut self, queued: Queued) {
+        let rank = &mut self.ranks[queued.waiting.class.place()];
+        if rank.waiting.is_empty() {
+            rank.overtaken = 0;
+        }
+        rank.waiting.push_back(queued);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<u32> {
+        let chosen = self.choose()?;
+        for (place, rank) in self.ranks.iter_mut().enumerate() {
+            if place != chosen && !rank.waiting.is_empty() {
+                rank.overtaken = rank.overtaken.saturating_add(1);
+            }
+        }
+        let rank = &mut self.ranks[chosen];
+        rank.overtaken = 0;
+        rank.waiting.pop_front().map(|queued| queued.waiting.slot)
+    }
+
+    /// The class that was overtaken too often, the most often one of several; else the most urgent that waits.
+    fn choose(&self) -> Option<usize> {
+        let waiting = || self.ranks.iter().enumerate().filter(|(_, rank)| !rank.waiting.is_empty());
+        let starved = waiting().filter(|(_, rank)| rank.overtaken >= self.overtakes_max);
+        let most = starved.max_by_key(|&(place, rank)| (rank.overtaken, CLASSES - place));
+        most.or_else(|| waiting().next()).map(|(place, _)| place)
+    }
+
+    pub(super) fn remove(&mut self, slot: u32) -> bool {
+        self.ranks.iter_mut().any(|rank| take_from(&mut rank.waiting, slot))
+    }
+
+    pub(super) fn take_all(&mut self) -> Vec<Queued> {
+        self.ranks.iter_mut().flat_map(|rank| std::mem::take(&mut rank.waiting)).collect()
+    }
+}

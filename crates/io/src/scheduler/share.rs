@@ -1,0 +1,69 @@
+//! Weighted shares by start-time fair queueing: each request has a start tag, and the smallest goes next.
+//!
+//! In: requests with class and bytes. Out: those of the class that had least for its weight. Invariant: two classes that
+//! both have something waiting differ in bytes over weight by at most one request of each. A class that was idle has no
+//! claim on the past: its next tag begins at the virtual time, the start tag of the last request that was served.
+
+use super::{CLASSES, Class, Queued};
+use std::collections::VecDeque;
+
+/// Virtual time of one byte at weight 1; larger than any weight, so that a byte counts at each.
+const SCALE: u128 = 1 << 20;
+
+#[derive(Debug, Default)]
+struct Flow {
+    /// With start tags, which rise.
+    waiting: VecDeque<(u128, Queued)>,
+    /// Where the next start tag begins at the earliest.
+    finish: u128,
+}
+
+#[derive(Debug)]
+pub(super) struct Shares {
+    weights: [u16; CLASSES],
+    flows: [Flow; CLASSES],
+    virtual_time: u128,
+}
+
+impl Shares {
+    pub(super) fn new(weights: [u16; CLASSES]) -> Self {
+        Self { weights, flows: Default::default(), virtual_time: 0 }
+    }
+
+    pub(super) fn push(&mut self, queued: Queued) {
+        let class = queued.waiting.class;
+        let flow = &mut self.flows[class.place()];
+        let start = flow.finish.max(self.virtual_time);
+        flow.finish = start;
+        flow.waiting.push_back((start, queued));
+        self.charge(class, queued.waiting.bytes.max(1));
+    }
+
+    pub(super) fn charge(&mut self, class: Class, bytes: u64) {
+        let weight = u128::from(self.weights[class.place()].max(1));
+        self.flows[class.place()].finish += u128::from(bytes) * SCALE / weight;
+    }
+
+    pub(super) fn pop(&mut self) -> Option<u32> {
+        let first = |flow: &Flow| flow.waiting.front().map(|&(start, queued)| (start, queued.order));
+        let (_, flow) = self
+            .flows
+            .iter_mut()
+            .filter_map(|flow| first(flow).map(|key| (key, flow)))
+            .min_by_key(|&(key, _)| key)?;
+        let (start, queued) = flow.waiting.pop_front()?;
+        self.virtual_time = self.virtual_time.max(start);
+        Some(queued.waiting.slot)
+    }
+
+    pub(super) fn remove(&mut self, slot: u32) -> bool {
+        self.flows.iter_mut().any(|flow| {
+            let at = flow.waiting.iter().position(|(_, queued)| queued.waiting.slot == slot);
+            at.and_then(|at| flow.waiting.remove(at)).is_some()
+        })
+    }
+
+    pub(super) fn take_all(&mut self) -> Vec<Queued> {
+        self.flows.iter_mut().flat_map(|flow| flow.waiting.drain(..)).map(|(_, queued)| queued).collect()
+    }
+}

@@ -1,0 +1,222 @@
+//! Which devices this machine has, and the URL by which each can be opened.
+//!
+//! In: sysfs, and who may open what in /dev. Out: [`Found`] devices, in the order of their URLs. A file that cannot be read
+//! makes a device less described, never a failure. Nothing is opened.
+
+use crate::config::Bytes;
+use rustix::fs::{Access, access};
+use serde::Serialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// PCI's class of NVMe controllers, without the programming interface.
+const NVME_CLASS: &str = "0x0108";
+/// What sysfs counts sizes of block devices in.
+const SECTOR_BYTES: u64 = 512;
+
+/// Where to look: `/` but in tests.
+#[derive(Clone, Debug)]
+pub struct Roots {
+    /// sysfs.
+    pub sys: PathBuf,
+    /// The folder of device files.
+    pub dev: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self { sys: "/sys".into(), dev: "/dev".into() }
+    }
+}
+
+/// A device, whichever way leads to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Found {
+    /// How it is opened.
+    pub url: String,
+    /// What it is.
+    pub what: String,
+    /// Its length, where that is known without opening it.
+    pub bytes: Option<u64>,
+    /// What keeps this user from opening it, and what would change that.
+    pub obstacle: Option<String>,
+}
+
+/// All of them.
+#[must_use]
+pub fn scan(roots: &Roots) -> Vec<Found> {
+    let mut found = controllers(roots);
+    found.extend(generic_namespaces(roots));
+    found.extend(block_devices(roots));
+    found.sort_by(|a, b| a.url.cmp(&b.url));
+    found
+}
+
+/// NVMe controllers, for our own driver.
+fn controllers(roots: &Roots) -> Vec<Found> {
+    let folder = roots.sys.join("bus/pci/devices");
+    names(&folder)
+        .into_iter()
+        .filter(|name| {
+            read(&folder.join(name).join("class")).is_some_and(|class| class.starts_with(NVME_CLASS))
+        })
+        .map(|name| {
+            let device = folder.join(&name);
+            let driver = link_name(&device.join("driver"));
+            let group = link_name(&device.join("iommu_group"));
+            let what = match &driver {
+                Some(driver) => format!("NVMe controller, bound to {driver}"),
+                None => "NVMe controller, bound to no driver".to_owned(),
+            };
+            let obstacle = match (&group, driver.as_deref()) {
+                (None, _) => Some(
+                    "no IOMMU protects memory from it: switch the IOMMU on in the firmware and boot with intel_iommu=on \
+                     (AMD has it on)"
+                        .to_owned(),
+                ),
+                (Some(group), Some("vfio-pci")) => {
+                    denied(&roots.dev.join("vfio").join(group), "let its owner chown the group's file to you")
+                }
+                (Some(_), _) => Some(format!(
+                    "bind it to vfio-pci, which takes it from the kernel: echo vfio-pci > {0}/driver_override; \
+                     echo {name} > {0}/driver/unbind; echo {name} > /sys/bus/pci/drivers_probe",
+                    device.display()
+                )),
+            };
+            Found { url: format!("vfio:{name}"), what, bytes: None, obstacle }
+        })
+        .collect()
+}
+
+/// Namespaces under the kernel's driver, for passthrough.
+fn generic_namespaces(roots: &Roots) -> Vec<Found> {
+    names(&roots.sys.join("class/nvme-generic"))
+        .into_iter()
+        .map(|name| {
+            let path = roots.dev.join(&name);
+            let obstacle = denied(&path, "its device file needs your user or group");
+            let what = "NVMe namespace under the kernel's driver".to_owned();
+            let block = name.replacen("ng", "nvme", 1);
+            Found {
+                url: format!("nvme-ng:{}", path.display()),
+                what,
+                bytes: size_of(roots, &block),
+                obstacle,
+            }
+        })
+        .collect()
+}
+
+/// Block devices and partitions, for io_uring.
+fn block_devices(roots: &Roots) -> Vec<Found> {
+    let folder = roots.sys.join("class/block");
+    names(&folder)
+        .into_iter()
+        .filter_map(|name| {
+            let bytes = size_of(roots, &name).filter(|&bytes| bytes > 0)?;
+            let path = roots.dev.join(&name);
+            let partition = folder.join(&name).join("partition").exists();
+            let what = if partition { "partition" } else { "block device" }.to_owned();
+            let obstacle = denied(&path, "its device file needs your user or group");
+            Some(Found { url: format!("io-uring:{}", path.display()), what, bytes: Some(bytes), obstacle })
+        })
+        .collect()
+}
+
+fn size_of(roots: &Roots, block: &str) -> Option<u64> {
+    let sectors: u64 = read(&roots.sys.join("class/block").join(block).join("size"))?.parse().ok()?;
+    sectors.checked_mul(SECTOR_BYTES)
+}
+
+fn denied(path: &Path, change: &str) -> Option<String> {
+    let refused = access(path, Access::READ_OK | Access::WRITE_OK).err()?;
+    Some(format!("{}: {refused}; {change}", path.display()))
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+fn link_name(link: &Path) -> Option<String> {
+    std::fs::read_link(link).ok()?.file_name()?.to_str().map(str::to_owned)
+}
+
+fn read(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<32} {}", self.url, self.what)?;
+        if let Some(bytes) = self.bytes {
+            write!(f, ", {}", Bytes(bytes))?;
+        }
+        match &self.obstacle {
+            Some(obstacle) => write!(f, "\n{:32} not usable now: {obstacle}", ""),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn file(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn each_way_to_a_device_is_listed_with_what_keeps_it_from_being_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots { sys: folder.path().join("sys"), dev: folder.path().join("dev") };
+        let pci = "bus/pci/devices";
+        for (name, class) in
+            [("0000:00:03.0", "0x020000"), ("0000:00:04.0", "0x010802"), ("0000:00:05.0", "0x010802")]
+        {
+            file(&roots.sys, &format!("{pci}/{name}/class"), &format!("{class}\n"));
+        }
+        let ours = roots.sys.join(pci).join("0000:00:05.0");
+        symlink("../../../kernel/iommu_groups/7", ours.join("iommu_group")).unwrap();
+        symlink("../../drivers/vfio-pci", ours.join("driver")).unwrap();
+        file(&roots.dev, "vfio/7", "");
+        file(&roots.sys, "class/nvme-generic/ng0n1/dev", "");
+        file(&roots.sys, "class/block/nvme0n1/size", "2048\n");
+        file(&roots.sys, "class/block/nvme0n1p1/size", "1024\n");
+        file(&roots.sys, "class/block/nvme0n1p1/partition", "1\n");
+        file(&roots.sys, "class/block/loop0/size", "0\n");
+        file(&roots.dev, "nvme0n1", "");
+        let found = scan(&roots);
+        let seen: Vec<(String, Option<u64>, bool)> = found
+            .iter()
+            .map(|device| {
+                let url = device.url.replace(&roots.dev.display().to_string(), "/dev");
+                (url, device.bytes, device.obstacle.is_none())
+            })
+            .collect();
+        let row = |url: &str, bytes, usable| (url.to_owned(), bytes, usable);
+        assert_eq!(
+            seen,
+            [
+                row("io-uring:/dev/nvme0n1", Some(1 << 20), true),
+                row("io-uring:/dev/nvme0n1p1", Some(1 << 19), false),
+                row("nvme-ng:/dev/ng0n1", Some(1 << 20), false),
+                row("vfio:0000:00:04.0", None, false),
+                row("vfio:0000:00:05.0", None, true),
+            ]
+        );
+        assert!(found[3].obstacle.as_ref().unwrap().contains("IOMMU"));
+        assert!(found[4].to_string().contains("vfio-pci"));
+    }
+
+    #[test]
+    fn a_machine_without_any_has_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots { sys: folder.path().into(), dev: folder.path().into() };
+        assert_eq!(scan(&roots), []);
+    }
+}
