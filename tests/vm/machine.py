@@ -38,7 +38,7 @@ class Boot:
         self.script = open(path, encoding="ascii").read()
         said = re.findall(r"^#: *(\S+) *(.*)$", self.script, re.M)
         unknown = {key for key, _ in said} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel", "reboots", "iommu",
-                                               "device", "example", "nodes", "distance"}
+                                               "device", "drive", "example", "nodes", "distance"}
         if unknown:
             raise SystemExit(f"{path}: unknown keys {', '.join(sorted(unknown))}; tests/vm/README.md lists what there is")
         self.every = lambda key: [value for name, value in said if name == key]
@@ -166,8 +166,11 @@ def command(boot, folder, system, qemu, dialogue):
     for path in boot.every("vfio-user"):
         device = {"driver": "vfio-user-pci", "bus": "pcie.0", "socket": {"type": "unix", "path": f"{folder}/{path}"}}
         line += ["-device", json.dumps(device)]
+    for name, length in (drive.split() for drive in boot.every("drive")):
+        subprocess.run(["truncate", "-s", length, f"{folder}/{name}.img"], check=True)
+        line += ["-drive", f"if=none,id={name},format=raw,file={folder}/{name}.img"]
     for device in boot.every("device"):
-        line += ["-device", f"{device},bus=pcie.0"]
+        line += ["-device", device if "bus=" in device else f"{device},bus=pcie.0"]
     if boot.every("net"):
         line += ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,bus=pcie.0,romfile="]
     return line

@@ -18,6 +18,7 @@ pub mod numa;
 pub mod owner_lock;
 pub mod pinning;
 pub mod region;
+pub mod registers;
 pub mod reservation;
 pub mod ring_memory;
 #[cfg(feature = "rivals")]

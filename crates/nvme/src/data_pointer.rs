@@ -65,9 +65,15 @@ impl PageBytes {
         1 << self.shift
     }
 
+    /// How many 64-bit words.
+    #[must_use]
+    pub(crate) const fn words(self) -> usize {
+        self.get() as usize / 8
+    }
+
     /// Where in its page an address lies.
     #[inline]
-    const fn offset(self, address: u64) -> u64 {
+    pub(crate) const fn offset(self, address: u64) -> u64 {
         address & (self.get() as u64 - 1)
     }
 }

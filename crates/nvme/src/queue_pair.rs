@@ -7,7 +7,7 @@
 //! # What this does not do
 //! It holds no context for a command and wakes nobody: [`Wake`] tells the owner to.
 
-mod command_ids;
+pub(crate) mod command_ids;
 
 use crate::ring::completion::{CompletionConsumer, CompletionProducer};
 use crate::ring::doorbell::Wake;
@@ -28,6 +28,11 @@ pub const QUEUE_DEPTH_MAX: u32 = 4_096;
 pub struct CommandId(u16);
 
 impl CommandId {
+    #[inline]
+    pub(crate) const fn of(number: u16) -> Self {
+        Self(number)
+    }
+
     /// The number on the wire.
     #[must_use]
     pub const fn number(self) -> u16 {

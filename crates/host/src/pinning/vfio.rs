@@ -14,17 +14,21 @@
 //! It does not keep memory mapped in the process; the kernel holds its pages until they are unmapped here.
 
 mod addresses;
+mod calls;
+mod device;
 mod error;
 mod info;
+mod interrupts;
 mod kernel;
 mod simulated;
 
 #[cfg(test)]
 mod tests;
 
+pub use device::{Device, DeviceRegion, Mastering, PciClass};
 pub use error::{OpenError, UnmapError};
 pub use info::{Limits, MAPPINGS_DEFAULT};
-pub use kernel::{Device, DeviceRegion, Type1};
+pub use kernel::Type1;
 pub use simulated::SimulatedType1;
 
 use super::{Memory, PinError};

@@ -53,6 +53,17 @@ impl Priority {
             _ => Self::Low,
         }
     }
+
+    /// The two bits of a Create I/O Submission Queue command.
+    #[must_use]
+    pub const fn to_bits(self) -> u32 {
+        match self {
+            Self::Urgent => 0,
+            Self::High => 1,
+            Self::Medium => 2,
+            Self::Low => 3,
+        }
+    }
 }
 
 /// The Arbitration feature (01h; NVMe Base 2.0 section 5.27.1.1).

@@ -61,6 +61,22 @@ impl CommandIds {
         u32::try_from(self.ids.len() - self.free.len()).unwrap_or(u32::MAX)
     }
 
+    /// The slot that the next id will have.
+    pub(crate) fn next_slot(&self) -> Option<usize> {
+        self.free.front().map(|&slot| usize::from(slot))
+    }
+
+    /// How many ids can be in flight.
+    #[inline]
+    pub(crate) fn depth(&self) -> u32 {
+        u32::try_from(self.ids.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The id that is in flight in a slot.
+    pub(crate) fn in_flight_at(&self, slot: usize) -> Option<u16> {
+        self.ids.get(slot).copied().filter(|_| self.live.get(slot).copied().unwrap_or(false))
+    }
+
     #[inline]
     fn slot_mask(&self) -> u16 {
         u16::try_from((1_u32 << self.slot_bits) - 1).unwrap_or(u16::MAX)
@@ -97,6 +113,7 @@ mod tests {
         let _others = (ids.take(), ids.take());
         let new = ids.take().unwrap();
         assert_eq!(ids.slot(new), ids.slot(old));
+        assert_eq!(ids.in_flight_at(ids.slot(new)), Some(new));
         assert_eq!(ids.give_back(old), None, "stale");
         assert_eq!(ids.give_back(new), Some(ids.slot(new)));
     }

@@ -178,7 +178,9 @@ impl<M: RingMemory> CompletionProducer<M> {
 #[derive(Debug)]
 pub struct CompletionConsumer<M> {
     memory: M,
-    layout: RingLayout,
+    /// Word of the first entry.
+    first: usize,
+    slots: QueueSlots,
     /// The next entry to read.
     head: u32,
     /// The head that the doorbell shows.
@@ -192,19 +194,25 @@ pub struct CompletionConsumer<M> {
 impl<M: RingMemory> CompletionConsumer<M> {
     pub(crate) fn new(memory: M, layout: RingLayout) -> Self {
         disarm(&memory, RingLayout::COMPLETION_TAIL_EVENT);
-        Self { memory, layout, head: 0, published: 0, rung: 0, phase: Phase::One }
+        Self { first: layout.completion_word(0), ..Self::over(memory, layout.completion_slots) }
+    }
+
+    /// The host's end of a queue in memory that holds entries and nothing else. Its doorbell is a register, which whoever
+    /// owns this writes as [`unpublished`](Self::unpublished) says.
+    pub(crate) fn over(memory: M, slots: QueueSlots) -> Self {
+        Self { memory, first: 0, slots, head: 0, published: 0, rung: 0, phase: Phase::One }
     }
 
     /// Takes the next completion. Its slot goes back with the next [`ring`](Self::ring).
     #[inline]
     pub fn reap(&mut self) -> Option<CompletionEntry> {
-        let word = self.layout.completion_word(self.head);
+        let word = self.first + self.head as usize * COMPLETION_WORDS;
         let second = self.memory.load_acquire(word + 1);
         if Phase::of_word(second) != self.phase {
             return None;
         }
         let first = self.memory.load_relaxed(word);
-        self.head = self.layout.completion_slots.after(self.head);
+        self.head = self.slots.after(self.head);
         if self.head == 0 {
             self.phase = self.phase.flipped();
         }
@@ -215,7 +223,7 @@ impl<M: RingMemory> CompletionConsumer<M> {
     #[must_use]
     #[inline]
     pub fn has_work(&self) -> bool {
-        let word = self.layout.completion_word(self.head);
+        let word = self.first + self.head as usize * COMPLETION_WORDS;
         Phase::of_word(self.memory.load_acquire(word + 1)) == self.phase
     }
 
@@ -231,13 +239,20 @@ impl<M: RingMemory> CompletionConsumer<M> {
     /// Stores the doorbell; returns whether it moved. The caller fences and then asks for the wake.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
-        if self.published == self.head {
+        let Some(head) = self.unpublished() else {
             return false;
-        }
+        };
         // Release: our loads of the entries come before the controller's next stores to their slots.
-        self.memory.store_release(RingLayout::COMPLETION_HEAD, u64::from(self.head));
-        self.published = self.head;
+        self.memory.store_release(RingLayout::COMPLETION_HEAD, u64::from(head));
         true
+    }
+
+    /// The head that the doorbell does not show yet. Whoever takes it shows it, behind every load before this.
+    #[inline]
+    pub(crate) fn unpublished(&mut self) -> Option<u32> {
+        let moved = self.published != self.head;
+        self.published = self.head;
+        moved.then_some(self.head)
     }
 
     #[inline]
@@ -245,7 +260,7 @@ impl<M: RingMemory> CompletionConsumer<M> {
         if self.rung == self.published {
             return Wake::NotNeeded;
         }
-        let slots = self.layout.completion_slots;
+        let slots = self.slots;
         // Fewer steps than slots: the controller posts no further than the head that it was shown.
         let moved = Moved { to: self.published, steps: slots.distance(self.rung, self.published) };
         self.rung = self.published;

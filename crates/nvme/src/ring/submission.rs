@@ -29,7 +29,9 @@ pub struct HeadFault {
 #[derive(Debug)]
 pub struct SubmissionProducer<M> {
     memory: M,
-    layout: RingLayout,
+    /// Word of the first entry.
+    first: usize,
+    slots: QueueSlots,
     /// First entry that the controller may still read.
     head: u32,
     /// Where the next command goes.
@@ -42,14 +44,19 @@ pub struct SubmissionProducer<M> {
 
 impl<M: RingMemory> SubmissionProducer<M> {
     pub(crate) fn new(memory: M, layout: RingLayout) -> Self {
-        Self { memory, layout, head: 0, tail: 0, published: 0, rung: 0 }
+        Self { first: layout.submission_word(0), ..Self::over(memory, layout.submission_slots) }
+    }
+
+    /// The host's end of a queue in memory that holds entries and nothing else. Its doorbell is a register, which whoever
+    /// owns this writes as [`unpublished`](Self::unpublished) says.
+    pub(crate) fn over(memory: M, slots: QueueSlots) -> Self {
+        Self { memory, first: 0, slots, head: 0, tail: 0, published: 0, rung: 0 }
     }
 
     /// How many commands can be pushed now.
     #[must_use]
     pub fn room(&self) -> u32 {
-        let slots = self.layout.submission_slots;
-        slots.entries_max() - slots.distance(self.head, self.tail)
+        self.slots.entries_max() - self.slots.distance(self.head, self.tail)
     }
 
     /// Writes a command behind the tail. The controller sees it after [`ring`](Self::ring).
@@ -61,11 +68,11 @@ impl<M: RingMemory> SubmissionProducer<M> {
         if self.room() == 0 {
             return Err(QueueFull);
         }
-        let first = self.layout.submission_word(self.tail);
+        let first = self.first + self.tail as usize * SUBMISSION_WORDS;
         for (word, value) in (first..).zip(entry.to_words()) {
             self.memory.store_relaxed(word, value);
         }
-        self.tail = self.layout.submission_slots.after(self.tail);
+        self.tail = self.slots.after(self.tail);
         Ok(())
     }
 
@@ -81,13 +88,20 @@ impl<M: RingMemory> SubmissionProducer<M> {
     /// Stores the doorbell; returns whether it moved. The caller fences and then asks for the wake.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
-        if self.published == self.tail {
+        let Some(tail) = self.unpublished() else {
             return false;
-        }
+        };
         // Release: the entries are visible to whoever acquires this tail.
-        self.memory.store_release(RingLayout::SUBMISSION_TAIL, u64::from(self.tail));
-        self.published = self.tail;
+        self.memory.store_release(RingLayout::SUBMISSION_TAIL, u64::from(tail));
         true
+    }
+
+    /// The tail that the doorbell does not show yet. Whoever takes it shows it, behind every store before this.
+    #[inline]
+    pub(crate) fn unpublished(&mut self) -> Option<u32> {
+        let moved = self.published != self.tail;
+        self.published = self.tail;
+        moved.then_some(self.tail)
     }
 
     #[inline]
@@ -95,7 +109,7 @@ impl<M: RingMemory> SubmissionProducer<M> {
         if self.rung == self.published {
             return Wake::NotNeeded;
         }
-        let slots = self.layout.submission_slots;
+        let slots = self.slots;
         // Fewer steps than slots: the controller's head, which bounds them, is learnt from completions of what was rung.
         let moved = Moved { to: self.published, steps: slots.distance(self.rung, self.published) };
         self.rung = self.published;
@@ -107,7 +121,7 @@ impl<M: RingMemory> SubmissionProducer<M> {
     /// # Errors
     /// [`HeadFault`] for a head that is no position or lies beyond the doorbell; nothing changes.
     pub fn set_head(&mut self, head: u16) -> Result<(), HeadFault> {
-        let slots = self.layout.submission_slots;
+        let slots = self.slots;
         let new = u32::from(head);
         if new >= slots.get() || slots.distance(self.head, new) > slots.distance(self.head, self.published) {
             return Err(HeadFault { head });

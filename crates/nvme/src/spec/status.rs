@@ -145,6 +145,10 @@ statuses! {
     COMMAND_SET_COMBINATION_REJECTED = (1, 0x2B, true, "I/O command set combination rejected");
     /// The I/O command set is not one of the namespace or of the controller.
     INVALID_COMMAND_SET = (1, 0x2C, true, "invalid I/O command set");
+    /// The host gave the command up: its controller was reset, and nobody knows whether it was carried out.
+    ABORTED_BY_HOST = (3, 0x71, false, "command aborted by host: the controller was reset");
+    /// There is no way to the controller any more.
+    HOST_PATHING_ERROR = (3, 0x70, true, "host pathing error: the controller is gone");
     /// The stored record is not the one the command named (vendor specific; store with a sequence condition).
     SEQUENCE_MISMATCH = (7, 0xC0, true, "the key changed since it was read");
 }

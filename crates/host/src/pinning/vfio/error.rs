@@ -46,17 +46,47 @@ pub enum OpenError {
     /// No devices were named.
     #[error("name at least one device, as in 0000:00:04.0")]
     NoDevice,
-    /// The device does not exist, or no IOMMU is in front of it.
+    /// No PCI device has this address.
+    #[error("there is no PCI device {device:?}: give an address as `lspci -D` prints it, as in 0000:00:04.0")]
+    NoSuchDevice {
+        /// What was asked for.
+        device: String,
+    },
+    /// No IOMMU is in front of the device: it could write to any memory of the machine.
     #[error(
-        "{device} has no IOMMU group: look at its address (lspci -D), and let the kernel use the IOMMU (intel_iommu=on)"
+        "{device} has no IOMMU group, and without an IOMMU a device can write to any memory of the machine: \
+         switch VT-d or AMD-Vi on in the firmware, add intel_iommu=on to the kernel's command line (AMD needs \
+         nothing there), and boot again"
     )]
     NoGroup {
         /// The device.
         device: String,
     },
+    /// The kernel was told to let user space drive devices without an IOMMU.
+    #[error(
+        "{device} has a group that isolates nothing (vfio-noiommu): \
+         `echo N > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode`, switch the IOMMU on \
+         (intel_iommu=on), and boot again"
+    )]
+    NotIsolated {
+        /// The device.
+        device: String,
+    },
+    /// The device has its kernel driver still, or none.
+    #[error(
+        "{device} is not bound to vfio-pci: `modprobe vfio-pci; \
+         echo vfio-pci > /sys/bus/pci/devices/{device}/driver_override; \
+         echo {device} > /sys/bus/pci/devices/{device}/driver/unbind; echo {device} > /sys/bus/pci/drivers_probe` \
+         (the kernel must not be using it)"
+    )]
+    NotBound {
+        /// The device.
+        device: String,
+    },
     /// A device file of VFIO could not be opened.
     #[error(
-        "{path} cannot be opened: load vfio-pci, bind the device to it, and let this user have the file ({source})",
+        "{path} cannot be opened: load vfio-pci (modprobe vfio-pci), bind the device to it, and let this user \
+         have the file ({source})",
         path = path.display()
     )]
     File {

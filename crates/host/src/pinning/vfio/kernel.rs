@@ -1,33 +1,22 @@
-//! The system calls of VFIO: groups into a container, maps and unmaps, and the files of devices.
+//! The kernel's container: groups into it, maps and unmaps, and the files of devices.
 //!
 //! In: PCI devices that are bound to vfio-pci. Out: a [`Container`] over the kernel's, and the devices. Invariant: a
 //! container has its IOMMU and at least one group from the moment it exists; everything is undone when it is closed.
 
+use super::calls::{
+    VFIO_CHECK_EXTENSION, VFIO_GET_API_VERSION, VFIO_GROUP_GET_DEVICE_FD, VFIO_GROUP_GET_STATUS,
+    VFIO_GROUP_SET_CONTAINER, VFIO_IOMMU_GET_INFO, VFIO_IOMMU_MAP_DMA, VFIO_IOMMU_UNMAP_DMA, VFIO_SET_IOMMU,
+    ioctl, ioctl_at, refused,
+};
+use super::device::Device;
 use super::error::OpenError;
 use super::info::{INFO_BYTES_MAX, Limits};
 use super::{Container, Memory, TypeOne};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-
-/// Of `linux/vfio.h`: `_IO(';', 100 + number)`.
-const fn call(number: libc::c_ulong) -> libc::c_ulong {
-    (0x3B << 8) + 100 + number
-}
-
-const VFIO_GET_API_VERSION: libc::c_ulong = call(0);
-const VFIO_CHECK_EXTENSION: libc::c_ulong = call(1);
-const VFIO_SET_IOMMU: libc::c_ulong = call(2);
-const VFIO_GROUP_GET_STATUS: libc::c_ulong = call(3);
-const VFIO_GROUP_SET_CONTAINER: libc::c_ulong = call(4);
-const VFIO_GROUP_GET_DEVICE_FD: libc::c_ulong = call(6);
-const VFIO_DEVICE_GET_REGION_INFO: libc::c_ulong = call(8);
-const VFIO_IOMMU_GET_INFO: libc::c_ulong = call(12);
-const VFIO_IOMMU_MAP_DMA: libc::c_ulong = call(13);
-const VFIO_IOMMU_UNMAP_DMA: libc::c_ulong = call(14);
 
 const VFIO_API_VERSION: libc::c_int = 0;
 const VFIO_TYPE1V2_IOMMU: libc::c_ulong = 3;
@@ -60,44 +49,18 @@ struct GroupStatus {
     flags: u32,
 }
 
-/// `struct vfio_region_info`.
-#[repr(C)]
-struct RegionInfo {
-    size: u32,
-    flags: u32,
-    index: u32,
-    capability: u32,
-    bytes: u64,
-    offset: u64,
-}
-
 /// The first words of an answer that has as much room as it needs.
 #[repr(C, align(8))]
 struct InfoAnswer([u8; INFO_BYTES_MAX]);
 
 const _: () = assert!(size_of::<MapCall>() == 32 && size_of::<UnmapCall>() == 24);
-const _: () = assert!(size_of::<GroupStatus>() == 8 && size_of::<RegionInfo>() == 32);
+const _: () = assert!(size_of::<GroupStatus>() == 8);
 
 /// The kernel's container.
 #[derive(Debug)]
 pub struct Type1 {
     container: OwnedFd,
     groups: Vec<(String, OwnedFd)>,
-}
-
-/// A device of a container. Its regions are read and written by offset.
-#[derive(Debug)]
-pub struct Device {
-    file: File,
-}
-
-/// Where a region of a device, a BAR or its configuration space, is in the device's file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceRegion {
-    /// Offset of the first byte.
-    pub offset: u64,
-    /// Length in bytes; 0 for a region that the device has not.
-    pub bytes: u64,
 }
 
 impl Container<Type1> {
@@ -121,7 +84,7 @@ impl Container<Type1> {
         for device in devices {
             let group = group_of(device)?;
             if groups.iter().all(|(known, _)| *known != group) {
-                let descriptor = join(&container, &group)?;
+                let descriptor = join(&container, &group, device)?;
                 groups.push((group, descriptor));
             }
         }
@@ -145,45 +108,8 @@ impl Container<Type1> {
         let opened = unsafe { ioctl_at(descriptor, VFIO_GROUP_GET_DEVICE_FD, name.as_ptr()) };
         let opened = opened.map_err(refused("VFIO_GROUP_GET_DEVICE_FD"))?;
         // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
-        Ok(Device { file: File::from(unsafe { OwnedFd::from_raw_fd(opened) }) })
+        Ok(Device::of(File::from(unsafe { OwnedFd::from_raw_fd(opened) })))
     }
-}
-
-impl Device {
-    /// Where a region is, by its index (`VFIO_PCI_BAR0_REGION_INDEX` is 0, the configuration space 7).
-    ///
-    /// # Errors
-    /// The device has no such region.
-    pub fn region(&self, index: u32) -> io::Result<DeviceRegion> {
-        let mut info = RegionInfo { size: 32, flags: 0, index, capability: 0, bytes: 0, offset: 0 };
-        // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure of the length that it is told
-        // on this stack. Aliasing: nobody else has its address.
-        let answer = unsafe { ioctl_at(&self.file, VFIO_DEVICE_GET_REGION_INFO, &raw mut info) };
-        answer?;
-        Ok(DeviceRegion { offset: info.offset, bytes: info.bytes })
-    }
-
-    /// Reads a register: `bytes` is 1, 2, 4 or 8 long.
-    ///
-    /// # Errors
-    /// The offset does not lie in the region, or the kernel refuses.
-    pub fn read(&self, region: DeviceRegion, at: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(bytes, place(region, at, bytes.len())?)
-    }
-
-    /// Writes a register: `bytes` is 1, 2, 4 or 8 long.
-    ///
-    /// # Errors
-    /// The offset does not lie in the region, or the kernel refuses.
-    pub fn write(&self, region: DeviceRegion, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, place(region, at, bytes.len())?)
-    }
-}
-
-/// Where in the device's file a register is.
-fn place(region: DeviceRegion, at: u64, bytes: usize) -> io::Result<u64> {
-    let end = at.checked_add(bytes as u64).filter(|&end| end <= region.bytes);
-    end.and_then(|_| region.offset.checked_add(at)).ok_or_else(|| Errno::INVAL.into())
 }
 
 impl TypeOne for Type1 {
@@ -214,18 +140,32 @@ fn open_file(path: PathBuf) -> Result<OwnedFd, OpenError> {
 
 /// The name of a device's group.
 fn group_of(device: &str) -> Result<String, OpenError> {
-    let none = || OpenError::NoGroup { device: device.into() };
-    if device.contains('/') || device.contains('\0') {
-        return Err(none());
+    let missing = || OpenError::NoSuchDevice { device: device.into() };
+    if device.is_empty() || device.contains('/') || device.contains('\0') {
+        return Err(missing());
     }
-    let link = Path::new("/sys/bus/pci/devices").join(device).join("iommu_group");
+    let entry = Path::new("/sys/bus/pci/devices").join(device);
+    if !entry.exists() {
+        return Err(missing());
+    }
+    let link = entry.join("iommu_group");
+    // A kernel that was told to do without an IOMMU makes a group up, and names it so.
+    if std::fs::read_to_string(link.join("name")).is_ok_and(|name| name.trim() == "vfio-noiommu") {
+        return Err(OpenError::NotIsolated { device: device.into() });
+    }
+    let none = || OpenError::NoGroup { device: device.into() };
     let target = std::fs::read_link(link).map_err(|_| none())?;
     target.file_name().and_then(|name| name.to_str()).map(Into::into).ok_or_else(none)
 }
 
 /// Opens a group and puts it into the container.
-fn join(container: &OwnedFd, group: &str) -> Result<OwnedFd, OpenError> {
-    let descriptor = open_file(Path::new("/dev/vfio").join(group))?;
+fn join(container: &OwnedFd, group: &str, device: &str) -> Result<OwnedFd, OpenError> {
+    let descriptor = open_file(Path::new("/dev/vfio").join(group)).map_err(|error| match error {
+        OpenError::File { source, .. } if source.kind() == ErrorKind::NotFound => {
+            OpenError::NotBound { device: device.into() }
+        }
+        other => other,
+    })?;
     let mut status = GroupStatus { size: 8, flags: 0 };
     // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure of the length that it is told on
     // this stack. Aliasing: nobody else has its address.
@@ -250,38 +190,4 @@ fn describe(container: &OwnedFd) -> Result<Limits, OpenError> {
     let said = unsafe { ioctl_at(container, VFIO_IOMMU_GET_INFO, answer.0.as_mut_ptr()) };
     said.map_err(refused("VFIO_IOMMU_GET_INFO"))?;
     Limits::read(&answer.0).ok_or(OpenError::Description)
-}
-
-fn refused(call: &'static str) -> impl Fn(Errno) -> OpenError {
-    move |errno| OpenError::Refused { call, errno: errno.raw_os_error() }
-}
-
-/// A call that takes the address of something.
-///
-/// # Safety
-/// The call reads and writes what is there and no more, and may.
-unsafe fn ioctl_at<T>(file: &impl AsRawFd, call: libc::c_ulong, at: *const T) -> Result<libc::c_int, Errno> {
-    // SAFETY: the caller's promise.
-    answered(unsafe { libc::ioctl(file.as_raw_fd(), call, at) })
-}
-
-/// A call that takes a number.
-///
-/// # Safety
-/// The call takes a number, and no address.
-unsafe fn ioctl(
-    file: &impl AsRawFd,
-    call: libc::c_ulong,
-    number: libc::c_ulong,
-) -> Result<libc::c_int, Errno> {
-    // SAFETY: the caller's promise.
-    answered(unsafe { libc::ioctl(file.as_raw_fd(), call, number) })
-}
-
-fn answered(answer: libc::c_int) -> Result<libc::c_int, Errno> {
-    if answer >= 0 {
-        return Ok(answer);
-    }
-    let errno = io::Error::last_os_error().raw_os_error();
-    Err(Errno::from_raw_os_error(errno.unwrap_or(libc::EIO)))
 }

@@ -1,0 +1,88 @@
+//! Message signalled interrupts of a device, as descriptors.
+//!
+//! In: eventfds, a vector each. Out: the kernel writes them when the device sends their message. Invariant: all vectors
+//! are allocated at once, when the first is asked for, and none fires until it has a descriptor; so a vector gets and
+//! loses its descriptor without a word to the others.
+
+use super::calls::{VFIO_DEVICE_GET_IRQ_INFO, VFIO_DEVICE_SET_IRQS, Words4, ioctl_at};
+use super::device::Device;
+use crate::wake::WakeDescriptor;
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// `VFIO_PCI_MSIX_IRQ_INDEX`.
+const MSIX: u32 = 2;
+/// `VFIO_IRQ_SET_DATA_EVENTFD` and `VFIO_IRQ_SET_ACTION_TRIGGER`.
+const DATA_EVENTFD: u32 = 1 << 2;
+const ACTION_TRIGGER: u32 = 1 << 5;
+/// What stands for no descriptor.
+const NONE: i32 = -1;
+
+/// Most vectors that are asked for.
+const VECTORS_MAX: usize = 64;
+
+/// `struct vfio_irq_set` with descriptors behind it.
+#[repr(C)]
+struct IrqSet {
+    size: u32,
+    flags: u32,
+    index: u32,
+    start: u32,
+    count: u32,
+    descriptors: [i32; VECTORS_MAX],
+}
+
+const HEAD_BYTES: usize = 20;
+const _: () = assert!(size_of::<IrqSet>() == HEAD_BYTES + 4 * VECTORS_MAX);
+
+impl Device {
+    /// MSI-X vectors that the device has; 0 for a device without.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn vectors(&self) -> io::Result<u32> {
+        let mut info = Words4 { size: 16, words: [0, MSIX, 0] };
+        // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure of the length that it is told
+        // on this stack. Aliasing: nobody else has its address.
+        let answer = unsafe { ioctl_at(self.file(), VFIO_DEVICE_GET_IRQ_INFO, &raw mut info) };
+        answer?;
+        Ok(info.words[2])
+    }
+
+    /// Allocates the first `count` vectors. None has a descriptor.
+    ///
+    /// # Errors
+    /// More vectors than the device has, or than 64; or the kernel refuses.
+    pub fn allocate_vectors(&self, count: u32) -> io::Result<()> {
+        let descriptors = [NONE; VECTORS_MAX];
+        let some = usize::try_from(count).ok().and_then(|count| descriptors.get(..count));
+        self.set(0, some.ok_or(Errno::INVAL)?)
+    }
+
+    /// Rings a bell whenever this vector fires; without one nobody is told.
+    ///
+    /// # Errors
+    /// The vector was not allocated, or the kernel refuses.
+    pub fn connect_vector(&self, vector: u32, bell: Option<&WakeDescriptor>) -> io::Result<()> {
+        self.set(vector, &[bell.map_or(NONE, |bell| bell.as_fd().as_raw_fd())])
+    }
+
+    fn set(&self, start: u32, some: &[i32]) -> io::Result<()> {
+        let mut set = IrqSet {
+            size: u32::try_from(HEAD_BYTES + 4 * some.len()).map_err(|_| Errno::INVAL)?,
+            flags: DATA_EVENTFD | ACTION_TRIGGER,
+            index: MSIX,
+            start,
+            count: u32::try_from(some.len()).map_err(|_| Errno::INVAL)?,
+            descriptors: [NONE; VECTORS_MAX],
+        };
+        set.descriptors.get_mut(..some.len()).ok_or(Errno::INVAL)?.copy_from_slice(some);
+        // SAFETY: bounds, alignment and lifetime: the kernel reads as many bytes as the first word says, which are those of
+        // the descriptors that are meant and lie on this stack. Aliasing: nobody writes there. The kernel takes its own
+        // reference to each descriptor.
+        let answer = unsafe { ioctl_at(self.file(), VFIO_DEVICE_SET_IRQS, &raw const set) };
+        answer?;
+        Ok(())
+    }
+}

@@ -1,0 +1,155 @@
+//! Registers of a real device, mapped.
+//!
+//! In: a device's file and where a BAR is in it. Out: [`Registers`]. Invariant: the mapping stays as long as a handle
+//! does, and nobody ever holds a reference into it.
+
+use super::Registers;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::ffi::c_void;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// A BAR in this process.
+#[derive(Clone)]
+pub struct MappedRegisters {
+    window: Arc<Window>,
+}
+
+struct Window {
+    start: NonNull<u32>,
+    bytes: usize,
+}
+
+// SAFETY: bounds and alignment: not concerned. Lifetime: the window belongs to the process, not to a thread, and is
+// unmapped once, by the last handle. Aliasing: it is touched by volatile loads and stores of single words only, which a
+// device orders.
+unsafe impl Send for Window {}
+
+// SAFETY: as for Send.
+unsafe impl Sync for Window {}
+
+impl MappedRegisters {
+    /// Maps `bytes` bytes from `offset` of a device's file on.
+    pub(crate) fn map(device: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<Self, Errno> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: bounds: the kernel maps `bytes` bytes or fails; the file is a device's, whose regions do not shrink.
+        // Alignment: it chooses an address on a page. Lifetime: ours until `Window::drop` unmaps it. Aliasing: a null hint
+        // without FIXED replaces no mapping.
+        let mapped = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, device, offset) };
+        let start = NonNull::new(mapped?.cast::<u32>()).ok_or(Errno::NOMEM)?;
+        Ok(Self { window: Arc::new(Window { start, bytes }) })
+    }
+
+    /// Where a register is. Good for one word while `self` lives.
+    #[inline]
+    fn place(&self, at: usize) -> *mut u32 {
+        let Window { start, bytes } = *self.window;
+        assert!(at.is_multiple_of(4) && at < bytes, "register {at:#x} of {bytes:#x} bytes");
+        start.as_ptr().wrapping_byte_add(at)
+    }
+}
+
+impl Registers for MappedRegisters {
+    fn bytes(&self) -> usize {
+        self.window.bytes
+    }
+
+    #[inline]
+    fn load32(&self, at: usize) -> u32 {
+        let place = self.place(at);
+        // SAFETY: bounds and alignment: `place` checked both; a mapping is whole pages. Lifetime: `self` keeps the mapping.
+        // Aliasing: no reference into it exists, and volatile expects others to change it.
+        u32::from_le(unsafe { place.read_volatile() })
+    }
+
+    #[inline]
+    fn store32(&self, at: usize, value: u32) {
+        let place = self.place(at);
+        // SAFETY: as for the load.
+        unsafe { place.write_volatile(value.to_le()) };
+    }
+
+    #[inline]
+    fn ring32(&self, at: usize, value: u32) {
+        store_fence();
+        self.store32(at, value);
+    }
+}
+
+/// Puts stores to memory in front of a store to a device.
+#[inline]
+#[cfg(not(target_arch = "aarch64"))]
+fn store_fence() {
+    // x86: stores to memory and to uncached registers keep their order; the compiler has to be told.
+    std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+}
+
+/// Puts stores to memory in front of a store to a device.
+#[inline]
+#[cfg(target_arch = "aarch64")]
+fn store_fence() {
+    // SAFETY: a barrier touches no memory and no register; that it concerns the outer shareable domain, where devices are,
+    // is what the fence of the language has not.
+    unsafe { std::arch::asm!("dmb oshst", options(nostack, preserves_flags)) };
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        let start = self.start.as_ptr().cast::<c_void>();
+        // SAFETY: bounds and alignment: exactly the range that the kernel gave. Lifetime: this is the last handle, so no
+        // load or store runs or will. Aliasing: no reference into the range was ever made.
+        let unmapped = unsafe { munmap(start, self.bytes) };
+        debug_assert!(unmapped.is_ok(), "a mapping that we made can be unmapped");
+    }
+}
+
+impl fmt::Debug for MappedRegisters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MappedRegisters({} bytes)", self.window.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    fn file() -> (std::fs::File, MappedRegisters) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8_192).unwrap();
+        let registers = MappedRegisters::map(file.as_fd(), 4_096, 4_096).unwrap();
+        (file, registers)
+    }
+
+    #[test]
+    fn stores_arrive_where_they_were_meant_in_little_endian() {
+        let (file, registers) = file();
+        registers.store32(0x14, 0x0102_0304);
+        registers.store64(0x28, 0x1112_1314_1516_1718);
+        registers.clone().ring32(0xFFC, 7);
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, 4_096 + 0x28).unwrap();
+        assert_eq!(bytes, [0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]);
+        assert_eq!((registers.load32(0x14), registers.load64(0x28)), (0x0102_0304, 0x1112_1314_1516_1718));
+        assert_eq!((registers.load32(0xFFC), registers.bytes()), (7, 4_096));
+        assert_eq!(registers.present(0x14), Some(0x0102_0304));
+        registers.store32(0x1C, u32::MAX);
+        assert_eq!(registers.present(0x1C), None, "a device that is gone");
+    }
+
+    #[test]
+    #[should_panic(expected = "register 0x1000 of 0x1000 bytes")]
+    fn a_register_behind_the_window_is_a_mistake_of_ours() {
+        let _ = file().1.load32(0x1000);
+    }
+
+    #[test]
+    #[should_panic(expected = "register 0x2 of")]
+    fn a_register_between_words_is_a_mistake_of_ours() {
+        file().1.store32(2, 0);
+    }
+}

@@ -1,0 +1,71 @@
+//! Registers without a device: words that hold what was stored, until the device is taken away.
+//!
+//! In: loads and stores. Out: the same values, or all ones after [`SimulatedRegisters::remove`]. Whoever plays a device
+//! with effects of its own implements [`Registers`] itself.
+
+use super::{ABSENT, Registers};
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Arc;
+
+/// A window of words. A clone is another handle to the same.
+#[derive(Clone, Debug)]
+pub struct SimulatedRegisters {
+    words: Arc<[AtomicU32]>,
+    removed: Arc<AtomicBool>,
+}
+
+impl SimulatedRegisters {
+    /// At least `bytes` bytes of zeroes.
+    #[must_use]
+    pub fn new(bytes: usize) -> Self {
+        let words = (0..bytes.div_ceil(4)).map(|_| AtomicU32::new(0)).collect();
+        Self { words, removed: Arc::new(AtomicBool::new(false)) }
+    }
+
+    /// Takes the device away: everything reads as all ones from now on, and stores go nowhere.
+    pub fn remove(&self) {
+        self.removed.store(true, Ordering::Release);
+    }
+
+    fn word(&self, at: usize) -> &AtomicU32 {
+        assert!(at.is_multiple_of(4), "register {at:#x} is between words");
+        &self.words[at / 4]
+    }
+}
+
+impl Registers for SimulatedRegisters {
+    fn bytes(&self) -> usize {
+        self.words.len() * 4
+    }
+
+    fn load32(&self, at: usize) -> u32 {
+        let value = self.word(at).load(Ordering::Acquire);
+        if self.removed.load(Ordering::Acquire) { ABSENT } else { value }
+    }
+
+    fn store32(&self, at: usize, value: u32) {
+        if !self.removed.load(Ordering::Acquire) {
+            self.word(at).store(value, Ordering::Release);
+        }
+    }
+
+    fn ring32(&self, at: usize, value: u32) {
+        self.store32(at, value);
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_was_taken_away_reads_as_all_ones_and_takes_nothing() {
+        let registers = SimulatedRegisters::new(0x2000);
+        registers.clone().store64(8, 0x1_0000_0002);
+        assert_eq!((registers.load64(8), registers.present(8)), (0x1_0000_0002, Some(2)));
+        registers.remove();
+        registers.store32(8, 3);
+        assert_eq!((registers.load64(8), registers.present(8)), (u64::MAX, None));
+    }
+}

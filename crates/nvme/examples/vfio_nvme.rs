@@ -1,0 +1,286 @@
+//! The driver and a controller that VFIO gives us: what it is, that bytes arrive where they were meant, and that it comes
+//! back from a reset.
+//!
+//! In: the address of an NVMe function that is bound to vfio-pci. Out: what was seen, and an error for the first byte that
+//! is not as it should be.
+//!
+//! `vfio_nvme 0000:00:04.0 write|verify|reset` works on the first 24 MiB of every namespace of blocks;
+//! `vfio_nvme pattern NAMESPACE` writes what belongs there to its output, for others to compare with.
+#![expect(clippy::print_stdout, reason = "what was seen is what this program is for")]
+
+use headwater_dma::iova::{Iova, IovaRange};
+use headwater_dma::pool::{Pool, PoolConfig, VfioType1};
+use headwater_host::clock::{Clock, Nanos};
+use headwater_host::pinning::vfio::{Container, PciClass};
+use headwater_host::registers::MappedRegisters;
+use headwater_host::ring_memory::{ForeignWords, RingMemory};
+use headwater_host::wake::WakeDescriptor;
+use headwater_nvme::controller::Priority;
+use headwater_nvme::driver::{
+    Block, Controller, DriverConfig, Fate, HostMemory, NamespaceKind, Phase, PoolMemory, QueueSpec, SglUse,
+    VfioFunction,
+};
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange};
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+type Driver = Controller<VfioFunction, PoolMemory>;
+type Queue = headwater_nvme::driver::IoQueue<ForeignWords, MappedRegisters>;
+
+/// Bytes of each namespace that are worked on.
+const AREA: u64 = 24 << 20;
+const QUEUES: u16 = 4;
+const DEPTH: u32 = 31;
+const PATIENCE: Nanos = Nanos::from_millis(30_000);
+/// Bytes of a command, in turn, and where in its page the data begins: one entry, three, lists, and a list that fills its
+/// page to the last place (QEMU moves no more in one command).
+const LENGTHS: [(u64, u64); 6] =
+    [(4_096, 0), (8_192, 512), (65_536, 1_024), (131_072, 3_584), (2 << 20, 2_048), (1 << 20, 4)];
+
+/// The 64-bit word that belongs at a place of a namespace.
+fn word(namespace: u32, at: u64) -> u64 {
+    (at ^ u64::from(namespace) << 56).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+}
+
+struct Machine {
+    driver: Driver,
+    memory: PoolMemory,
+    clock: Clock,
+    bells: Vec<WakeDescriptor>,
+}
+
+impl Machine {
+    fn open(name: &str) -> Result<Self> {
+        let container = Arc::new(Container::open(&[name])?);
+        let device = Arc::new(container.device(name)?);
+        if device.class()? != Some(PciClass::NVME) {
+            return Err(format!("{name} is no NVMe controller: {:?}", device.class()?).into());
+        }
+        let config = PoolConfig {
+            chunk: 8 << 20,
+            cap: 128 << 20,
+            pinner: Arc::new(VfioType1::new(Arc::clone(&container))),
+            ..PoolConfig::default()
+        };
+        let memory = PoolMemory::new(Pool::open(config)?);
+        let vectors = device.vectors()?.min(u32::from(QUEUES) + 1);
+        device.allocate_vectors(vectors)?;
+        let bells =
+            (0..vectors).map(|_| WakeDescriptor::new()).collect::<std::result::Result<Vec<_>, _>>()?;
+        for (vector, bell) in (0_u32..).zip(&bells) {
+            device.connect_vector(vector, Some(bell))?;
+        }
+        let config = DriverConfig { io_queues: QUEUES, sgl: SglUse::Never, ..DriverConfig::default() };
+        let driver = Controller::new(VfioFunction::new(device)?, memory.clone(), config);
+        let mut machine = Self { driver, memory, clock: Clock::start(), bells };
+        machine.driver.start(machine.clock.now());
+        machine.until_ready()?;
+        Ok(machine)
+    }
+
+    fn until_ready(&mut self) -> Result<()> {
+        let start = self.clock.now();
+        loop {
+            let now = self.clock.now();
+            match self.driver.poll(now) {
+                Phase::Ready => return Ok(()),
+                Phase::Dead => return Err(format!("dead: {:?}", self.driver.death()).into()),
+                _ if now.since(start) > PATIENCE => return Err("the controller does not become ready".into()),
+                _ => Clock::sleep(Nanos::from_micros(100)),
+            }
+        }
+    }
+
+    fn queue(&mut self, vector: u16) -> Result<Queue> {
+        let spec = QueueSpec { depth: DEPTH, vector: Some(vector), priority: Priority::Medium };
+        let ticket = self.driver.make_queue(spec, self.clock.now())?;
+        loop {
+            self.driver.poll(self.clock.now());
+            if let Some(queue) = self.driver.take_queue(ticket) {
+                return Ok(*queue?);
+            }
+        }
+    }
+
+    fn buffer(&mut self, bytes: u64) -> Result<Block<ForeignWords>> {
+        self.memory.take(usize::try_from(bytes)?, 4_096).ok_or_else(|| "no memory".into())
+    }
+
+    /// Moves bytes of a namespace by one command of a queue, sleeping until its interrupt comes.
+    fn one(
+        &mut self,
+        queue: &mut Queue,
+        vector: u16,
+        entry: SubmissionEntry,
+        at: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        let command = queue.submit(entry, &[IovaRange { start: Iova(at), bytes: u32::try_from(bytes)? }])?;
+        queue.ring();
+        let start = self.clock.now();
+        loop {
+            if let Some(done) = queue.reap() {
+                queue.ring();
+                return match done.status {
+                    status if status.is_success() && done.command == command => Ok(()),
+                    status => Err(format!("{command:?} of {bytes} bytes: {status}").into()),
+                };
+            }
+            if self.clock.now().since(start) > PATIENCE {
+                return Err("no answer".into());
+            }
+            if let Some(bell) = self.bells.get(usize::from(vector)) {
+                bell.wait(Some(Nanos::from_millis(1_000)))?;
+            }
+        }
+    }
+
+    /// Writes or verifies the area of a namespace, each command another length, on all queues in turn.
+    fn go_over(&mut self, namespace: u32, shift: u32, queues: &mut [Queue], writes: bool) -> Result<()> {
+        let (mut at, mut round) = (0, 0);
+        while at < AREA {
+            let (length, offset) = LENGTHS[round % LENGTHS.len()];
+            let bytes = length.min(AREA - at);
+            let buffer = self.buffer(bytes + 4_096)?;
+            let first = usize::try_from(offset / 4 * 4)?;
+            let range = BlockRange { start: at >> shift, blocks: u32::try_from(bytes >> shift)? };
+            let address = buffer.address + offset;
+            let lane = round % queues.len();
+            let entry = if writes {
+                store(&buffer, first, namespace, at, bytes);
+                nvm::write(namespace, range, 0, BlockOptions::NONE)
+            } else {
+                nvm::read(namespace, range, 0, BlockOptions::NONE)
+            };
+            let vector = u16::try_from(lane)? + 1;
+            self.one(&mut queues[lane], vector, entry, address, bytes)?;
+            if !writes {
+                compare(&buffer, first, namespace, at, bytes)?;
+            }
+            at += bytes;
+            round += 1;
+        }
+        println!(
+            "namespace {namespace}: {AREA} bytes {}",
+            if writes { "written" } else { "as they should be" }
+        );
+        Ok(())
+    }
+
+    /// Fills every queue with reads and resets the controller under them.
+    fn reset(&mut self, namespace: u32, shift: u32, mut queues: Vec<Queue>) -> Result<()> {
+        let buffer = self.buffer(64 * 4_096)?;
+        let mut submitted = 0;
+        for queue in &mut queues {
+            for slot in 0..queue.depth() {
+                let range = BlockRange { start: u64::from(slot) * 8, blocks: 4_096 >> shift };
+                let start = Iova(buffer.address + u64::from(slot) * 4_096);
+                let entry = nvm::read(namespace, range, 0, BlockOptions::NONE);
+                queue.submit(entry, &[IovaRange { start, bytes: 4_096 }])?;
+                submitted += 1;
+            }
+            queue.ring();
+        }
+        self.driver.reset(self.clock.now());
+        self.until_ready()?;
+        let (mut answered, mut lost) = (0, 0);
+        for mut queue in queues {
+            while queue.reap().is_some() {
+                answered += 1;
+            }
+            if queue.fate() != Fate::Lost {
+                return Err("a queue outlived a reset".into());
+            }
+            lost += queue.abandon().map_err(|_| "a lost queue is given up")?.len();
+        }
+        if answered + lost != submitted {
+            return Err(format!("{submitted} commands, {answered} answers, {lost} lost").into());
+        }
+        println!("reset under {submitted} commands: {answered} answered, {lost} lost");
+        Ok(())
+    }
+
+    fn close(mut self) -> Result<()> {
+        self.driver.close(self.clock.now());
+        while self.driver.poll(self.clock.now()) != Phase::Dead {
+            Clock::sleep(Nanos::from_micros(100));
+        }
+        println!("closed: {:?}", self.driver.death());
+        Ok(())
+    }
+}
+
+fn words(first: usize, bytes: u64) -> impl Iterator<Item = (usize, u64)> {
+    // Halves of words, so that data may begin between two.
+    (first / 4..).zip((0..bytes).step_by(4))
+}
+
+fn half(namespace: u32, at: u64) -> u32 {
+    let [a, b, c, d, e, f, g, h] = word(namespace, at & !7).to_le_bytes();
+    u32::from_le_bytes(if at.is_multiple_of(8) { [a, b, c, d] } else { [e, f, g, h] })
+}
+
+fn store(buffer: &Block<ForeignWords>, first: usize, namespace: u32, at: u64, bytes: u64) {
+    for (cell, offset) in words(first, bytes) {
+        buffer.words.store_cell_relaxed(cell, half(namespace, at + offset));
+    }
+}
+
+fn compare(buffer: &Block<ForeignWords>, first: usize, namespace: u32, at: u64, bytes: u64) -> Result<()> {
+    for (cell, offset) in words(first, bytes) {
+        let found = buffer.words.load_cell_acquire(cell);
+        if found != half(namespace, at + offset) {
+            return Err(format!("namespace {namespace}, byte {}: {found:#010x}", at + offset).into());
+        }
+    }
+    Ok(())
+}
+
+fn pattern(namespace: u32) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    for at in (0..AREA).step_by(4_096) {
+        let page: Vec<u8> =
+            (at..at + 4_096).step_by(8).flat_map(|at| word(namespace, at).to_le_bytes()).collect();
+        out.write_all(&page)?;
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [first, second] = &arguments[..] else { return Err("vfio_nvme DEVICE write|verify|reset".into()) };
+    if first == "pattern" {
+        return pattern(second.parse()?);
+    }
+    let mut machine = Machine::open(first)?;
+    println!("{:?}", machine.driver.facts().ok_or("a ready controller has facts")?);
+    let namespaces = machine.driver.namespaces().to_vec();
+    let mut queues = (1..=QUEUES).map(|vector| machine.queue(vector)).collect::<Result<Vec<_>>>()?;
+    for namespace in namespaces {
+        println!("{namespace:?}");
+        let NamespaceKind::Block { block_shift, .. } = namespace.kind else { continue };
+        match second.as_str() {
+            "reset" => {
+                machine.reset(namespace.id, block_shift, std::mem::take(&mut queues))?;
+                queues = (1..=QUEUES).map(|vector| machine.queue(vector)).collect::<Result<Vec<_>>>()?;
+                machine.go_over(namespace.id, block_shift, &mut queues, false)?;
+            }
+            what => machine.go_over(namespace.id, block_shift, &mut queues, what == "write")?,
+        }
+    }
+    machine.close()
+}

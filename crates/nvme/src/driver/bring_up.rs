@@ -1,0 +1,288 @@
+//! What a controller is asked before it is used, one question after the other, and again when its namespaces changed.
+//!
+//! In: answers. Out: facts and namespaces, and a controller that is ready. Invariant: the number of questions is bounded,
+//! by [`NAMESPACES_MAX`] namespaces; what is refused and can be done without is done without.
+//!
+//! ```text
+//!   Controller > Combinations > Profile > Queues > Active > [ Descriptors > Namespace ] ... > Events > Weights > ready
+//! ```
+
+use super::admin_queue::{AdminAnswered, PageUse, Purpose};
+use super::capabilities::SetChoice;
+use super::controller::Controller;
+use super::entries;
+use super::error::{Death, Trouble};
+use super::events;
+use super::facts::{ControllerFacts, Namespace, NamespaceFault, command_set};
+use super::function::Function;
+use super::life::Phase;
+use super::memory::HostMemory;
+use super::recovery::State;
+use crate::queue_pair::Completion;
+use crate::spec::feature::Feature;
+use crate::spec::identify::{CommandSet, NSID_LIST_MAX, View};
+use crate::spec::status::Status;
+use headwater_host::clock::Nanos;
+
+/// Namespaces that are looked at; a controller may have more, which stay unknown.
+pub const NAMESPACES_MAX: usize = 1_024;
+/// Versions before this have no list of active namespaces (VS 1.1).
+const VERSION_WITH_LISTS: u32 = 0x0001_0100;
+
+/// A question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Controller,
+    Combinations,
+    Profile(u32),
+    Queues,
+    Active { after: u32 },
+    Descriptors { index: usize },
+    Namespace { index: usize, set: u8 },
+    Events,
+    Weights,
+    Ready,
+}
+
+/// A look at all namespaces, while it goes on.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    ids: Vec<u32>,
+    found: Vec<Namespace>,
+    /// Namespaces changed again meanwhile.
+    pub(super) again: bool,
+    pub(super) running: bool,
+}
+
+impl<F: Function, H: HostMemory> Controller<F, H> {
+    /// Asks a question, or goes on to the next if it need not be asked.
+    pub(super) fn begin(&mut self, step: Step, now: Nanos) {
+        let by_set = self.capabilities.is_some_and(|found| found.sets == SetChoice::All);
+        let (entry, page) = match step {
+            Step::Controller => (entries::identify(View::Controller, 0, 0), PageUse::ToHost),
+            Step::Combinations if by_set => {
+                (entries::identify_own(View::CommandSetCombinations), PageUse::ToHost)
+            }
+            Step::Combinations => return self.begin(Step::Queues, now),
+            Step::Profile(index) => (entries::set_feature(Feature::CommandSetProfile, index), PageUse::None),
+            Step::Queues => {
+                let wanted = u32::from(self.queues_wanted() - 1);
+                (entries::set_feature(Feature::NumberOfQueues, wanted << 16 | wanted), PageUse::None)
+            }
+            Step::Active { after: 0 } if self.is_before_lists() => return self.without_lists(now),
+            Step::Active { after } => {
+                self.scan.running = true;
+                (entries::identify(View::ActiveNamespaces, after, 0), PageUse::ToHost)
+            }
+            Step::Descriptors { index } if !by_set => {
+                return self.begin(Step::Namespace { index, set: 0 }, now);
+            }
+            Step::Descriptors { index } => match self.scan.ids.get(index) {
+                Some(&id) => (entries::identify(View::Descriptors, id, 0), PageUse::ToHost),
+                None => return self.scanned(now),
+            },
+            Step::Namespace { index, set } => {
+                match (self.scan.ids.get(index), CommandSet::from_number(set)) {
+                    (Some(&id), Some(CommandSet::Nvm)) => {
+                        (entries::identify(View::Namespace, id, 0), PageUse::ToHost)
+                    }
+                    (Some(&id), Some(CommandSet::KeyValue)) => {
+                        (entries::identify(View::CommandSetNamespace, id, set), PageUse::ToHost)
+                    }
+                    (Some(&id), None) => {
+                        let fault = NamespaceFault::CommandSet { namespace: id, command_set: set };
+                        return self.note(index, Some(Namespace::unusable(id, fault)), now);
+                    }
+                    (None, _) => return self.scanned(now),
+                }
+            }
+            Step::Events => {
+                let offered = self.facts.as_ref().map_or(0, |facts| facts.async_events);
+                (entries::set_feature(Feature::AsyncEvents, events::wanted(offered)), PageUse::None)
+            }
+            Step::Weights => match self.weights() {
+                Some(dword) => (entries::set_feature(Feature::Arbitration, dword), PageUse::None),
+                None => return self.begin(Step::Ready, now),
+            },
+            Step::Ready => return self.become_ready(now),
+        };
+        let deadline = Some(now.after(self.config.admin_timeout));
+        let Some(admin) = &mut self.admin else { return };
+        // Questions come one at a time and the queue keeps room for them: a full one is out of order.
+        if admin.send(entry, page, Purpose::Step(step), deadline).is_err() {
+            return self.recover(Trouble::AdminTimeout { opcode: entry.opcode }, now);
+        }
+        admin.ring();
+    }
+
+    /// An answer of whatever kind.
+    pub(super) fn answered(&mut self, answered: AdminAnswered<H::Words>, now: Nanos) {
+        let AdminAnswered { purpose, completion, data } = answered;
+        match purpose {
+            Purpose::Step(step) => self.step_done(step, completion, &data, now),
+            Purpose::Event => self.event(completion, now),
+            Purpose::Clear(notice) => self.event_cleared(notice, now),
+            other => self.request_done(other, completion, data, now),
+        }
+    }
+
+    fn step_done(&mut self, step: Step, completion: Completion, data: &[u8], now: Nanos) {
+        let status = completion.status;
+        let succeeded = status.is_success();
+        match step {
+            Step::Controller if succeeded => self.controller_described(data, now),
+            Step::Controller => self.refused("Identify Controller", status, now),
+            Step::Combinations if succeeded => match combination(data) {
+                0 => self.begin(Step::Queues, now),
+                index => self.begin(Step::Profile(index), now),
+            },
+            // Without a profile, combination 0 stands.
+            Step::Combinations | Step::Profile(_) => self.begin(Step::Queues, now),
+            Step::Queues if succeeded => {
+                self.queues_granted(completion.result);
+                self.begin(Step::Active { after: 0 }, now);
+            }
+            Step::Queues => self.refused("Set Features Number of Queues", status, now),
+            Step::Active { after } if succeeded => self.listed(after, data, now),
+            Step::Active { .. } => self.refused("the list of active namespaces", status, now),
+            Step::Descriptors { index } => {
+                let set = if succeeded { command_set(data) } else { 0 };
+                self.begin(Step::Namespace { index, set }, now);
+            }
+            Step::Namespace { index, set } => {
+                let id = self.scan.ids.get(index).copied().unwrap_or(0);
+                let found = match (succeeded, set) {
+                    (false, _) => {
+                        Some(Namespace::unusable(id, NamespaceFault::Refused { namespace: id, status }))
+                    }
+                    (true, 0) => Namespace::read_block(id, data),
+                    (true, _) => Namespace::read_keys(id, data),
+                };
+                self.note(index, found, now);
+            }
+            Step::Events => self.begin(Step::Weights, now),
+            Step::Weights => self.begin(Step::Ready, now),
+            Step::Ready => {}
+        }
+    }
+
+    fn refused(&mut self, what: &'static str, status: Status, now: Nanos) {
+        self.recover(Trouble::Refused { what, status }, now);
+    }
+
+    fn controller_described(&mut self, data: &[u8], now: Nanos) {
+        let Some(capabilities) = self.capabilities else { return };
+        let Some(mut facts) = ControllerFacts::read(data, &capabilities) else {
+            return self.die(Death::Identify);
+        };
+        facts.weighted_round_robin = self.uses_weights(&capabilities);
+        self.facts = Some(facts);
+        self.begin(Step::Combinations, now);
+    }
+
+    fn queues_wanted(&self) -> u16 {
+        let possible = self.capabilities.map_or(1, |found| found.io_queues_max);
+        self.config.io_queues.clamp(1, possible)
+    }
+
+    /// NSQA and NCQA, 0's based; a controller may grant more than was asked for.
+    fn queues_granted(&mut self, result: u32) {
+        let [a, b, c, d] = result.to_le_bytes();
+        let granted = u16::from_le_bytes([a, b]).min(u16::from_le_bytes([c, d])).saturating_add(1);
+        let wanted = self.queues_wanted();
+        if let Some(facts) = &mut self.facts {
+            facts.io_queues = granted.min(wanted);
+        }
+    }
+
+    fn is_before_lists(&self) -> bool {
+        self.capabilities.is_some_and(|found| found.version < VERSION_WITH_LISTS)
+    }
+
+    /// A controller without lists has namespaces 1 to NN, some of them inactive.
+    fn without_lists(&mut self, now: Nanos) {
+        let count = self.facts.as_ref().map_or(0, |facts| facts.namespaces_max);
+        let most = u32::try_from(NAMESPACES_MAX).unwrap_or(u32::MAX);
+        self.scan = Scan { ids: (1..=count.min(most)).collect(), running: true, ..Scan::default() };
+        self.begin(Step::Descriptors { index: 0 }, now);
+    }
+
+    fn listed(&mut self, after: u32, data: &[u8], now: Nanos) {
+        if after == 0 {
+            self.scan = Scan { running: true, ..Scan::default() };
+        }
+        let mut last = after;
+        for id in data.chunks_exact(4).map(|id| id.try_into().map_or(0, u32::from_le_bytes)) {
+            // A list is in ascending order and ends with a zero; what is not is no list.
+            if id <= last || self.scan.ids.len() == NAMESPACES_MAX {
+                break;
+            }
+            self.scan.ids.push(id);
+            last = id;
+        }
+        let is_full = self.scan.ids.len().is_multiple_of(NSID_LIST_MAX) && last != after;
+        if is_full && self.scan.ids.len() < NAMESPACES_MAX {
+            return self.begin(Step::Active { after: last }, now);
+        }
+        self.begin(Step::Descriptors { index: 0 }, now);
+    }
+
+    fn note(&mut self, index: usize, found: Option<Namespace>, now: Nanos) {
+        self.scan.found.extend(found);
+        self.begin(Step::Descriptors { index: index + 1 }, now);
+    }
+
+    fn scanned(&mut self, now: Nanos) {
+        let scan = std::mem::take(&mut self.scan);
+        self.namespaces = scan.found;
+        if matches!(self.state, State::BringUp) {
+            return self.begin(Step::Events, now);
+        }
+        if scan.again {
+            self.begin(Step::Active { after: 0 }, now);
+        }
+    }
+
+    fn weights(&self) -> Option<u32> {
+        let weights = self.config.weights?;
+        self.capabilities.filter(|found| self.uses_weights(found)).map(|_| weights.dword())
+    }
+
+    fn become_ready(&mut self, now: Nanos) {
+        self.state = State::Ready { since: now };
+        let most = self.facts.as_ref().map_or(1, |facts| facts.events_max);
+        for _ in 0..events::REQUESTS.min(most) {
+            self.request_event();
+        }
+        self.life.set(Phase::Ready);
+    }
+}
+
+/// The index of the combination with the most command sets that this driver has; the first of equals (CNS 1Ch).
+fn combination(data: &[u8]) -> u32 {
+    let known = |vector: u64| (vector & 0b11).count_ones();
+    let vectors = data.chunks_exact(8).map(|vector| vector.try_into().map_or(0, u64::from_le_bytes));
+    let mut best = (0, 0);
+    for (index, vector) in (0_u32..).zip(vectors.take_while(|&vector| vector != 0)) {
+        if known(vector) > best.1 {
+            best = (index, known(vector));
+        }
+    }
+    best.0
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_combination_with_most_known_sets_is_chosen_and_the_first_of_equals() {
+        let page =
+            |vectors: &[u64]| vectors.iter().flat_map(|vector| vector.to_le_bytes()).collect::<Vec<_>>();
+        assert_eq!(combination(&page(&[0b1, 0b101, 0b111, 0b11, 0])), 2);
+        assert_eq!(combination(&page(&[0b11, 0b11])), 0);
+        assert_eq!(combination(&page(&[0, 0b11])), 0, "a list ends with a zero");
+        assert_eq!(combination(&[]), 0);
+    }
+}

@@ -1,0 +1,211 @@
+//! What a controller's registers say before anything is asked of it (NVMe Base 2.0 sections 3.1.3.1 and 3.1.3.2).
+//!
+//! In: CAP, VS and CRTO. Out: limits that can be worked with, or what is wrong with them. Invariant: no value of a register
+//! leads to a doorbell outside the window, a division by zero or a wait without end.
+
+use crate::data_pointer::PageBytes;
+use crate::spec::register::{DOORBELLS, Register};
+use headwater_host::clock::Nanos;
+use headwater_host::registers::Registers;
+
+/// CAP.TO and CRTO count in these.
+const READY_UNIT_MS: u64 = 500;
+/// MPSMIN above this asks for pages of more than 64 KiB, for which nobody has memory.
+const PAGE_SHIFT_MAX: u8 = 4;
+/// Most I/O queue pairs that are ever asked for.
+pub(super) const IO_QUEUES_MAX: u16 = 1_024;
+
+/// Registers that make no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CapabilityFault {
+    /// Every register reads as all ones.
+    #[error("every register reads as all ones: the device is gone, or its memory space is switched off")]
+    Absent,
+    /// VS names no version of NVMe.
+    #[error("VS is {version:#010x}, no version of NVMe: this is no NVMe controller")]
+    Version {
+        /// VS.
+        version: u32,
+    },
+    /// CAP.MQES is 0.
+    #[error("CAP {capabilities:#018x}: queues of one entry cannot hold any")]
+    QueueEntries {
+        /// CAP.
+        capabilities: u64,
+    },
+    /// CAP.MPSMIN is above what a host has.
+    #[error("CAP {capabilities:#018x}: the smallest page (MPSMIN) is above 64 KiB")]
+    PageSize {
+        /// CAP.
+        capabilities: u64,
+    },
+    /// CAP.CSS offers nothing.
+    #[error("CAP {capabilities:#018x}: no I/O command set (CSS)")]
+    CommandSets {
+        /// CAP.
+        capabilities: u64,
+    },
+    /// The doorbells do not lie in BAR0.
+    #[error(
+        "CAP {capabilities:#018x}: doorbells of queue 1 do not lie in the {bytes:#x} bytes of BAR0 (DSTRD)"
+    )]
+    Doorbells {
+        /// CAP.
+        capabilities: u64,
+        /// Length of BAR0.
+        bytes: usize,
+    },
+}
+
+/// CC.CSS as it is to be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SetChoice {
+    /// 000b.
+    NvmOnly,
+    /// 110b: namespaces say which command set they are of.
+    All,
+}
+
+/// What can be worked with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Most slots of a queue.
+    pub queue_slots_max: u32,
+    /// How long a change of CC.EN may take.
+    pub ready_timeout: Nanos,
+    /// Bytes from one doorbell to the next.
+    pub doorbell_stride: usize,
+    /// The page that is chosen: the smallest, and at least 4 KiB.
+    pub page: PageBytes,
+    /// CC.MPS of that page.
+    pub(super) page_code: u8,
+    /// Whether weighted round robin with an urgent class may be chosen.
+    pub weighted_round_robin: bool,
+    pub(super) sets: SetChoice,
+    /// VS: the major version in 31:16, the minor in 15:8.
+    pub version: u32,
+    /// I/O queues whose doorbells lie in BAR0.
+    pub io_queues_max: u16,
+}
+
+impl Capabilities {
+    /// Reads and judges the registers.
+    ///
+    /// # Errors
+    /// [`CapabilityFault`] names the field.
+    pub fn read(registers: &impl Registers) -> Result<Self, CapabilityFault> {
+        let bytes = registers.bytes();
+        if bytes < DOORBELLS as usize {
+            return Err(CapabilityFault::Doorbells { capabilities: 0, bytes });
+        }
+        let at = |register: Register| register.offset() as usize;
+        let version = registers.present(at(Register::Version)).ok_or(CapabilityFault::Absent)?;
+        let capabilities = registers.load64(at(Register::Capabilities));
+        if capabilities == u64::MAX {
+            return Err(CapabilityFault::Absent);
+        }
+        let crto = registers.load32(at(Register::ReadyTimeouts));
+        Self::judge(capabilities, version, crto, bytes)
+    }
+
+    fn judge(capabilities: u64, version: u32, crto: u32, bytes: usize) -> Result<Self, CapabilityFault> {
+        let field =
+            |shift: u32, width: u32| u8::try_from(capabilities >> shift & ((1 << width) - 1)).unwrap_or(0);
+        // 1.0 to 9.x; the major version is a number of a few bits in every specification there is.
+        if !(0x0001_0000..0x000A_0000).contains(&version) {
+            return Err(CapabilityFault::Version { version });
+        }
+        let [low, high, ..] = capabilities.to_le_bytes();
+        let queue_slots_max = u32::from(u16::from_le_bytes([low, high])) + 1;
+        if queue_slots_max < 2 {
+            return Err(CapabilityFault::QueueEntries { capabilities });
+        }
+        let page_code = field(48, 4);
+        let page = PageBytes::of_mps(page_code).filter(|_| page_code <= PAGE_SHIFT_MAX);
+        let page = page.ok_or(CapabilityFault::PageSize { capabilities })?;
+        let sets = match field(37, 8) {
+            css if css & 1 << 6 != 0 => SetChoice::All,
+            css if css & 1 != 0 => SetChoice::NvmOnly,
+            // Controllers before 1.1 said nothing else and meant the one there was.
+            0 if version < 0x0001_0100 => SetChoice::NvmOnly,
+            _ => return Err(CapabilityFault::CommandSets { capabilities }),
+        };
+        let doorbell_stride = 4_usize << field(32, 4);
+        let pairs = (bytes - DOORBELLS as usize) / (2 * doorbell_stride);
+        let io_queues_max = u16::try_from(pairs.saturating_sub(1)).unwrap_or(u16::MAX).min(IO_QUEUES_MAX);
+        if io_queues_max == 0 {
+            return Err(CapabilityFault::Doorbells { capabilities, bytes });
+        }
+        // CRTO counts if CAP.CRMS says that it is there, and then it may be longer than the eight bits of TO.
+        let [crto_low, crto_high, ..] = crto.to_le_bytes();
+        let crto = if field(59, 2) == 0 { 0 } else { u16::from_le_bytes([crto_low, crto_high]) };
+        let units = u64::from(field(24, 8)).max(u64::from(crto)).max(1);
+        Ok(Self {
+            queue_slots_max,
+            ready_timeout: Nanos::from_millis(units * READY_UNIT_MS),
+            doorbell_stride,
+            page,
+            page_code,
+            weighted_round_robin: field(17, 2) & 1 != 0,
+            sets,
+            version,
+            io_queues_max,
+        })
+    }
+
+    /// Where the tail doorbell of a queue lies; its head doorbell is a stride behind.
+    pub(super) fn doorbell(&self, queue: u16) -> usize {
+        DOORBELLS as usize + 2 * usize::from(queue) * self.doorbell_stride
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    const BAR: usize = 0x4000;
+
+    fn judge(capabilities: u64) -> Result<Capabilities, CapabilityFault> {
+        Capabilities::judge(capabilities, 0x0001_0400, 0, BAR)
+    }
+
+    /// What QEMU's controller says.
+    #[test]
+    fn a_plain_controller_is_understood() {
+        let found = judge(0x0040_1820_0f01_07ff).unwrap();
+        assert_eq!((found.queue_slots_max, found.page, found.doorbell_stride), (2_048, PageBytes::MIN, 4));
+        assert_eq!(found.ready_timeout, Nanos::from_millis(7_500));
+        assert_eq!((found.weighted_round_robin, found.io_queues_max), (false, 1_024));
+        assert_eq!((found.doorbell(0), found.doorbell(3)), (0x1000, 0x1018));
+    }
+
+    #[test]
+    fn implausible_registers_are_named() {
+        let good = 0x0000_0020_0f01_07ff_u64;
+        assert!(judge(good).is_ok());
+        assert!(matches!(judge(good & !0xFFFF), Err(CapabilityFault::QueueEntries { .. })));
+        assert!(matches!(judge(good | 5 << 48), Err(CapabilityFault::PageSize { .. })));
+        assert!(matches!(judge(good & !(1 << 37)), Err(CapabilityFault::CommandSets { .. })));
+        assert!(matches!(judge(good | 15 << 32), Err(CapabilityFault::Doorbells { .. })));
+        assert_eq!(judge(good | 6 << 32).unwrap().io_queues_max, 23, "256 bytes from one to the next");
+        for version in [0, 0x0000_FFFF, 0x0010_0000, u32::MAX] {
+            let fault = Capabilities::judge(good, version, 0, BAR);
+            assert_eq!(fault, Err(CapabilityFault::Version { version }));
+        }
+        assert_eq!(judge(good & !(0xFF << 24)).unwrap().ready_timeout, Nanos::from_millis(500), "never 0");
+    }
+
+    #[test]
+    fn no_registers_make_this_panic() {
+        let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+        for _ in 0..100_000 {
+            random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).rotate_left(17) ^ 0x1234_5678;
+            let version = if random & 1 == 0 { 0x0002_0000 } else { 0x0001_0000 };
+            if let Ok(found) = Capabilities::judge(random, version, 0, BAR) {
+                assert!(found.doorbell(found.io_queues_max) + 2 * found.doorbell_stride <= BAR);
+            }
+        }
+    }
+}

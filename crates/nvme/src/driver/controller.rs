@@ -1,0 +1,252 @@
+//! The host's half of one controller: what brings it up, keeps it going, and gives it up.
+//!
+//! In: a [`Function`], [`HostMemory`], time. Out: [`IoQueue`]s, facts, notices, and where the driver is with it. Nothing
+//! here waits: [`poll`](Controller::poll) does what can be done now, [`next_deadline`](Controller::next_deadline) says when
+//! the next limit of time is. Invariant: every request that was taken is answered once, whatever the controller does.
+
+use super::admin_queue::{AdminMemory, AdminQueue};
+use super::bring_up::Scan;
+use super::capabilities::Capabilities;
+use super::config::DriverConfig;
+use super::error::{Death, Trouble};
+use super::events::AsyncNotice;
+use super::facts::{ControllerFacts, Namespace};
+use super::function::Function;
+use super::life::{Life, Phase};
+use super::memory::HostMemory;
+use super::recovery::State;
+use super::requests::{HeldQueue, Outcome};
+use crate::spec::register::{Register, status_bit};
+use headwater_host::clock::Nanos;
+use headwater_host::pinning::vfio::Mastering;
+use headwater_host::registers::Registers;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+/// Answers taken in one poll.
+const ANSWERS_MAX: u32 = 64;
+/// Answers to nothing in the admin queue after which a controller is not believed any more.
+const STRAYS_MAX: u32 = 16;
+
+/// The controller.
+pub struct Controller<F: Function, H: HostMemory> {
+    pub(super) function: F,
+    pub(super) memory: H,
+    pub(super) config: DriverConfig,
+    pub(super) life: Life,
+    pub(super) state: State,
+    pub(super) capabilities: Option<Capabilities>,
+    pub(super) admin_memory: Option<AdminMemory<H::Words>>,
+    pub(super) admin: Option<AdminQueue<H::Words, F::Registers>>,
+    pub(super) facts: Option<ControllerFacts>,
+    pub(super) namespaces: Vec<Namespace>,
+    pub(super) scan: Scan,
+    pub(super) queues: BTreeMap<u16, HeldQueue<H::Words>>,
+    pub(super) outcomes: BTreeMap<u64, Outcome<H::Words, F::Registers>>,
+    pub(super) next_ticket: u64,
+    pub(super) aborts: VecDeque<(u16, u16)>,
+    pub(super) aborts_in_flight: u32,
+    pub(super) notices: VecDeque<AsyncNotice>,
+    /// Resets since the controller was last ready for long enough.
+    pub(super) resets: u32,
+    pub(super) resets_ever: u64,
+    pub(super) trouble: Option<Trouble>,
+    pub(super) death: Option<Death>,
+    /// Whether a dead controller certainly touches no memory.
+    pub(super) is_quiet: bool,
+}
+
+impl<F: Function, H: HostMemory> Controller<F, H> {
+    /// A controller that nothing was done with. [`start`](Self::start) it.
+    pub fn new(function: F, memory: H, config: DriverConfig) -> Self {
+        Self {
+            function,
+            memory,
+            config,
+            life: Life::new(),
+            state: State::Off,
+            capabilities: None,
+            admin_memory: None,
+            admin: None,
+            facts: None,
+            namespaces: Vec::new(),
+            scan: Scan::default(),
+            queues: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
+            next_ticket: 0,
+            aborts: VecDeque::new(),
+            aborts_in_flight: 0,
+            notices: VecDeque::new(),
+            resets: 0,
+            resets_ever: 0,
+            trouble: None,
+            death: None,
+            is_quiet: true,
+        }
+    }
+
+    /// Begins to bring the controller up: [`poll`](Self::poll) until it is [`Phase::Ready`] or [`Phase::Dead`].
+    pub fn start(&mut self, now: Nanos) {
+        if !matches!(self.state, State::Off) {
+            return;
+        }
+        self.is_quiet = false;
+        if let Err(error) = self.function.set_mastering(Mastering::On) {
+            return self.die(Death::Mastering(error));
+        }
+        self.begin_disable(super::recovery::Then::Enable, now);
+    }
+
+    /// Does what can be done now. Call it when the controller may have answered, and when the time of
+    /// [`next_deadline`](Self::next_deadline) has come.
+    pub fn poll(&mut self, now: Nanos) -> Phase {
+        match self.state {
+            State::Off | State::Dead => {}
+            State::Disabling { until, then } => self.poll_disabling(until, then, now),
+            State::Enabling { until } => self.poll_enabling(until, now),
+            State::ShuttingDown { until } => self.poll_shutdown(until, now),
+            State::BringUp | State::Ready { .. } => self.serve(now),
+        }
+        self.life.phase()
+    }
+
+    /// Where the driver is, for queues of other threads too.
+    #[must_use]
+    pub fn life(&self) -> &Life {
+        &self.life
+    }
+
+    /// Why the controller is dead.
+    #[must_use]
+    pub fn death(&self) -> Option<Death> {
+        self.death
+    }
+
+    /// Whether a dead controller certainly touches no memory. If it may, memory that it was lent must never be used again.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.is_quiet
+    }
+
+    /// What the last reset was for.
+    #[must_use]
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.trouble
+    }
+
+    /// Resets so far.
+    #[must_use]
+    pub fn resets(&self) -> u64 {
+        self.resets_ever
+    }
+
+    /// What the controller says of itself, once it was ready.
+    #[must_use]
+    pub fn facts(&self) -> Option<&ControllerFacts> {
+        self.facts.as_ref()
+    }
+
+    /// Its namespaces, in the order of their numbers; also those that cannot be used, with the reason.
+    #[must_use]
+    pub fn namespaces(&self) -> &[Namespace] {
+        &self.namespaces
+    }
+
+    /// The function.
+    #[must_use]
+    pub fn function(&self) -> &F {
+        &self.function
+    }
+
+    /// The next thing that the controller told without being asked.
+    pub fn take_notice(&mut self) -> Option<AsyncNotice> {
+        self.notices.pop_front()
+    }
+
+    /// When [`poll`](Self::poll) has something to do if the controller does nothing.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        match self.state {
+            State::Off | State::Dead => None,
+            State::Disabling { until, .. } | State::Enabling { until } | State::ShuttingDown { until } => {
+                Some(until)
+            }
+            State::BringUp | State::Ready { .. } => self.admin.as_ref().and_then(AdminQueue::next_deadline),
+        }
+    }
+
+    pub(super) fn load(&self, register: Register) -> Option<u32> {
+        self.function.registers().present(register.offset() as usize)
+    }
+
+    /// A controller that is enabled: looks how it is, takes its answers, sends what waits.
+    fn serve(&mut self, now: Nanos) {
+        let Some(status) = self.load(Register::Status) else { return self.die(Death::Removed) };
+        if status & status_bit::FATAL != 0 {
+            return self.recover(Trouble::Fatal { status }, now);
+        }
+        if status & status_bit::READY == 0 {
+            return self.recover(Trouble::NotReady { status }, now);
+        }
+        for _ in 0..ANSWERS_MAX {
+            let Some(answered) = self.admin.as_mut().and_then(AdminQueue::reap) else { break };
+            self.answered(answered, now);
+            if !self.is_serving() {
+                return;
+            }
+        }
+        if let Some(trouble) = self.admin_trouble(now) {
+            return self.recover(trouble, now);
+        }
+        self.send_aborts(now);
+        if let Some(admin) = &mut self.admin {
+            admin.ring();
+        }
+        if let State::Ready { since } = self.state
+            && now.since(since) >= self.config.settle
+        {
+            self.resets = 0;
+        }
+    }
+
+    fn admin_trouble(&self, now: Nanos) -> Option<Trouble> {
+        let admin = self.admin.as_ref()?;
+        let (strays, head) = admin.faults();
+        if let Some(head) = head {
+            return Some(Trouble::Queue { queue: 0, fault: super::QueueFault::Head { head } });
+        }
+        if strays >= STRAYS_MAX {
+            return Some(Trouble::Queue { queue: 0, fault: super::QueueFault::Strays { count: strays } });
+        }
+        admin.overdue(now).map(|opcode| Trouble::AdminTimeout { opcode })
+    }
+
+    pub(super) fn is_serving(&self) -> bool {
+        matches!(self.state, State::BringUp | State::Ready { .. })
+    }
+}
+
+impl<F: Function, H: HostMemory> Drop for Controller<F, H> {
+    /// Stops the controller, so that it touches no memory any more. If it does not stop, what it knows of stays taken.
+    fn drop(&mut self) {
+        if !matches!(self.state, State::Off | State::Dead) {
+            self.die(Death::Closed);
+        }
+        if !self.is_quiet {
+            let queues: Vec<_> =
+                std::mem::take(&mut self.queues).into_values().map(HeldQueue::into_memory).collect();
+            Box::leak(Box::new((queues, self.admin_memory.take())));
+        }
+    }
+}
+
+impl<F: Function, H: HostMemory> fmt::Debug for Controller<F, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Controller")
+            .field("state", &self.state)
+            .field("resets", &self.resets_ever)
+            .field("queues", &self.queues.len())
+            .field("death", &self.death)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,261 @@
+//! Where the data of a command lies, as the controller reads it: PRP entries and lists of any length, or SGLs (NVMe Base
+//! 2.0 sections 4.1.1 and 4.1.2).
+//!
+//! In: runs of addresses in the order of the data, and pages for lists. Out: the data pointer of an entry, and the pages
+//! that it needs until the command is answered. Invariant: what the entry leads to is exactly the runs; on any error no
+//! page is taken and the entry is as it was.
+//!
+//! ```text
+//!   PRP1 ----> |    data|     PRP2 ----> | page, page, .., next |---> | page, page, .. |
+//!   SGL1 ----> | run, run, .., next |---> | run, run |
+//! ```
+
+use super::list_pages::{Chain, ListPages, PageIndex};
+use crate::data_pointer::PageBytes;
+use crate::spec::command::SubmissionEntry;
+use crate::spec::sgl::{SglDescriptor, SglKind};
+use headwater_dma::iova::IovaRange;
+use headwater_host::ring_memory::RingMemory;
+use zerocopy::little_endian::U64;
+use zerocopy::transmute;
+
+/// Bytes of a PRP entry and of an SGL descriptor, as a shift of the page.
+const PRP_SHIFT: u32 = 3;
+const SGL_SHIFT: u32 = 4;
+/// What both data pointers ask of every address in the kinds that all controllers take: dwords.
+const DWORD: u64 = 4;
+
+/// Which data pointers a controller takes beside PRPs (SGLS in bits 1:0), and which are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SglUse {
+    /// PRPs only.
+    #[default]
+    Never,
+    /// SGLs for data that PRPs cannot describe.
+    Needed,
+    /// SGLs wherever PRPs would take a list.
+    Lists,
+}
+
+/// Data that no data pointer can name, or not now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DescribeError {
+    /// A run of no bytes, or one over the end of the address space.
+    #[error("run {run} of the data is empty, or runs over the end of the address space")]
+    Range {
+        /// Which, counted from 0.
+        run: usize,
+    },
+    /// A run begins or ends between dwords.
+    #[error("run {run} of the data is no whole number of dwords at {address:#x}")]
+    Unaligned {
+        /// Which, counted from 0.
+        run: usize,
+        /// Where it begins.
+        address: u64,
+    },
+    /// A run begins or ends within a page, other runs join there, and the controller takes no SGLs.
+    #[error(
+        "run {run} of the data, at {address:#x}, leaves a gap within a page of {page} bytes, which PRPs cannot tell"
+    )]
+    Gap {
+        /// Which, counted from 0.
+        run: usize,
+        /// Where it begins.
+        address: u64,
+        /// Bytes of a page.
+        page: u32,
+    },
+    /// As many list pages as the data takes will never be there.
+    #[error("the data takes {pages} list pages, and there are {total}; send less in one command")]
+    TooLong {
+        /// What it takes.
+        pages: usize,
+        /// What there is.
+        total: usize,
+    },
+    /// As many list pages are not there now: answer commands first.
+    #[error("all list pages are in use; take completions and submit again")]
+    NoListPages,
+}
+
+/// Writes the data pointer of an entry. Data of no runs leaves it as it is.
+///
+/// # Errors
+/// [`DescribeError`]; nothing changed.
+#[inline]
+pub fn describe<M: RingMemory>(
+    entry: &mut SubmissionEntry,
+    runs: &[IovaRange],
+    sgl: SglUse,
+    lists: &mut ListPages<M>,
+) -> Result<Chain, DescribeError> {
+    // What nearly every command moves: one run in one or two pages.
+    if let [only] = runs
+        && only.start.0.is_multiple_of(DWORD)
+        && only.bytes > 0
+    {
+        let page = lists.page();
+        let in_first = u64::from(page.get()) - page.offset(only.start.0);
+        let more = u64::from(only.bytes).saturating_sub(in_first);
+        if more <= u64::from(page.get()) && only.start.0.checked_add(u64::from(only.bytes) - 1).is_some() {
+            entry.prp1 = U64::new(only.start.0);
+            entry.prp2 = U64::new(if more == 0 { 0 } else { only.start.0 + in_first });
+            return Ok(Chain::NONE);
+        }
+    }
+    if runs.is_empty() {
+        return Ok(Chain::NONE);
+    }
+    describe_any(entry, runs, sgl, lists)
+}
+
+fn describe_any<M: RingMemory>(
+    entry: &mut SubmissionEntry,
+    runs: &[IovaRange],
+    sgl: SglUse,
+    lists: &mut ListPages<M>,
+) -> Result<Chain, DescribeError> {
+    check(runs)?;
+    match prp_entries(runs, lists.page()) {
+        Ok(entries) if entries <= 2 || sgl != SglUse::Lists => describe_prp(entry, runs, entries, lists),
+        Err(gap) if sgl == SglUse::Never => Err(gap),
+        _ => describe_sgl(entry, runs, lists),
+    }
+}
+
+/// Whether each run is one at all.
+fn check(runs: &[IovaRange]) -> Result<(), DescribeError> {
+    for (run, range) in runs.iter().enumerate() {
+        let address = range.start.0;
+        let last = u64::from(range.bytes).checked_sub(1).and_then(|more| address.checked_add(more));
+        if last.is_none() {
+            return Err(DescribeError::Range { run });
+        }
+        // The last run may end anywhere: what is behind it is not looked at.
+        let ends_between = run + 1 < runs.len() && !u64::from(range.bytes).is_multiple_of(DWORD);
+        if !address.is_multiple_of(DWORD) || ends_between {
+            return Err(DescribeError::Unaligned { run, address });
+        }
+    }
+    Ok(())
+}
+
+/// How many PRP entries name the runs: all pages but the first begin at their front, all but the last end at their end.
+fn prp_entries(runs: &[IovaRange], page: PageBytes) -> Result<usize, DescribeError> {
+    let mut entries = 0;
+    for (run, range) in runs.iter().enumerate() {
+        let address = range.start.0;
+        let offset = page.offset(address);
+        let end = page.offset(address.wrapping_add(u64::from(range.bytes)));
+        if (run > 0 && offset != 0) || (run + 1 < runs.len() && end != 0) {
+            return Err(DescribeError::Gap { run, address, page: page.get() });
+        }
+        let pages = (offset + u64::from(range.bytes)).div_ceil(u64::from(page.get()));
+        entries += usize::try_from(pages).unwrap_or(usize::MAX / 2);
+    }
+    Ok(entries)
+}
+
+/// Pages that a list takes: all places of each page but the last hold entries but for one, which leads on.
+fn list_pages(entries: usize, places: usize) -> usize {
+    if entries <= places { 1 } else { (entries - 1).div_ceil(places - 1) }
+}
+
+fn take<M: RingMemory>(lists: &mut ListPages<M>, pages: usize) -> Result<Chain, DescribeError> {
+    if pages > lists.total() {
+        return Err(DescribeError::TooLong { pages, total: lists.total() });
+    }
+    lists.take(pages).ok_or(DescribeError::NoListPages)
+}
+
+fn describe_prp<M: RingMemory>(
+    entry: &mut SubmissionEntry,
+    runs: &[IovaRange],
+    entries: usize,
+    lists: &mut ListPages<M>,
+) -> Result<Chain, DescribeError> {
+    let page = lists.page();
+    let mut addresses = runs.iter().flat_map(|range| {
+        let first = range.start.0 - page.offset(range.start.0);
+        let end = range.start.0 + u64::from(range.bytes - 1);
+        // The first entry of a run says where in its page it begins.
+        (first..=end)
+            .step_by(page.get() as usize)
+            .enumerate()
+            .map(|(number, at)| if number == 0 { range.start.0 } else { at })
+    });
+    let places = page.get() as usize >> PRP_SHIFT;
+    let chain = if entries <= 2 { Chain::NONE } else { take(lists, list_pages(entries - 1, places))? };
+    entry.prp1 = U64::new(addresses.next().unwrap_or(0));
+    let Some(mut at) = lists.first(&chain) else {
+        entry.prp2 = U64::new(addresses.next().unwrap_or(0));
+        return Ok(chain);
+    };
+    entry.prp2 = U64::new(lists.address(at));
+    let (mut place, mut left) = (0, entries - 1);
+    for address in addresses {
+        if place + 1 == places
+            && left > 1
+            && let Some(next) = lists.next(at)
+        {
+            lists.store(at, place, lists.address(next));
+            (at, place) = (next, 0);
+        }
+        lists.store(at, place, address);
+        (place, left) = (place + 1, left - 1);
+    }
+    Ok(chain)
+}
+
+fn describe_sgl<M: RingMemory>(
+    entry: &mut SubmissionEntry,
+    runs: &[IovaRange],
+    lists: &mut ListPages<M>,
+) -> Result<Chain, DescribeError> {
+    if let [only] = runs {
+        *entry = entry.with_sgl(SglDescriptor::new(SglKind::DataBlock, only.start.0, only.bytes));
+        return Ok(Chain::NONE);
+    }
+    let places = lists.page().get() as usize >> SGL_SHIFT;
+    let chain = take(lists, list_pages(runs.len(), places))?;
+    let Some(mut at) = lists.first(&chain) else { return Ok(chain) };
+    *entry = entry.with_sgl(segment(lists, at, runs.len(), places));
+    let (mut place, mut left) = (0, runs.len());
+    for range in runs {
+        if place + 1 == places
+            && left > 1
+            && let Some(next) = lists.next(at)
+        {
+            put(lists, at, place, segment(lists, next, left, places));
+            (at, place) = (next, 0);
+        }
+        put(lists, at, place, SglDescriptor::new(SglKind::DataBlock, range.start.0, range.bytes));
+        (place, left) = (place + 1, left - 1);
+    }
+    Ok(chain)
+}
+
+/// The descriptor of a page in which `left` descriptors begin.
+fn segment<M: RingMemory>(
+    lists: &ListPages<M>,
+    page: PageIndex,
+    left: usize,
+    places: usize,
+) -> SglDescriptor {
+    let kind = if left > places { SglKind::Segment } else { SglKind::LastSegment };
+    let bytes = u32::try_from(left.min(places) << SGL_SHIFT).unwrap_or(u32::MAX);
+    SglDescriptor::new(kind, lists.address(page), bytes)
+}
+
+fn put<M: RingMemory>(lists: &ListPages<M>, page: PageIndex, place: usize, descriptor: SglDescriptor) {
+    let halves: [U64; 2] = transmute!(descriptor);
+    for (word, half) in (place * 2..).zip(halves) {
+        lists.store(page, word, half.get());
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;

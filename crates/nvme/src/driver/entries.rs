@@ -1,0 +1,122 @@
+//! Admin entries as a host sends them (NVMe Base 2.0 section 5).
+//!
+//! In: numbers. Out: entries without a command id. The controller's half reads the same fields in
+//! [`spec::admin`](crate::spec::admin).
+
+use crate::controller::schedule::Priority;
+use crate::spec::command::SubmissionEntry;
+use crate::spec::feature::Feature;
+use crate::spec::identify::View;
+use crate::spec::opcode::AdminOpcode;
+use zerocopy::little_endian::{U32, U64};
+
+/// PC: a queue lies in one piece. IEN: a completion queue interrupts.
+const CONTIGUOUS: u32 = 1;
+const INTERRUPTS: u32 = 1 << 1;
+
+fn entry(opcode: AdminOpcode, namespace: u32, dwords: [u32; 2]) -> SubmissionEntry {
+    SubmissionEntry {
+        opcode: opcode.number(),
+        namespace: U32::new(namespace),
+        cdw10: U32::new(dwords[0]),
+        cdw11: U32::new(dwords[1]),
+        ..SubmissionEntry::default()
+    }
+}
+
+/// Identify (5.17).
+pub(super) fn identify(view: View, namespace: u32, command_set: u8) -> SubmissionEntry {
+    entry(AdminOpcode::Identify, namespace, [u32::from(view.number()), u32::from(command_set) << 24])
+}
+
+/// Identify of a list that a controller is named in: itself.
+pub(super) fn identify_own(view: View) -> SubmissionEntry {
+    entry(AdminOpcode::Identify, 0, [u32::from(view.number()) | 0xFFFF << 16, 0])
+}
+
+/// Set Features (5.27), of which nothing is saved.
+pub(super) fn set_feature(feature: Feature, value: u32) -> SubmissionEntry {
+    entry(AdminOpcode::SetFeatures, 0, [u32::from(feature.number()), value])
+}
+
+/// Get Log Page (5.16) that lets the page's event go.
+pub(super) fn log_page(page: u8, bytes: u32) -> SubmissionEntry {
+    entry(AdminOpcode::GetLogPage, u32::MAX, [u32::from(page) | (bytes / 4 - 1) << 16, 0])
+}
+
+/// Asynchronous Event Request (5.2).
+pub(super) fn event_request() -> SubmissionEntry {
+    entry(AdminOpcode::AsyncEventRequest, 0, [0, 0])
+}
+
+/// Abort (5.1).
+pub(super) fn abort(queue: u16, command: u16) -> SubmissionEntry {
+    entry(AdminOpcode::Abort, 0, [u32::from(command) << 16 | u32::from(queue), 0])
+}
+
+/// Create I/O Completion Queue (5.4).
+pub(super) fn create_completion_queue(
+    queue: u16,
+    slots: u32,
+    base: u64,
+    vector: Option<u16>,
+) -> SubmissionEntry {
+    let interrupts = vector.map_or(0, |vector| u32::from(vector) << 16 | INTERRUPTS);
+    let mut entry = entry(
+        AdminOpcode::CreateCompletionQueue,
+        0,
+        [(slots - 1) << 16 | u32::from(queue), interrupts | CONTIGUOUS],
+    );
+    entry.prp1 = U64::new(base);
+    entry
+}
+
+/// Create I/O Submission Queue (5.5) on the completion queue of the same number.
+pub(super) fn create_submission_queue(
+    queue: u16,
+    slots: u32,
+    base: u64,
+    priority: Priority,
+) -> SubmissionEntry {
+    let cdw11 = u32::from(queue) << 16 | priority.to_bits() << 1 | CONTIGUOUS;
+    let mut entry =
+        entry(AdminOpcode::CreateSubmissionQueue, 0, [(slots - 1) << 16 | u32::from(queue), cdw11]);
+    entry.prp1 = U64::new(base);
+    entry
+}
+
+/// Delete I/O Submission Queue (5.7).
+pub(super) fn delete_submission_queue(queue: u16) -> SubmissionEntry {
+    entry(AdminOpcode::DeleteSubmissionQueue, 0, [u32::from(queue), 0])
+}
+
+/// Delete I/O Completion Queue (5.6).
+pub(super) fn delete_completion_queue(queue: u16) -> SubmissionEntry {
+    entry(AdminOpcode::DeleteCompletionQueue, 0, [u32::from(queue), 0])
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::spec::admin::{CreateQueueDwords, IdentifyDwords, LogDwords, halves};
+
+    #[test]
+    fn the_controllers_half_reads_what_this_half_writes() {
+        let create = CreateQueueDwords::of(&create_completion_queue(7, 65_536, 0x1000, Some(5)));
+        assert_eq!((create.id, create.slots, create.companion), (7, 65_536, 5));
+        assert!(create.is_contiguous && create.interrupts_enabled);
+        assert!(!CreateQueueDwords::of(&create_completion_queue(7, 2, 0, None)).interrupts_enabled);
+        for priority in [Priority::Urgent, Priority::High, Priority::Medium, Priority::Low] {
+            let create = CreateQueueDwords::of(&create_submission_queue(3, 2, 0x2000, priority));
+            assert_eq!((create.id, create.companion, create.slots), (3, 3, 2));
+            assert_eq!(Priority::from_bits(create.priority), priority);
+        }
+        let log = LogDwords::of(&log_page(4, 4_096));
+        assert_eq!((log.page, log.dwords, log.retains_event), (4, 1_024, false));
+        let own = IdentifyDwords::of(&identify_own(View::CommandSetCombinations));
+        assert_eq!((own.view, own.controller), (0x1C, 0xFFFF));
+        assert_eq!(IdentifyDwords::of(&identify(View::CommandSetNamespace, 1, 1)).command_set, 1);
+        assert_eq!(halves(abort(3, 9).cdw10.get()), [3, 9]);
+    }
+}

@@ -1,0 +1,171 @@
+//! A queue whose controller is the test itself: it writes whatever it likes into the completion ring.
+
+use super::*;
+use crate::driver::life::Phase;
+use crate::driver::memory::Block;
+use crate::driver::pair::{DoorbellPlaces, PairMemory};
+use crate::ring::layout::QueueSlots;
+use crate::spec::completion::{CompletionEntry, Phase as Tag};
+use headwater_host::registers::SimulatedRegisters;
+use headwater_host::ring_memory::SharedWords;
+use zerocopy::little_endian::U16;
+
+const DEPTH: u32 = 3;
+const SLOTS: u32 = DEPTH + 1;
+const TAIL: usize = 0x1008;
+const HEAD: usize = 0x100C;
+const TIMEOUT: Nanos = Nanos(400);
+
+struct Puppet {
+    queue: IoQueue<SharedWords, SimulatedRegisters>,
+    registers: SimulatedRegisters,
+    completions: SharedWords,
+    life: Life,
+    tail: u32,
+    tag: Tag,
+}
+
+fn puppet() -> Puppet {
+    let words = SharedWords::zeroed(64);
+    let completions = SharedWords::zeroed(8);
+    let memory = PairMemory {
+        submissions: Block { words: words.clone(), address: 0x1000 },
+        completions: Block { words: completions.clone(), address: 0x2000 },
+    };
+    let registers = SimulatedRegisters::new(0x2000);
+    let doorbells = DoorbellPlaces { tail: TAIL, head: HEAD };
+    let pair = Pair::new(1, QueueSlots::new(SLOTS).unwrap(), &memory, registers.clone(), doorbells);
+    let lists = Block { words: SharedWords::zeroed(512), address: 0x3000 };
+    let lists = ListPages::within(&lists, crate::data_pointer::PageBytes::MIN);
+    let life = Life::new();
+    life.set(Phase::Ready);
+    let rules = DataRules { sgl: SglUse::Never, transfer_bytes_max: 1 << 20 };
+    let queue = IoQueue::new(pair, lists, rules, life.clone(), TIMEOUT, Nanos::ZERO);
+    Puppet { queue, registers, completions, life, tail: 0, tag: Tag::One }
+}
+
+impl Puppet {
+    fn submit(&mut self) -> CommandId {
+        self.queue.submit(SubmissionEntry::default(), &[]).unwrap()
+    }
+
+    /// Posts an answer of this queue, right or wrong.
+    fn post(&mut self, command: u16, queue: u16, head: u16) {
+        let entry = CompletionEntry {
+            command_id: U16::new(command),
+            submission_queue: U16::new(queue),
+            submission_head: U16::new(head),
+            ..CompletionEntry::default()
+        };
+        let [first, second] = entry.with_phase(self.tag).to_words();
+        self.completions.store_relaxed(self.tail as usize * 2, first);
+        self.completions.store_release(self.tail as usize * 2 + 1, second);
+        self.tail = (self.tail + 1) % SLOTS;
+        if self.tail == 0 {
+            self.tag = self.tag.flipped();
+        }
+    }
+}
+
+#[test]
+fn answers_are_found_over_many_wraps_and_the_doorbells_follow() {
+    let mut puppet = puppet();
+    for round in 0..50_u32 {
+        let command = puppet.submit();
+        puppet.queue.ring();
+        assert_eq!(puppet.registers.load32(TAIL), (round + 1) % SLOTS);
+        assert_eq!(puppet.queue.reap(), None, "what is left of the last wrap is not new");
+        puppet.post(command.number(), 1, u16::try_from((round + 1) % SLOTS).unwrap());
+        assert_eq!(puppet.queue.reap().unwrap().command, command);
+        puppet.queue.ring();
+        assert_eq!(puppet.registers.load32(HEAD), (round + 1) % SLOTS);
+    }
+    assert_eq!((puppet.queue.strays(), puppet.queue.fault()), (0, None));
+}
+
+#[test]
+fn doubled_stale_unknown_and_foreign_answers_reach_nobody() {
+    let mut puppet = puppet();
+    let first = puppet.submit();
+    let second = puppet.submit();
+    puppet.queue.ring();
+    puppet.post(first.number(), 1, 1);
+    puppet.post(first.number(), 1, 1);
+    assert_eq!(puppet.queue.reap().unwrap().command, first);
+    assert_eq!(puppet.queue.reap(), None, "doubled");
+    puppet.post(second.number(), 2, 1);
+    assert_eq!(puppet.queue.reap(), None, "another queue's");
+    puppet.post(0x7777, 1, 1);
+    assert_eq!(puppet.queue.reap(), None, "never given out");
+    assert_eq!((puppet.queue.strays(), puppet.queue.in_flight()), (3, 1));
+    puppet.post(second.number(), 1, 2);
+    assert_eq!(puppet.queue.reap().unwrap().command, second);
+    // The slot of the first is used again: its old name is stale.
+    let (third, fourth) = (puppet.submit(), puppet.submit());
+    puppet.queue.ring();
+    puppet.post(first.number(), 1, 3);
+    assert_eq!(puppet.queue.reap(), None, "stale");
+    puppet.post(fourth.number(), 1, 0);
+    puppet.post(third.number(), 1, 0);
+    assert_eq!(puppet.queue.reap().unwrap().command, fourth, "out of order");
+    assert_eq!(puppet.queue.reap().unwrap().command, third);
+    assert_eq!((puppet.queue.in_flight(), puppet.queue.fault()), (0, None));
+}
+
+#[test]
+fn a_flood_of_strays_and_an_impossible_head_are_faults_of_the_queue() {
+    let mut flooded = puppet();
+    let command = flooded.submit();
+    flooded.queue.ring();
+    for _ in 0..STRAYS_MAX {
+        flooded.post(command.number() ^ 0x8000, 1, 0);
+        assert_eq!(flooded.queue.reap(), None);
+    }
+    assert_eq!(flooded.queue.fault(), Some(QueueFault::Strays { count: STRAYS_MAX }));
+    let mut wrong = puppet();
+    let command = wrong.submit();
+    wrong.queue.ring();
+    wrong.post(command.number(), 1, 3);
+    assert_eq!(wrong.queue.reap().unwrap().command, command, "the answer is one");
+    assert_eq!(wrong.queue.fault(), Some(QueueFault::Head { head: 3 }));
+}
+
+#[test]
+fn late_commands_are_found_once_a_timeout_and_not_before() {
+    let mut puppet = puppet();
+    let early = puppet.submit();
+    let mut found = Vec::new();
+    let mut at = |puppet: &mut Puppet, now| {
+        found.clear();
+        puppet.queue.watch(Nanos(now), |overdue| found.push(overdue));
+        found.clone()
+    };
+    for now in [99, 100, 200, 300, 400] {
+        assert_eq!(at(&mut puppet, now), [], "{now}");
+    }
+    let late = puppet.submit();
+    assert_eq!(at(&mut puppet, 500), [Overdue::Abort(early)]);
+    for now in [600, 700, 800] {
+        assert_eq!(at(&mut puppet, now), [], "{now}");
+    }
+    assert_eq!(at(&mut puppet, 900), [Overdue::Abort(late)]);
+    assert_eq!(at(&mut puppet, 1_000), [Overdue::Stuck(early)]);
+    assert_eq!(puppet.queue.next_watch(), Nanos(1_100));
+}
+
+#[test]
+fn nothing_is_rung_or_taken_while_the_controller_is_reset() {
+    let mut puppet = puppet();
+    puppet.submit();
+    puppet.queue.ring();
+    puppet.submit();
+    puppet.life.set(Phase::Recovering);
+    puppet.queue.ring();
+    assert_eq!(puppet.registers.load32(TAIL), 1);
+    assert_eq!(puppet.queue.submit(SubmissionEntry::default(), &[]), Err(SubmitFault::NotLive));
+    let queue = puppet.queue.abandon().unwrap_err();
+    puppet.life.next_epoch();
+    puppet.life.set(Phase::Ready);
+    assert_eq!(queue.fate(), Fate::Lost, "it is another controller's now");
+    assert_eq!(queue.abandon().unwrap(), [0, 1]);
+}

@@ -1,0 +1,179 @@
+//! The host's half of a queue pair that a PCIe controller serves: rings in memory that the controller reads, doorbells in
+//! its registers.
+//!
+//! In: entries without a command id. Out: answers to commands that are in flight, and what was none. Invariant: a queue of
+//! `depth` commands has one slot more (NVMe Base 2.0 section 3.3.1.4), in both rings, so neither can run over while the
+//! controller keeps to the protocol; a doorbell is rung behind the entries it shows.
+
+use super::memory::Block;
+use crate::queue_pair::command_ids::CommandIds;
+use crate::queue_pair::{CommandId, Completion};
+use crate::ring::completion::CompletionConsumer;
+use crate::ring::layout::QueueSlots;
+use crate::ring::submission::{HeadFault, QueueFull, SubmissionProducer};
+use crate::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
+use crate::spec::completion::COMPLETION_WORDS;
+use headwater_host::registers::Registers;
+use headwater_host::ring_memory::RingMemory;
+use zerocopy::little_endian::U16;
+
+/// Bytes of a submission and of a completion entry.
+const SUBMISSION_BYTES: usize = SUBMISSION_WORDS * 8;
+const COMPLETION_BYTES: usize = COMPLETION_WORDS * 8;
+
+/// Where the doorbells of a pair lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DoorbellPlaces {
+    pub(super) tail: usize,
+    pub(super) head: usize,
+}
+
+/// What an entry of the completion queue is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reaped {
+    /// The answer to a command.
+    Answer(Completion),
+    /// An answer that names no command in flight, or another queue's.
+    Stray,
+}
+
+/// The pair.
+#[derive(Debug)]
+pub(super) struct Pair<M, R> {
+    queue: u16,
+    submissions: SubmissionProducer<M>,
+    completions: CompletionConsumer<M>,
+    ids: CommandIds,
+    registers: R,
+    doorbells: DoorbellPlaces,
+    fault: Option<HeadFault>,
+}
+
+/// The memory of a pair.
+#[derive(Clone, Debug)]
+pub(super) struct PairMemory<M> {
+    pub(super) submissions: Block<M>,
+    pub(super) completions: Block<M>,
+}
+
+/// Bytes of the two rings of a pair, submissions first.
+pub(super) fn ring_bytes(slots: QueueSlots) -> (usize, usize) {
+    (slots.get() as usize * SUBMISSION_BYTES, slots.get() as usize * COMPLETION_BYTES)
+}
+
+impl<M: RingMemory + Clone, R: Registers> Pair<M, R> {
+    /// A pair whose controller knows nothing of it yet. The completion ring is zeroed: no entry of an earlier life has a
+    /// phase that looks new.
+    pub(super) fn new(
+        queue: u16,
+        slots: QueueSlots,
+        memory: &PairMemory<M>,
+        registers: R,
+        doorbells: DoorbellPlaces,
+    ) -> Self {
+        let (_, completion_bytes) = ring_bytes(slots);
+        memory.completions.zero(completion_bytes);
+        Self {
+            queue,
+            submissions: SubmissionProducer::over(memory.submissions.words.clone(), slots),
+            completions: CompletionConsumer::over(memory.completions.words.clone(), slots),
+            ids: CommandIds::new(slots.entries_max()),
+            registers,
+            doorbells,
+            fault: None,
+        }
+    }
+}
+
+impl<M: RingMemory, R: Registers> Pair<M, R> {
+    /// Its number.
+    pub(super) fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    /// Writes a command; the controller sees it after [`ring`](Self::ring).
+    #[inline]
+    pub(super) fn submit(&mut self, mut entry: SubmissionEntry) -> Result<CommandId, QueueFull> {
+        if self.submissions.room() == 0 {
+            return Err(QueueFull);
+        }
+        let id = self.ids.take().ok_or(QueueFull)?;
+        entry.command_id = U16::new(id);
+        self.submissions.push(entry)?;
+        Ok(CommandId::of(id))
+    }
+
+    /// The slot of the next command, if there is room.
+    pub(super) fn next_slot(&self) -> Option<usize> {
+        self.ids.next_slot().filter(|_| self.submissions.room() > 0)
+    }
+
+    /// The place of a command in a table of as many entries as the pair is deep.
+    #[inline]
+    pub(super) fn slot(&self, command: CommandId) -> usize {
+        self.ids.slot(command.number())
+    }
+
+    /// The id by which the command of a slot is in flight.
+    pub(super) fn in_slot(&self, slot: usize) -> Option<CommandId> {
+        self.ids.in_flight_at(slot).map(CommandId::of)
+    }
+
+    /// Shows what was submitted, and gives back the slots of what was reaped.
+    #[inline]
+    pub(super) fn ring(&mut self) {
+        // Slots first: a controller that sees the new commands also sees the room for their answers.
+        if let Some(head) = self.completions.unpublished() {
+            self.registers.ring32(self.doorbells.head, head);
+        }
+        if let Some(tail) = self.submissions.unpublished() {
+            self.registers.ring32(self.doorbells.tail, tail);
+        }
+    }
+
+    /// Takes the next entry of the completion queue.
+    #[inline]
+    pub(super) fn reap(&mut self) -> Option<Reaped> {
+        let entry = self.completions.reap()?;
+        let command_id = entry.command_id.get();
+        if entry.submission_queue.get() != self.queue {
+            return Some(Reaped::Stray);
+        }
+        let Some(slot) = self.ids.give_back(command_id) else {
+            return Some(Reaped::Stray);
+        };
+        // A wrong head costs room, not the answer: the command is over either way.
+        if let Err(fault) = self.submissions.set_head(entry.submission_head.get()) {
+            self.fault = Some(fault);
+        }
+        Some(Reaped::Answer(Completion {
+            command: CommandId::of(command_id),
+            slot,
+            result: entry.result.get(),
+            status: entry.status(),
+        }))
+    }
+
+    /// Whether [`reap`](Self::reap) would return something.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        self.completions.has_work()
+    }
+
+    /// An impossible submission head that an answer named, the last one.
+    pub(super) fn fault(&self) -> Option<HeadFault> {
+        self.fault
+    }
+
+    /// Commands accepted and not yet answered.
+    #[inline]
+    pub(super) fn in_flight(&self) -> u32 {
+        self.ids.in_flight()
+    }
+
+    /// Most commands in flight.
+    #[inline]
+    pub(super) fn depth(&self) -> u32 {
+        self.ids.depth()
+    }
+}

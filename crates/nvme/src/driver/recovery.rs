@@ -1,0 +1,238 @@
+//! Off and on again: disable, enable, shut down, and giving up (NVMe Base 2.0 sections 3.5, 3.6 and 3.7).
+//!
+//! In: trouble. Out: a controller that is ready again, or dead with a reason. Invariant: recovery ends: each step has a
+//! limit of time, and there are at most [`DriverConfig::resets_max`](super::DriverConfig::resets_max) resets in a row.
+//! Commands are lost only when the controller certainly touches no memory: CSTS.RDY fell, or the function was reset, or
+//! its bus mastering is off.
+//!
+//! ```text
+//!            start                  RDY 0                  RDY 1                last step
+//!   Off ------------> Disabling ------------> Enabling -----------> BringUp ------------> Ready
+//!                      ^   | late: function     | late, CFS           | refused, late       | CFS, late, asked
+//!                      |   v reset; fails       v                     v                     v
+//!                      |  Dead       <-- too many in a row, else a reset: Disabling <-------+
+//!                      +--------------------------------------------------------------------+
+//! ```
+
+use super::admin_queue::{ADMIN_SLOTS, AdminMemory, AdminQueue};
+use super::bring_up::Step;
+use super::capabilities::{Capabilities, CapabilityFault, SetChoice};
+use super::controller::Controller;
+use super::error::{Death, Trouble};
+use super::function::Function;
+use super::life::Phase;
+use super::memory::HostMemory;
+use crate::ring::layout::QueueSlots;
+use crate::spec::register::{
+    COMPLETION_ENTRY_SHIFT, Configuration, Register, SUBMISSION_ENTRY_SHIFT, status_bit,
+};
+use headwater_host::clock::Nanos;
+use headwater_host::pinning::vfio::Mastering;
+use headwater_host::registers::Registers;
+
+/// How long a shutdown may take for controllers that do not say (RTD3E 0).
+const SHUTDOWN_TIMEOUT: Nanos = Nanos::from_millis(5_000);
+/// SHN in CC, and its value for a normal shutdown.
+const SHUTDOWN_MASK: u32 = 0b11 << 14;
+const SHUTDOWN_NORMAL: u32 = 0b01 << 14;
+/// SHST in CSTS.
+const SHUTDOWN_STATUS: u32 = 0b11 << 2;
+
+/// Where the driver is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum State {
+    /// Nothing was done yet.
+    Off,
+    /// CC.EN is 0, CSTS.RDY must fall.
+    Disabling { until: Nanos, then: Then },
+    /// CC.EN is 1, CSTS.RDY must rise.
+    Enabling { until: Nanos },
+    /// It is asked what it is.
+    BringUp,
+    /// It takes I/O queues.
+    Ready { since: Nanos },
+    /// CC.SHN is set, CSTS.SHST must say that it is complete.
+    ShuttingDown { until: Nanos },
+    /// The end.
+    Dead,
+}
+
+/// What comes after disabling.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Then {
+    /// Enabling.
+    Enable,
+    /// The end.
+    Close,
+}
+
+impl<F: Function, H: HostMemory> Controller<F, H> {
+    /// Resets the controller. Commands in flight are lost, which their queues learn; queues are to be made again.
+    pub fn reset(&mut self, now: Nanos) {
+        self.recover(Trouble::Asked, now);
+    }
+
+    /// A queue of the controller found what only a reset helps against.
+    pub fn report(&mut self, trouble: Trouble, now: Nanos) {
+        self.recover(trouble, now);
+    }
+
+    /// Shuts the controller down: what it has acknowledged is durable when it is dead.
+    pub fn close(&mut self, now: Nanos) {
+        match self.state {
+            State::Dead | State::ShuttingDown { .. } => {}
+            State::Ready { .. } => {
+                self.life.set(Phase::Recovering);
+                let micros = self.facts.as_ref().map_or(0, |facts| facts.shutdown_micros);
+                let patience = SHUTDOWN_TIMEOUT.max(Nanos::from_micros(u64::from(micros)));
+                let registers = self.function.registers();
+                let configuration = registers.load32(Register::Configuration.offset() as usize);
+                let shut = configuration & !SHUTDOWN_MASK | SHUTDOWN_NORMAL;
+                registers.store32(Register::Configuration.offset() as usize, shut);
+                self.state = State::ShuttingDown { until: now.after(patience) };
+            }
+            State::Off => self.die(Death::Closed),
+            _ => self.begin_disable(Then::Close, now),
+        }
+    }
+
+    pub(super) fn recover(&mut self, trouble: Trouble, now: Nanos) {
+        if !self.is_serving() && !matches!(self.state, State::Enabling { .. }) {
+            return;
+        }
+        self.trouble = Some(trouble);
+        self.resets += 1;
+        self.resets_ever += 1;
+        self.begin_disable(Then::Enable, now);
+    }
+
+    pub(super) fn begin_disable(&mut self, then: Then, now: Nanos) {
+        self.life.set(Phase::Recovering);
+        let capabilities = match Capabilities::read(self.function.registers()) {
+            Ok(capabilities) => capabilities,
+            Err(CapabilityFault::Absent) if self.capabilities.is_some() => return self.die(Death::Removed),
+            Err(fault) => return self.die(Death::Implausible(fault)),
+        };
+        self.capabilities = Some(capabilities);
+        let at = Register::Configuration.offset() as usize;
+        let registers = self.function.registers();
+        let configuration = registers.load32(at);
+        if configuration & Configuration::ENABLE != 0 {
+            registers.store32(at, configuration & !(Configuration::ENABLE | SHUTDOWN_MASK));
+        }
+        self.state = State::Disabling { until: now.after(capabilities.ready_timeout), then };
+        self.poll_disabling(now.after(capabilities.ready_timeout), then, now);
+    }
+
+    pub(super) fn poll_disabling(&mut self, until: Nanos, then: Then, now: Nanos) {
+        let Some(status) = self.load(Register::Status) else { return self.die(Death::Removed) };
+        if status & status_bit::READY == 0 {
+            return self.quiet(then, now);
+        }
+        if now < until {
+            return;
+        }
+        if let Err(error) = self.function.reset() {
+            return self.die(Death::Unstoppable(error));
+        }
+        match self.function.set_mastering(Mastering::On) {
+            Ok(()) => self.quiet(then, now),
+            Err(error) => self.die(Death::Mastering(error)),
+        }
+    }
+
+    /// The controller touches no memory any more, and has forgotten every queue.
+    fn quiet(&mut self, then: Then, now: Nanos) {
+        self.lose_everything();
+        match (then, self.trouble) {
+            (Then::Close, _) => self.die(Death::Closed),
+            (Then::Enable, Some(trouble)) if self.resets > self.config.resets_max => {
+                self.die(Death::GaveUp { resets: self.resets - 1, trouble });
+            }
+            (Then::Enable, _) => {
+                self.life.next_epoch();
+                self.enable(now);
+            }
+        }
+    }
+
+    fn enable(&mut self, now: Nanos) {
+        let Some(capabilities) = self.capabilities else { return self.die(Death::NoMemory) };
+        let Ok(slots) = QueueSlots::new(ADMIN_SLOTS) else { return self.die(Death::NoMemory) };
+        if self.admin_memory.is_none() {
+            self.admin_memory = AdminMemory::take(&mut self.memory, capabilities.page.get() as usize, slots);
+        }
+        let Some(memory) = &self.admin_memory else { return self.die(Death::NoMemory) };
+        let registers = self.function.registers().clone();
+        let (submissions, completions) = memory.bases();
+        self.admin = Some(AdminQueue::new(memory, slots, registers.clone(), &capabilities));
+        registers.store32(
+            Register::AdminQueueAttributes.offset() as usize,
+            (ADMIN_SLOTS - 1) << 16 | (ADMIN_SLOTS - 1),
+        );
+        registers.store64(Register::AdminSubmissionBase.offset() as usize, submissions);
+        registers.store64(Register::AdminCompletionBase.offset() as usize, completions);
+        let sets = match capabilities.sets {
+            SetChoice::NvmOnly => 0,
+            SetChoice::All => 0b110 << 4,
+        };
+        let arbitration = u32::from(self.uses_weights(&capabilities)) << 11;
+        let configuration = Configuration::ENABLE
+            | sets
+            | u32::from(capabilities.page_code) << 7
+            | arbitration
+            | SUBMISSION_ENTRY_SHIFT << 16
+            | COMPLETION_ENTRY_SHIFT << 20;
+        // Behind the zeroes of the completion ring.
+        registers.ring32(Register::Configuration.offset() as usize, configuration);
+        // How it is, the next look says: resets that follow each other at once would be one attempt.
+        self.state = State::Enabling { until: now.after(capabilities.ready_timeout) };
+    }
+
+    pub(super) fn uses_weights(&self, capabilities: &Capabilities) -> bool {
+        capabilities.weighted_round_robin && self.config.weights.is_some()
+    }
+
+    pub(super) fn poll_enabling(&mut self, until: Nanos, now: Nanos) {
+        let Some(status) = self.load(Register::Status) else { return self.die(Death::Removed) };
+        if status & status_bit::FATAL != 0 {
+            return self.recover(Trouble::Fatal { status }, now);
+        }
+        if status & status_bit::READY != 0 {
+            self.state = State::BringUp;
+            return self.begin(Step::Controller, now);
+        }
+        if now >= until {
+            self.recover(Trouble::EnableTimeout { status }, now);
+        }
+    }
+
+    pub(super) fn poll_shutdown(&mut self, until: Nanos, now: Nanos) {
+        let Some(status) = self.load(Register::Status) else { return self.die(Death::Removed) };
+        if status & SHUTDOWN_STATUS == status_bit::SHUTDOWN_COMPLETE
+            || status & status_bit::FATAL != 0
+            || now >= until
+        {
+            self.begin_disable(Then::Close, now);
+        }
+    }
+
+    /// The end. Bus mastering goes off, whatever the controller thinks.
+    pub(super) fn die(&mut self, death: Death) {
+        self.is_quiet = self.function.set_mastering(Mastering::Off).is_ok() || self.function.reset().is_ok();
+        self.lose_pending();
+        if self.is_quiet {
+            self.queues.clear();
+            self.admin = None;
+        }
+        self.death.get_or_insert(death);
+        self.state = State::Dead;
+        self.life.set(Phase::Dead);
+    }
+
+    fn lose_everything(&mut self) {
+        self.lose_pending();
+        self.queues.clear();
+        self.admin = None;
+    }
+}

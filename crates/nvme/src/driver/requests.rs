@@ -1,0 +1,415 @@
+//! What the owner of a controller asks for: queues, aborts, admin commands of its own; and what comes of events.
+//!
+//! In: requests. Out: a ticket each, and later its outcome. Invariant: a ticket has exactly one outcome; the memory of a
+//! queue stays taken until the controller has deleted the queue or certainly forgotten it.
+
+use super::SglUse;
+use super::admin_queue::{ADMIN_DATA_BYTES, PageUse, Purpose};
+use super::bring_up::Step;
+use super::controller::Controller;
+use super::entries;
+use super::error::{QueueError, RequestError, Trouble};
+use super::events::{AsyncNotice, NOTICES_MAX};
+use super::function::Function;
+use super::io_queue::{DataRules, IoQueue};
+use super::list_pages::ListPages;
+use super::memory::{Block, HostMemory};
+use super::pair::{DoorbellPlaces, Pair, PairMemory, ring_bytes};
+use super::recovery::State;
+use crate::controller::schedule::Priority;
+use crate::queue_pair::{CommandId, Completion, QUEUE_DEPTH_MAX};
+use crate::ring::layout::QueueSlots;
+use crate::spec::command::SubmissionEntry;
+use crate::spec::status::Status;
+use headwater_host::clock::Nanos;
+
+/// Aborts that wait for their turn.
+const ABORTS_WAITING_MAX: usize = 256;
+/// Commands of the admin queue that are kept free for the driver's own.
+const ADMIN_RESERVE: u32 = 8;
+/// List pages of a queue beyond those of one command of the longest kind.
+const LIST_PAGES: usize = 64;
+
+/// An I/O queue pair that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueSpec {
+    /// Most commands in flight.
+    pub depth: u32,
+    /// The interrupt vector of its completions; `None` for none.
+    pub vector: Option<u16>,
+    /// Its class, where the controller has weighted round robin.
+    pub priority: Priority,
+}
+
+/// Names a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+/// The answer to an admin command of the owner's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminReply {
+    /// What became of it; [`Status::ABORTED_BY_HOST`] when the controller was reset, or is dead.
+    pub status: Status,
+    /// Dword 0.
+    pub result: u32,
+    /// The data page, for commands that read one and succeeded.
+    pub data: Vec<u8>,
+}
+
+/// Data of an admin command of the owner's: at most 4,096 bytes.
+#[derive(Clone, Copy, Debug)]
+pub enum AdminBytes<'a> {
+    /// None.
+    None,
+    /// From the controller.
+    ToHost,
+    /// To the controller.
+    FromHost(&'a [u8]),
+}
+
+/// A queue on its way.
+#[derive(Debug)]
+pub(super) struct QueueJob<M> {
+    ticket: u64,
+    queue: u16,
+    slots: QueueSlots,
+    priority: Priority,
+    rings: PairMemory<M>,
+    lists: Block<M>,
+}
+
+/// A queue that the controller knows.
+#[derive(Debug)]
+pub(super) struct HeldQueue<M> {
+    memory: [Block<M>; 3],
+    deleting: bool,
+}
+
+impl<M> HeldQueue<M> {
+    /// Its memory, for a controller that does not stop.
+    pub(super) fn into_memory(self) -> [Block<M>; 3] {
+        self.memory
+    }
+}
+
+/// A queue that was asked for, or why there is none.
+pub type MadeQueue<M, R> = Result<Box<IoQueue<M, R>>, QueueError>;
+
+/// What a request came to.
+#[derive(Debug)]
+pub(super) enum Outcome<M, R> {
+    Queue(MadeQueue<M, R>),
+    Admin(AdminReply),
+}
+
+impl<F: Function, H: HostMemory> Controller<F, H> {
+    /// Asks for a queue pair. Its outcome comes by [`take_queue`](Self::take_queue).
+    ///
+    /// # Errors
+    /// [`RequestError`]: nothing was asked.
+    pub fn make_queue(&mut self, spec: QueueSpec, now: Nanos) -> Result<Ticket, RequestError> {
+        let State::Ready { .. } = self.state else { return Err(RequestError::NotReady) };
+        let (Some(capabilities), Some(facts)) = (self.capabilities, &self.facts) else {
+            return Err(RequestError::NotReady);
+        };
+        let granted = facts.io_queues;
+        // One slot stays empty: a queue of depth commands has one more (NVMeDirect's defect B4).
+        let most = (capabilities.queue_slots_max - 1).min(QUEUE_DEPTH_MAX);
+        let depth = spec.depth;
+        let slots = QueueSlots::new(depth.saturating_add(1)).ok().filter(|_| depth <= most);
+        let slots = slots.ok_or(RequestError::Depth { depth, most })?;
+        let free = (1..=granted).find(|queue| !self.queues.contains_key(queue));
+        let queue = free.ok_or(RequestError::NoQueue { granted })?;
+        if self.admin_room() == 0 {
+            return Err(RequestError::Busy);
+        }
+        let page = capabilities.page.get() as usize;
+        let (submissions, completions) = ring_bytes(slots);
+        let lists = self.list_bytes(page);
+        let mut take = |bytes| self.memory.take(bytes, page).ok_or(RequestError::Memory { depth });
+        let rings = PairMemory { submissions: take(submissions)?, completions: take(completions)? };
+        let lists = take(lists)?;
+        let memory = [rings.submissions.clone(), rings.completions.clone(), lists.clone()];
+        self.queues.insert(queue, HeldQueue { memory, deleting: false });
+        let ticket = self.ticket();
+        // The ring may have held another queue: its entries must not look new before the controller writes there.
+        rings.completions.zero(completions);
+        let base = rings.completions.address;
+        let entry = entries::create_completion_queue(queue, slots.get(), base, spec.vector);
+        let job = QueueJob { ticket, queue, slots, priority: spec.priority, rings, lists };
+        self.send(entry, PageUse::None, Purpose::CreateCompletion(Box::new(job)), now);
+        Ok(Ticket(ticket))
+    }
+
+    /// The queue, or why there is none; `None` while it is being made, or for a ticket that is none of a queue.
+    pub fn take_queue(&mut self, ticket: Ticket) -> Option<MadeQueue<H::Words, F::Registers>> {
+        match self.outcomes.remove(&ticket.0)? {
+            Outcome::Queue(outcome) => Some(outcome),
+            other => {
+                self.outcomes.insert(ticket.0, other);
+                None
+            }
+        }
+    }
+
+    /// Deletes a queue: its commands are answered or given up, and when [`has_queue`](Self::has_queue) says no, the
+    /// controller touches none of their memory any more.
+    ///
+    /// # Errors
+    /// [`RequestError`]: nothing was asked.
+    pub fn delete_queue(&mut self, queue: u16, now: Nanos) -> Result<(), RequestError> {
+        if !matches!(self.state, State::Ready { .. }) {
+            return Err(RequestError::NotReady);
+        }
+        if self.admin_room() == 0 {
+            return Err(RequestError::Busy);
+        }
+        if let Some(held) = self.queues.get_mut(&queue)
+            && !std::mem::replace(&mut held.deleting, true)
+        {
+            let entry = entries::delete_submission_queue(queue);
+            self.send(entry, PageUse::None, Purpose::DeleteSubmission(queue), now);
+        }
+        Ok(())
+    }
+
+    /// Whether the controller may still know a queue of this number.
+    #[must_use]
+    pub fn has_queue(&self, queue: u16) -> bool {
+        self.queues.contains_key(&queue)
+    }
+
+    /// Asks the controller to give a command up. Either way the command has its one answer from its own queue.
+    ///
+    /// # Errors
+    /// [`RequestError`]: nothing was asked.
+    pub fn abort(&mut self, queue: u16, command: CommandId, now: Nanos) -> Result<(), RequestError> {
+        if !matches!(self.state, State::Ready { .. }) {
+            return Err(RequestError::NotReady);
+        }
+        if self.aborts.len() >= ABORTS_WAITING_MAX {
+            return Err(RequestError::Busy);
+        }
+        self.aborts.push_back((queue, command.number()));
+        self.send_aborts(now);
+        Ok(())
+    }
+
+    /// Sends an admin command of the owner's. Its outcome comes by [`take_reply`](Self::take_reply).
+    ///
+    /// # Errors
+    /// [`RequestError`]: nothing was sent.
+    pub fn admin(
+        &mut self,
+        entry: SubmissionEntry,
+        data: AdminBytes<'_>,
+        now: Nanos,
+    ) -> Result<Ticket, RequestError> {
+        let State::Ready { .. } = self.state else { return Err(RequestError::NotReady) };
+        let page = match data {
+            AdminBytes::None => PageUse::None,
+            AdminBytes::ToHost => PageUse::ToHost,
+            AdminBytes::FromHost(bytes) if bytes.len() > ADMIN_DATA_BYTES => {
+                return Err(RequestError::Data { bytes: bytes.len(), most: ADMIN_DATA_BYTES });
+            }
+            AdminBytes::FromHost(bytes) => PageUse::FromHost(bytes),
+        };
+        if self.admin_room() == 0 {
+            return Err(RequestError::Busy);
+        }
+        let ticket = self.ticket();
+        self.send(entry, page, Purpose::Asked(ticket), now);
+        Ok(Ticket(ticket))
+    }
+
+    /// The answer to an admin command; `None` while there is none.
+    pub fn take_reply(&mut self, ticket: Ticket) -> Option<AdminReply> {
+        match self.outcomes.remove(&ticket.0)? {
+            Outcome::Admin(reply) => Some(reply),
+            other => {
+                self.outcomes.insert(ticket.0, other);
+                None
+            }
+        }
+    }
+
+    /// Looks at all namespaces again. [`namespaces`](Self::namespaces) changes when that is done.
+    ///
+    /// # Errors
+    /// [`RequestError`]: nothing was asked.
+    pub fn rescan(&mut self, now: Nanos) -> Result<(), RequestError> {
+        if !matches!(self.state, State::Ready { .. }) {
+            return Err(RequestError::NotReady);
+        }
+        if self.scan.running {
+            self.scan.again = true;
+        } else {
+            self.begin(Step::Active { after: 0 }, now);
+        }
+        Ok(())
+    }
+
+    fn ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+
+    /// Commands that the owner may send now; the driver keeps some for itself.
+    fn admin_room(&self) -> u32 {
+        self.admin.as_ref().map_or(0, |admin| admin.room().saturating_sub(ADMIN_RESERVE))
+    }
+
+    fn send(&mut self, entry: SubmissionEntry, page: PageUse<'_>, purpose: Purpose<H::Words>, now: Nanos) {
+        let deadline = Some(now.after(self.config.admin_timeout));
+        let Some(admin) = &mut self.admin else { return };
+        match admin.send(entry, page, purpose, deadline) {
+            Ok(()) => admin.ring(),
+            Err(purpose) => {
+                // Room was kept; a controller that does not tell how far it has fetched is out of order.
+                self.lose_one(purpose);
+                self.recover(Trouble::AdminTimeout { opcode: entry.opcode }, now);
+            }
+        }
+    }
+
+    /// Bytes of list pages: enough for the longest command, and for many of a page of entries each.
+    fn list_bytes(&self, page: usize) -> usize {
+        let pages = usize::try_from(self.transfer_bytes_max()).unwrap_or(usize::MAX / 2) / page + 1;
+        (pages.div_ceil(page / 8 - 1) + LIST_PAGES) * page
+    }
+
+    /// Most bytes of one command.
+    #[must_use]
+    pub fn transfer_bytes_max(&self) -> u64 {
+        let ours = self.config.transfer_bytes_max;
+        self.facts.as_ref().and_then(|facts| facts.transfer_bytes_max).map_or(ours, |theirs| theirs.min(ours))
+    }
+
+    pub(super) fn send_aborts(&mut self, now: Nanos) {
+        let most = self.facts.as_ref().map_or(1, |facts| facts.aborts_max);
+        while self.aborts_in_flight < most.min(ADMIN_RESERVE / 2)
+            && let Some((queue, command)) = self.aborts.pop_front()
+        {
+            self.aborts_in_flight += 1;
+            self.send(entries::abort(queue, command), PageUse::None, Purpose::Abort, now);
+        }
+    }
+
+    /// The answer to a request, or to what followed from one.
+    pub(super) fn request_done(
+        &mut self,
+        purpose: Purpose<H::Words>,
+        completion: Completion,
+        data: Vec<u8>,
+        now: Nanos,
+    ) {
+        let status = completion.status;
+        match purpose {
+            Purpose::CreateCompletion(job) if status.is_success() => {
+                let base = job.rings.submissions.address;
+                let entry = entries::create_submission_queue(job.queue, job.slots.get(), base, job.priority);
+                self.send(entry, PageUse::None, Purpose::CreateSubmission(job), now);
+            }
+            Purpose::CreateCompletion(job) => {
+                self.queues.remove(&job.queue);
+                self.outcomes.insert(job.ticket, Outcome::Queue(Err(QueueError::Refused(status))));
+            }
+            Purpose::CreateSubmission(job) if status.is_success() => self.queue_made(&job, now),
+            Purpose::CreateSubmission(job) => {
+                let entry = entries::delete_completion_queue(job.queue);
+                self.send(entry, PageUse::None, Purpose::Undo(job, status), now);
+            }
+            Purpose::Undo(job, why) => {
+                if status.is_success() {
+                    self.queues.remove(&job.queue);
+                }
+                self.outcomes.insert(job.ticket, Outcome::Queue(Err(QueueError::Refused(why))));
+            }
+            Purpose::DeleteSubmission(queue) if status.is_success() => {
+                let entry = entries::delete_completion_queue(queue);
+                self.send(entry, PageUse::None, Purpose::DeleteCompletion(queue), now);
+            }
+            Purpose::DeleteCompletion(queue) if status.is_success() => {
+                self.queues.remove(&queue);
+            }
+            // A queue that is not deleted is forgotten by the next reset, and holds its memory until then.
+            Purpose::DeleteSubmission(_) | Purpose::DeleteCompletion(_) => {}
+            Purpose::Abort => {
+                self.aborts_in_flight = self.aborts_in_flight.saturating_sub(1);
+                self.send_aborts(now);
+            }
+            Purpose::Asked(ticket) => {
+                let reply = AdminReply { status, result: completion.result, data };
+                self.outcomes.insert(ticket, Outcome::Admin(reply));
+            }
+            Purpose::Step(_) | Purpose::Event | Purpose::Clear(_) => {}
+        }
+    }
+
+    fn queue_made(&mut self, job: &QueueJob<H::Words>, now: Nanos) {
+        let (Some(capabilities), Some(facts)) = (self.capabilities, &self.facts) else { return };
+        let tail = capabilities.doorbell(job.queue);
+        let doorbells = DoorbellPlaces { tail, head: tail + capabilities.doorbell_stride };
+        let registers = self.function.registers().clone();
+        let pair = Pair::new(job.queue, job.slots, &job.rings, registers, doorbells);
+        let lists = ListPages::within(&job.lists, capabilities.page);
+        let sgl = if facts.has_sgl { self.config.sgl } else { SglUse::Never };
+        let rules = DataRules { sgl, transfer_bytes_max: self.transfer_bytes_max() };
+        let queue = IoQueue::new(pair, lists, rules, self.life.clone(), self.config.command_timeout, now);
+        self.outcomes.insert(job.ticket, Outcome::Queue(Ok(Box::new(queue))));
+    }
+
+    /// Leaves an event request with the controller.
+    pub(super) fn request_event(&mut self) {
+        if let Some(admin) = &mut self.admin {
+            // Without room there is one request less, until the next reset.
+            let _ = admin.send(entries::event_request(), PageUse::None, Purpose::Event, None);
+            admin.ring();
+        }
+    }
+
+    pub(super) fn event(&mut self, completion: Completion, now: Nanos) {
+        // A request that was refused is not repeated: the controller wants no more of them.
+        if !completion.status.is_success() {
+            return;
+        }
+        let notice = AsyncNotice::of(completion.result);
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push_back(notice);
+        }
+        let entry = entries::log_page(notice.log_page, notice.log_bytes());
+        self.send(entry, PageUse::ToHost, Purpose::Clear(notice), now);
+    }
+
+    pub(super) fn event_cleared(&mut self, notice: AsyncNotice, now: Nanos) {
+        self.request_event();
+        if notice.is_namespace_change() {
+            // Not ready is an answer too: bringing up looks at the namespaces anyhow.
+            let _ = self.rescan(now);
+        }
+    }
+
+    /// Everything that waits for an answer of the admin queue gets the driver's.
+    pub(super) fn lose_pending(&mut self) {
+        self.aborts.clear();
+        self.aborts_in_flight = 0;
+        self.scan = super::bring_up::Scan::default();
+        if let Some(admin) = &mut self.admin {
+            let lost: Vec<_> = admin.lose().collect();
+            lost.into_iter().for_each(|purpose| self.lose_one(purpose));
+        }
+    }
+
+    fn lose_one(&mut self, purpose: Purpose<H::Words>) {
+        match purpose {
+            Purpose::CreateCompletion(job) | Purpose::CreateSubmission(job) | Purpose::Undo(job, _) => {
+                self.outcomes.insert(job.ticket, Outcome::Queue(Err(QueueError::Reset)));
+            }
+            Purpose::Asked(ticket) => {
+                let reply = AdminReply { status: Status::ABORTED_BY_HOST, result: 0, data: Vec::new() };
+                self.outcomes.insert(ticket, Outcome::Admin(reply));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! A machine with one NVMe function in it: our own controller over memory that it may reach, and faults when they are told.
+//!
+//! In: register accesses of a driver. Out: what the controller says; blocks that were written. Invariant: the controller
+//! touches nothing but what the machine lent, and nothing at all while its bus mastering is off.
+
+use crate::fake_subsystem::FakeSubsystem;
+use headwater_dma::iova::{Iova, IovaRange};
+use headwater_host::clock::Nanos;
+use headwater_host::foreign::Foreign;
+use headwater_host::pinning::vfio::Mastering;
+use headwater_host::registers::Registers;
+use headwater_host::ring_memory::ForeignWords;
+use headwater_nvme::controller::{
+    AdminAnswer, AdminData, AdminQueuePlaces, AdminQueues, AdminStep, Arbiter, ArbiterError, CommandToken,
+    CompletionQueueSpec, Controller, ControllerConfig, Fetched, QueueId, QueueKind, QueueLimits,
+    RegisterEffect, SubmissionQueueSpec,
+};
+use headwater_nvme::data_pointer::{DataRange, PageBytes, Transfer, data_ranges};
+use headwater_nvme::driver::{Block, Function, FunctionError, HostMemory};
+use headwater_nvme::ring::QueueSlots;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::opcode::{AdminOpcode, NvmOpcode};
+use headwater_nvme::spec::status::Status;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::rc::Rc;
+
+const MEMORY_BYTES: usize = 96 << 20;
+const MEMORY_AT: u64 = 0x4000_0000;
+const BAR_BYTES: usize = 0x4000;
+const DOORBELLS: usize = 0x1000;
+/// CSTS as a controller shows it that has failed.
+const STATUS_FATAL: u32 = 2;
+
+/// What is wrong with the function.
+#[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fault of its own, and they come together")]
+pub(crate) struct Faults {
+    /// It is not there any more.
+    pub(crate) removed: bool,
+    /// CSTS.CFS.
+    pub(crate) fatal: bool,
+    /// It takes no commands.
+    pub(crate) mute: bool,
+    /// It takes I/O commands and answers none, until they are aborted.
+    pub(crate) holds: bool,
+    /// It answers no Abort.
+    pub(crate) ignores_aborts: bool,
+    /// Completions of I/O commands that are carried out and never told.
+    pub(crate) lost: u32,
+    /// CSTS.RDY does not fall by CC.EN.
+    pub(crate) stuck_ready: bool,
+    /// CSTS.RDY does not rise.
+    pub(crate) never_ready: bool,
+    /// Function reset fails.
+    pub(crate) no_reset: bool,
+    /// Bus mastering cannot be switched off.
+    pub(crate) no_mastering: bool,
+    /// Admin opcodes that are answered with a status.
+    pub(crate) refuses: BTreeMap<u8, Status>,
+    /// NSIDs whose reads and writes fail.
+    pub(crate) broken: BTreeSet<u32>,
+}
+
+pub(crate) struct Machine {
+    pub(crate) faults: Faults,
+    pub(crate) subsystem: FakeSubsystem,
+    pub(crate) controller: Controller,
+    pub(crate) arbiter: Arbiter<ForeignWords>,
+    pub(crate) blocks: BTreeMap<u32, Vec<u8>>,
+    pub(crate) now: Nanos,
+    pub(crate) mastering: bool,
+    pub(crate) function_resets: u32,
+    memory: Foreign,
+    taken: usize,
+    /// Most bytes that the driver may take.
+    pub(crate) memory_max: usize,
+    events: Vec<CommandToken>,
+    deletions: Vec<(QueueId, CommandToken)>,
+    held: Vec<Fetched>,
+}
+
+/// The machine, as everybody has it.
+#[derive(Clone)]
+pub(crate) struct Shared(pub(crate) Rc<RefCell<Machine>>);
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Shared")
+    }
+}
+
+impl Machine {
+    pub(crate) fn with(config: ControllerConfig) -> Shared {
+        let limits = QueueLimits {
+            submission_queues: config.io_queues_max,
+            completion_queues: config.io_queues_max,
+            slots: QueueSlots::new(config.queue_slots_max).unwrap(),
+            vectors: config.interrupt_vectors,
+        };
+        let blocks = BTreeMap::from([(2, vec![0; 8 << 20]), (3, vec![0; 8 << 20])]);
+        Shared(Rc::new(RefCell::new(Self {
+            faults: Faults::default(),
+            subsystem: FakeSubsystem::new(),
+            controller: Controller::new(config),
+            arbiter: Arbiter::for_host(limits),
+            blocks,
+            now: Nanos::ZERO,
+            mastering: false,
+            function_resets: 0,
+            memory: Foreign::anonymous(MEMORY_BYTES).unwrap(),
+            taken: 0,
+            memory_max: MEMORY_BYTES,
+            events: Vec::new(),
+            deletions: Vec::new(),
+            held: Vec::new(),
+        })))
+    }
+
+    /// Where in the memory an address is; the machine's check of every access.
+    fn place(&self, at: u64, bytes: usize) -> Option<usize> {
+        assert!(self.mastering, "the controller touches memory while its bus mastering is off");
+        let start = usize::try_from(at.checked_sub(MEMORY_AT)?).ok()?;
+        (start.checked_add(bytes)? <= self.taken).then_some(start)
+    }
+
+    fn ring_at(&self, base: u64, words: usize) -> Option<ForeignWords> {
+        ForeignWords::new(self.memory.clone(), self.place(base, words * 8)?, words).ok()
+    }
+
+    pub(crate) fn read_memory(&self, at: u64, into: &mut [u8]) -> Result<(), Status> {
+        let place = self.place(at, into.len()).ok_or(Status::DATA_TRANSFER_ERROR)?;
+        self.memory.copy_in(place, into).map_err(|_| Status::DATA_TRANSFER_ERROR)
+    }
+
+    pub(crate) fn write_memory(&self, at: u64, from: &[u8]) -> Result<(), Status> {
+        let place = self.place(at, from.len()).ok_or(Status::DATA_TRANSFER_ERROR)?;
+        self.memory.copy_out(place, from).map_err(|_| Status::DATA_TRANSFER_ERROR)
+    }
+
+    fn ranges(&self, entry: &SubmissionEntry, transfer: Transfer) -> Result<Vec<IovaRange>, Status> {
+        let mut found = Vec::new();
+        let read = |at: Iova, into: &mut [u8]| self.read_memory(at.0, into);
+        data_ranges(entry, transfer, PageBytes::MIN, read, &mut found)?;
+        let memory = found.into_iter().filter_map(|range| match range {
+            DataRange::Memory(range) => Some(range),
+            DataRange::Discard(_) => None,
+        });
+        Ok(memory.collect())
+    }
+
+    fn write_register(&mut self, at: u32, value: u32) {
+        match self.controller.write_register(at, 4, u64::from(value), self.now) {
+            RegisterEffect::None | RegisterEffect::InterruptMask => {}
+            RegisterEffect::Enable(_) if self.faults.never_ready => {}
+            RegisterEffect::Enable(places) => match self.enable(&places) {
+                Some(()) => self.controller.enabled(),
+                None => self.controller.fail(),
+            },
+            RegisterEffect::Disable | RegisterEffect::SubsystemReset => {
+                self.forget();
+                if !self.faults.stuck_ready {
+                    self.controller.disabled();
+                }
+            }
+            RegisterEffect::Shutdown(_) => self.controller.shut_down(),
+        }
+    }
+
+    fn enable(&mut self, places: &AdminQueuePlaces) -> Option<()> {
+        self.arbiter.reset(self.controller.mechanism());
+        let submission_slots = QueueSlots::new(places.submission_slots).ok()?;
+        let completion_slots = QueueSlots::new(places.completion_slots).ok()?;
+        let pair = AdminQueues {
+            submission: self.ring_at(places.submission_base, places.submission_slots as usize * 8)?,
+            submission_slots,
+            completion: self.ring_at(places.completion_base, places.completion_slots as usize * 2)?,
+            completion_slots,
+            vector: Some(0),
+        };
+        self.arbiter.create_admin_queues(pair).ok()
+    }
+
+    fn forget(&mut self) {
+        self.arbiter.reset(self.controller.mechanism());
+        let events = std::mem::take(&mut self.events);
+        let deletions = std::mem::take(&mut self.deletions).into_iter().map(|(_, token)| token);
+        let held = std::mem::take(&mut self.held).into_iter().map(|fetched| fetched.token);
+        for token in events.into_iter().chain(deletions).chain(held).collect::<Vec<_>>() {
+            self.arbiter.complete(token, 0, Status::SUCCESS);
+        }
+    }
+
+    /// Works until there is nothing to do.
+    pub(crate) fn work(&mut self) {
+        if self.faults.removed || self.faults.mute || !self.controller.is_ready() || !self.mastering {
+            return;
+        }
+        while let Some(fetched) = self.arbiter.fetch() {
+            if fetched.token.queue() == QueueId::ADMIN {
+                self.admin(fetched);
+            } else if self.faults.holds {
+                self.held.push(fetched);
+            } else {
+                self.io(fetched);
+            }
+        }
+        let vitality = self.controller.poll(&self.subsystem, self.now);
+        assert_eq!(vitality, headwater_nvme::controller::admin::Vitality::Alive);
+        while let Some(answer) = self.controller.take_async_event() {
+            let at = self.events.iter().position(|token| token.command_id() == answer.command_id).unwrap();
+            let token = self.events.swap_remove(at);
+            self.arbiter.complete(token, answer.result, answer.status);
+        }
+        self.arbiter.interrupt(self.now, |_| {});
+        while let Some(queue) = self.arbiter.next_deleted() {
+            let at = self.deletions.iter().position(|(deleted, _)| *deleted == queue).unwrap();
+            let (_, token) = self.deletions.swap_remove(at);
+            self.arbiter.complete(token, 0, Status::SUCCESS);
+        }
+    }
+
+    fn admin(&mut self, fetched: Fetched) {
+        let Fetched { entry, token, .. } = fetched;
+        if let Some(&status) = self.faults.refuses.get(&entry.opcode) {
+            return self.arbiter.complete(token, 0, status);
+        }
+        if entry.opcode == AdminOpcode::Abort.number() && self.faults.ignores_aborts {
+            return self.held.push(Fetched { entry, token, kind: QueueKind::Standard });
+        }
+        let data = match self.controller.admin_data(&entry) {
+            Ok(AdminData::ToHost(bytes)) => Ok((self.ranges(&entry, Transfer::ToHost(bytes)), 0)),
+            Ok(AdminData::FromHost(bytes)) => Ok((self.ranges(&entry, Transfer::FromHost(bytes)), bytes)),
+            Ok(AdminData::None) => Ok((Ok(Vec::new()), 0)),
+            Err(status) => Err(status),
+        };
+        let (ranges, sent) = match data {
+            Ok((Ok(ranges), sent)) => (ranges, sent),
+            Ok((Err(status), _)) | Err(status) => return self.arbiter.complete(token, 0, status),
+        };
+        let mut bytes = vec![0; sent as usize];
+        let mut at = 0;
+        for range in ranges.iter().filter(|_| sent > 0) {
+            let here = &mut bytes[at..at + range.bytes as usize];
+            self.read_memory(range.start.0, here).unwrap();
+            at += range.bytes as usize;
+        }
+        let step = self.controller.admin(&entry, &bytes, &self.subsystem, self.now);
+        self.step(step, &entry, token, &ranges);
+    }
+
+    fn step(&mut self, step: AdminStep, entry: &SubmissionEntry, token: CommandToken, ranges: &[IovaRange]) {
+        let done = match step {
+            AdminStep::Done(answer) => return self.answer(entry, token, &answer, ranges),
+            AdminStep::Held => return self.events.push(token),
+            AdminStep::CreateCompletionQueue(request) => {
+                let memory = self.ring_at(request.base, request.slots as usize * 2);
+                let spec = CompletionQueueSpec { slots: request.slots, vector: request.vector };
+                self.arbiter.create_completion_queue(request.id, spec, |_| memory)
+            }
+            AdminStep::CreateSubmissionQueue(request) => {
+                let memory = self.ring_at(request.base, request.slots as usize * 8);
+                let spec = SubmissionQueueSpec {
+                    slots: request.slots,
+                    completion: request.completion,
+                    priority: request.priority,
+                    kind: QueueKind::Standard,
+                };
+                self.arbiter.create_submission_queue(request.id, spec, |_| memory)
+            }
+            AdminStep::DeleteCompletionQueue(queue) => self.arbiter.delete_completion_queue(queue),
+            AdminStep::DeleteSubmissionQueue(queue) => match self.arbiter.delete_submission_queue(queue) {
+                Ok(()) => {
+                    // Commands that are held are given up, as a real device gives up what it has not begun.
+                    let (of_queue, others): (Vec<_>, Vec<_>) =
+                        self.held.drain(..).partition(|held| held.token.queue() == queue);
+                    self.held = others;
+                    for held in of_queue {
+                        self.arbiter.complete(held.token, 0, Status::ABORTED_SQ_DELETION);
+                    }
+                    return self.deletions.push((queue, token));
+                }
+                Err(error) => Err(error),
+            },
+            AdminStep::Abort { queue, command } => {
+                let aborted = self.abort(queue, command);
+                return self.arbiter.complete(token, u32::from(!aborted), Status::SUCCESS);
+            }
+            other => panic!("{other:?} is nothing that the driver asks for"),
+        };
+        let status = done.map_or_else(ArbiterError::status, |()| Status::SUCCESS);
+        self.arbiter.complete(token, 0, status);
+    }
+
+    fn answer(
+        &mut self,
+        entry: &SubmissionEntry,
+        token: CommandToken,
+        answer: &AdminAnswer,
+        ranges: &[IovaRange],
+    ) {
+        if entry.opcode == AdminOpcode::SetFeatures.number() {
+            self.arbiter.set_arbitration(self.controller.arbitration());
+            self.arbiter.grant_queues(self.controller.io_queues(), self.controller.io_queues());
+        }
+        let mut rest = &answer.data[..];
+        for range in ranges {
+            let (here, next) = rest.split_at(rest.len().min(range.bytes as usize));
+            self.write_memory(range.start.0, here).unwrap();
+            rest = next;
+        }
+        self.arbiter.complete(token, answer.result, answer.status);
+    }
+
+    fn abort(&mut self, queue: QueueId, command: u16) -> bool {
+        let is_it = |held: &Fetched| held.token.queue() == queue && held.token.command_id() == command;
+        match self.held.iter().position(is_it) {
+            Some(at) => {
+                let held = self.held.swap_remove(at);
+                self.arbiter.complete(held.token, 0, Status::ABORT_REQUESTED);
+                true
+            }
+            None => self.arbiter.abort(queue, command),
+        }
+    }
+
+    /// Carries the commands out that were held, in the reverse of their order.
+    pub(crate) fn release(&mut self) {
+        self.faults.holds = false;
+        for held in std::mem::take(&mut self.held).into_iter().rev() {
+            self.io(held);
+        }
+    }
+
+    /// Commands that are held.
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    fn io(&mut self, fetched: Fetched) {
+        let status = self.carry_out(&fetched.entry).err().unwrap_or(Status::SUCCESS);
+        if self.faults.lost > 0 {
+            self.faults.lost -= 1;
+            // Nobody hears of it; what is live goes with the next reset.
+            return self.held.push(fetched);
+        }
+        self.arbiter.complete(fetched.token, 0, status);
+    }
+
+    fn carry_out(&mut self, entry: &SubmissionEntry) -> Result<(), Status> {
+        let id = entry.namespace.get();
+        if self.faults.broken.contains(&id) {
+            return Err(Status::UNRECOVERED_READ_ERROR);
+        }
+        let block = match id {
+            2 => 4_096,
+            3 => 512,
+            _ => return Err(Status::INVALID_NAMESPACE),
+        };
+        let mut at = usize::try_from(entry.nvm_start()).map_err(|_| Status::LBA_OUT_OF_RANGE)? * block;
+        let bytes = entry.nvm_blocks() as usize * block;
+        let size = self.blocks[&id].len();
+        if at + bytes > size {
+            return Err(Status::LBA_OUT_OF_RANGE);
+        }
+        let count = u32::try_from(bytes).map_err(|_| Status::INVALID_FIELD)?;
+        let writes = match NvmOpcode::from_number(entry.opcode) {
+            Some(NvmOpcode::Write) => true,
+            Some(NvmOpcode::Read) => false,
+            _ => return Err(Status::INVALID_OPCODE),
+        };
+        let transfer = if writes { Transfer::FromHost(count) } else { Transfer::ToHost(count) };
+        for range in self.ranges(entry, transfer)? {
+            let here = at..at + range.bytes as usize;
+            let mut bytes = self.blocks[&id][here.clone()].to_vec();
+            if writes {
+                self.read_memory(range.start.0, &mut bytes)?;
+                self.blocks.get_mut(&id).unwrap()[here].copy_from_slice(&bytes);
+            } else {
+                self.write_memory(range.start.0, &bytes)?;
+            }
+            at += range.bytes as usize;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+impl Registers for Shared {
+    fn bytes(&self) -> usize {
+        BAR_BYTES
+    }
+
+    fn load32(&self, at: usize) -> u32 {
+        let machine = self.0.borrow();
+        if machine.faults.removed {
+            return u32::MAX;
+        }
+        let value = machine.controller.read_register(u32::try_from(at).unwrap(), 4);
+        let value = u32::try_from(value).unwrap();
+        if at == 0x1C && machine.faults.fatal { value | STATUS_FATAL } else { value }
+    }
+
+    fn store32(&self, at: usize, value: u32) {
+        let mut machine = self.0.borrow_mut();
+        if machine.faults.removed {
+            return;
+        }
+        if at < DOORBELLS {
+            return machine.write_register(u32::try_from(at).unwrap(), value);
+        }
+        let doorbell = (at - DOORBELLS) / 4;
+        let queue = QueueId(u16::try_from(doorbell / 2).unwrap());
+        if machine.controller.is_ready() {
+            let rung = match doorbell % 2 {
+                0 => machine.arbiter.ring_submission(queue, value),
+                _ => machine.arbiter.ring_completion(queue, value),
+            };
+            rung.unwrap_or_else(|error| panic!("the driver rang {value} at {at:#x}: {error}"));
+        }
+    }
+
+    fn ring32(&self, at: usize, value: u32) {
+        self.store32(at, value);
+    }
+}
+
+impl Function for Shared {
+    type Registers = Self;
+
+    fn registers(&self) -> &Self {
+        self
+    }
+
+    fn set_mastering(&mut self, mastering: Mastering) -> Result<(), FunctionError> {
+        let mut machine = self.0.borrow_mut();
+        if machine.faults.no_mastering {
+            return Err(FunctionError { errno: 5 });
+        }
+        machine.mastering = mastering == Mastering::On && !machine.faults.removed;
+        Ok(())
+    }
+
+    fn reset(&mut self) -> Result<(), FunctionError> {
+        let mut machine = self.0.borrow_mut();
+        if machine.faults.no_reset {
+            return Err(FunctionError { errno: 95 });
+        }
+        machine.function_resets += 1;
+        machine.mastering = false;
+        machine.forget();
+        let config = *machine.controller.config();
+        machine.controller = Controller::new(config);
+        Ok(())
+    }
+}
+
+impl HostMemory for Shared {
+    type Words = ForeignWords;
+
+    fn take(&mut self, bytes: usize, align: usize) -> Option<Block<ForeignWords>> {
+        let mut machine = self.0.borrow_mut();
+        let start = machine.taken.checked_next_multiple_of(align)?;
+        let bytes = bytes.checked_next_multiple_of(4_096)?;
+        if start + bytes > machine.memory_max {
+            return None;
+        }
+        // What was there before does not matter to whoever takes it.
+        machine.memory.copy_out(start, &vec![0xA5; bytes]).ok()?;
+        machine.taken = start + bytes;
+        let words = ForeignWords::new(machine.memory.clone(), start, bytes / 8).ok()?;
+        Some(Block { words, address: MEMORY_AT + u64::try_from(start).ok()? })
+    }
+}

@@ -1,0 +1,47 @@
+# Our own NVMe driver over VFIO: what it writes the kernel's driver reads, and the other way round; long lists, several
+# queues, interrupts, a reset under commands; and not one access that the IOMMU refuses.
+#: iommu
+#: kernel intel_iommu=on iommu=nopt
+#: timeout 180
+#: drive small 48M
+#: drive large 48M
+#: device nvme,id=ssd,serial=HWVFIO0001,mdts=9,max_ioqpairs=8
+#: device nvme-ns,bus=ssd,drive=small,nsid=1,logical_block_size=512,physical_block_size=512
+#: device nvme-ns,bus=ssd,drive=large,nsid=2,logical_block_size=4096,physical_block_size=4096
+#: modules nvme vfio_iommu_type1 vfio-pci
+#: example vfio_nvme
+
+DEVICE=$(basename $(dirname $(grep -l 0x010802 /sys/bus/pci/devices/*/class)))
+SYS=/sys/bus/pci/devices/$DEVICE
+faults() { dmesg | grep -E 'DMAR: .*([^e]fault|DMA (Read|Write))'; }
+give_to() {
+  echo "$1" >$SYS/driver_override
+  [ -e $SYS/driver ] && echo $DEVICE >$SYS/driver/unbind
+  echo $DEVICE >/sys/bus/pci/drivers_probe
+}
+to_vfio() { give_to vfio-pci && until_true 5 test -e /dev/vfio/$(basename $(readlink $SYS/iommu_group)); }
+to_kernel() { give_to nvme && until_true 10 test -b /dev/nvme0n1 -a -b /dev/nvme0n2; }
+kernel_reads() { vfio_nvme pattern $1 >/tmp/expected && dd if=/dev/nvme0n$1 bs=1M count=24 2>/dev/null | cmp - /tmp/expected; }
+kernel_writes() { vfio_nvme pattern $1 | dd of=/dev/nvme0n$1 bs=64k oflag=direct conv=fsync 2>/dev/null; }
+kernel_wipes() { for id; do dd if=/dev/zero of=/dev/nvme0n$id bs=1M count=24 oflag=direct 2>/dev/null || return; done; }
+
+promise "without vfio-pci the refusal says how to bind the device" \
+  sh -c "vfio_nvme $DEVICE verify 2>&1 | grep -q 'driver_override'"
+promise "the controller is bound to vfio-pci" to_vfio
+promise "our driver writes every length on four queues" vfio_nvme $DEVICE write
+sed 's/^/        | /' /tmp/said
+promise "and reads it again" vfio_nvme $DEVICE verify
+promise "a reset under commands answers each once, and what was written is still there" vfio_nvme $DEVICE reset
+sed 's/^/        | /' /tmp/said
+promise "the kernel's driver takes the controller back" to_kernel
+promise "and finds blocks of 512 bytes as ours wrote them" kernel_reads 1
+promise "and blocks of 4096 bytes" kernel_reads 2
+promise "the kernel wipes both" kernel_wipes 1 2
+promise "which leaves nothing of ours" refused kernel_reads 1
+promise "and writes the pattern itself, 512 bytes a block" kernel_writes 1
+promise "and 4096" kernel_writes 2
+promise "ours takes it again" to_vfio
+promise "and reads what the kernel wrote" vfio_nvme $DEVICE verify
+promise "the IOMMU saw no address that was not mapped" refused faults
+# QEMU's namespaces have no identifiers that would be the same after a reboot.
+promise "nothing is wrong in the kernel's log" kernel_is_content 'bogus Namespace Identifiers'
