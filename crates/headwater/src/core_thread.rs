@@ -75,7 +75,7 @@ struct Change {
 
 struct CoreThread<M: Media> {
     device: Device<M>,
-    rings: RingFace<ForeignWords>,
+    face: RingFace<ForeignWords>,
     client: ClientId,
     clock: Clock,
     releases: Vec<(Revocation, Sender<Result<(), IoError>>)>,
@@ -88,14 +88,14 @@ struct CoreThread<M: Media> {
 /// Runs a device until it is told to stop.
 pub(crate) fn run<M: Media>(
     device: Device<M>,
-    mut rings: RingFace<ForeignWords>,
+    mut face: RingFace<ForeignWords>,
     wishes: &Receiver<Wish>,
     clock: Clock,
 ) {
-    let client = rings.add_client();
+    let client = face.rings.add_client();
     let mut core = CoreThread {
         device,
-        rings,
+        face,
         client,
         clock,
         releases: Vec::new(),
@@ -115,7 +115,7 @@ impl<M: Media> CoreThread<M> {
         let mut turns = 0_u32;
         loop {
             let (now, wall) = (self.clock.now(), self.clock.wall());
-            let mut moved = self.rings.poll(&mut self.device);
+            let mut moved = self.face.poll(&mut self.device);
             moved |= self.device.poll(now, wall);
             turns = turns.wrapping_add(1);
             if !moved || turns.is_multiple_of(WISH_EVERY) {
@@ -123,13 +123,13 @@ impl<M: Media> CoreThread<M> {
                 moved |= self.settle();
             }
             if let Some(since) = self.stopping
-                && (self.rings.is_drained() || now.since(since) > DRAIN_MAX)
+                && (self.face.rings.is_drained() || now.since(since) > DRAIN_MAX)
             {
                 return;
             }
             if moved {
                 moved_at = now;
-            } else if now.since(moved_at) >= SPIN && self.rings.prepare_sleep() == Sleep::Until {
+            } else if now.since(moved_at) >= SPIN && self.face.rings.prepare_sleep() == Sleep::Until {
                 self.sleep(now, wall);
             } else {
                 std::hint::spin_loop();
@@ -154,14 +154,14 @@ impl<M: Media> CoreThread<M> {
             }
             Wish::Namespace { id, wish, answer } => self.change(id, &wish, answer),
             Wish::Register { start, memory, answer } => {
-                let table = self.rings.memory(self.client);
+                let table = self.face.rings.memory(self.client);
                 let known = table.ok_or_else(|| refused("the device ends")).and_then(|table| {
                     table.register(start, memory).map_err(|error| refused(&error.to_string()))
                 });
                 let _ = answer.send(known);
             }
             Wish::Release { start, answer } => {
-                let table = self.rings.memory(self.client);
+                let table = self.face.rings.memory(self.client);
                 match table.map(|table| table.revoke(start)) {
                     Some(Ok(revocation)) => self.releases.push((revocation, answer)),
                     _ => {
@@ -172,9 +172,9 @@ impl<M: Media> CoreThread<M> {
             Wish::Queue { depth, answer } => {
                 let _ = answer.send(self.queue(depth));
             }
-            Wish::Forget(queue) => self.rings.abandon_queue(queue),
+            Wish::Forget(queue) => self.face.rings.abandon_queue(queue),
             Wish::Stop => {
-                self.rings.drain();
+                self.face.rings.drain();
                 self.stopping = Some(now);
             }
         }
@@ -207,6 +207,7 @@ impl<M: Media> CoreThread<M> {
         let (pair, end) = QueuePair::over(memory, depth)?;
         let bell = WakeDescriptor::new()?;
         let id = self
+            .face
             .rings
             .add_queue(self.client, end, QueueKind::Uio, Bell::Descriptor(bell.clone()))
             .map_err(|error| refused(&error.to_string()))?;
@@ -246,7 +247,7 @@ impl<M: Media> CoreThread<M> {
             tv_sec: i64::try_from(span.as_secs()).unwrap_or(60),
             tv_nsec: i64::from(span.subsec_nanos()),
         };
-        let mut descriptors = vec![PollFd::new(self.rings.descriptor(), PollFlags::IN)];
+        let mut descriptors = vec![PollFd::new(self.face.rings.descriptor(), PollFlags::IN)];
         descriptors.extend(
             self.device
                 .media()

@@ -148,7 +148,7 @@ fn start<M: Media + Send + 'static>(media: M) -> Result<InProcess, IoError> {
     let device = Device::open(media, config, at, &mut |_| {}).map_err(|error| cannot_open(error.reason))?;
     let (sender, wishes) = channel();
     let rings = core_thread::rings()?;
-    let bell = rings.descriptor().clone();
+    let bell = rings.rings.descriptor().clone();
     let thread = std::thread::Builder::new()
         .name("headwater-core".to_owned())
         .spawn(move || core_thread::run(device, rings, &wishes, clock))

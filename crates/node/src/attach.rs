@@ -13,6 +13,8 @@
 mod admin;
 mod client;
 mod control;
+mod converged;
+pub mod executor;
 pub mod grant_file;
 mod listener;
 pub mod policy;
@@ -20,12 +22,8 @@ pub mod policy;
 use crate::face::{Face, PollCost};
 use crate::metrics::FaceNumbers;
 use client::{AttachedClient, ClientKey, Place};
-use headwater_converged::command::FaceId;
-use headwater_converged::device::Device;
-use headwater_converged::media::Media;
-use headwater_converged::rings::RingFace;
+use executor::Executor;
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_host::ring_memory::ForeignWords;
 use headwater_io::attach::protocol::{MESSAGE_BYTES_MAX, Reply};
 use headwater_nvme::queue_pair::Sleep;
 use listener::Listener;
@@ -35,6 +33,8 @@ use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+pub use converged::{AttachFaces, ConvergedExecutor};
 
 /// Clients at a time.
 pub const CLIENTS_MAX: usize = 512;
@@ -67,25 +67,12 @@ pub enum AttachError {
     /// The kernel refused a descriptor.
     #[error("the attach face cannot start: {0}")]
     System(#[from] std::io::Error),
-    /// The kernel refused what rings wake by.
-    #[error(transparent)]
-    Wake(#[from] headwater_host::wake::WakeError),
 }
 
-/// How the face is known to the device.
-#[derive(Clone, Copy, Debug)]
-pub struct AttachFaces {
-    /// Commands of clients.
-    pub rings: FaceId,
-    /// Changes of the table of namespaces.
-    pub control: FaceId,
-}
-
-/// The face.
+/// The face. What clients ring for is carried out by `E`.
 #[derive(Debug)]
-pub struct AttachFace {
-    rings: RingFace<ForeignWords>,
-    control: FaceId,
+pub struct AttachFace<E> {
+    executor: E,
     path: PathBuf,
     /// `None` once it drains.
     listener: Option<Listener>,
@@ -97,27 +84,25 @@ pub struct AttachFace {
     descriptors_max: usize,
     connected: u64,
     refused: u64,
-    next_token: u64,
     looked: Nanos,
     swept: Nanos,
     /// Where datagrams arrive.
     room: Box<[u8]>,
 }
 
-impl AttachFace {
+impl<E: Executor> AttachFace<E> {
     /// Listens.
     ///
     /// # Errors
     /// [`AttachError`] when the path is taken or the system refuses.
-    pub fn bind(path: &Path, policy: Policy, faces: AttachFaces) -> Result<Self, AttachError> {
+    pub fn bind(path: &Path, policy: Policy, executor: E) -> Result<Self, AttachError> {
         let listener =
             Listener::bind(path).map_err(|source| AttachError::Listen { path: path.to_owned(), source })?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
         let flags = epoll::EventFlags::IN;
         epoll::add(&epoll, listener.as_fd(), Place::Listener.data(), flags).map_err(std::io::Error::from)?;
         Ok(Self {
-            rings: RingFace::new(faces.rings)?,
-            control: faces.control,
+            executor,
             path: path.to_owned(),
             listener: Some(listener),
             epoll,
@@ -127,7 +112,6 @@ impl AttachFace {
             descriptors_max: descriptors_max(),
             connected: 0,
             refused: 0,
-            next_token: 0,
             looked: Nanos::ZERO,
             swept: Nanos::ZERO,
             room: vec![0; MESSAGE_BYTES_MAX].into_boxed_slice(),
@@ -153,12 +137,12 @@ impl AttachFace {
             clients: self.clients.len(),
             queues: self.clients.values().map(|client| client.queues.len()).sum(),
             regions: self.clients.values().map(|client| client.regions.len()).sum(),
-            in_flight: self.rings.in_flight(),
+            in_flight: self.executor.rings().in_flight(),
         }
     }
 
     /// Takes what has come to the control plane.
-    fn look<M: Media>(&mut self, device: &mut Device<M>, now: Nanos) -> bool {
+    fn look(&mut self, device: &mut E::Device, now: Nanos) -> bool {
         let mut moved = self.settle(device);
         let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];
@@ -219,7 +203,7 @@ impl AttachFace {
         };
         if line == Line::HungUp {
             client.forget_queue(queue, &self.epoll);
-            self.rings.abandon_queue(headwater_nvme::controller::QueueId(queue));
+            self.executor.rings_mut().abandon_queue(headwater_nvme::controller::QueueId(queue));
         }
     }
 
@@ -234,7 +218,7 @@ impl AttachFace {
             client::say(client.socket.as_fd(), &Reply::Gone { reason: reason.to_owned() });
         }
         if let Some(rings) = client.rings {
-            self.rings.remove_client(rings);
+            self.executor.rings_mut().remove_client(rings);
         }
         for held in client.queues.values() {
             // Closing removes it anyway.
@@ -264,7 +248,7 @@ impl AttachFace {
             client.grant = Some(grant.clone());
             if let Some(rings) = client.rings {
                 // It is there as long as the client is.
-                let _ = self.rings.set_rights(rings, policy::rights_of(grant));
+                let _ = self.executor.rings_mut().set_rights(rings, policy::rights_of(grant));
             }
         }
         reached += u32::try_from(gone.len()).unwrap_or(u32::MAX);
@@ -276,7 +260,7 @@ impl AttachFace {
     fn sweep(&mut self, now: Nanos) {
         let mut gone = Vec::new();
         for (&key, client) in &mut self.clients {
-            if let Some(reason) = client.trouble(&self.rings, now) {
+            if let Some(reason) = client.trouble(self.executor.rings(), now) {
                 gone.push((key, reason));
             }
         }
@@ -284,7 +268,7 @@ impl AttachFace {
     }
 
     fn is_anyone_in_trouble(&self) -> bool {
-        self.clients.values().any(|client| client.is_suspect(&self.rings))
+        self.clients.values().any(|client| client.is_suspect(self.executor.rings()))
     }
 }
 
@@ -307,9 +291,9 @@ pub struct Holdings {
     pub in_flight: usize,
 }
 
-impl<M: Media> Face<Device<M>> for AttachFace {
-    fn poll(&mut self, device: &mut Device<M>, now: Nanos, _wall: UnixMillis) -> bool {
-        let mut moved = self.rings.poll(device);
+impl<E: Executor> Face<E::Device> for AttachFace<E> {
+    fn poll(&mut self, device: &mut E::Device, now: Nanos, _wall: UnixMillis) -> bool {
+        let mut moved = self.executor.poll(device, now);
         if now.since(self.looked) >= CONTROL_EVERY || self.looked == Nanos::ZERO {
             self.looked = now;
             moved |= self.look(device, now);
@@ -334,7 +318,7 @@ impl<M: Media> Face<Device<M>> for AttachFace {
     }
 
     fn prepare_sleep(&mut self) -> Sleep {
-        self.rings.prepare_sleep()
+        self.executor.rings_mut().prepare_sleep()
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
@@ -346,17 +330,17 @@ impl<M: Media> Face<Device<M>> for AttachFace {
 
     fn drain(&mut self) {
         self.listener = None;
-        self.rings.drain();
+        self.executor.rings_mut().drain();
     }
 
     fn is_drained(&self) -> bool {
-        self.rings.is_drained() && !self.clients.values().any(AttachedClient::is_waited_for)
+        self.executor.rings().is_drained() && !self.clients.values().any(AttachedClient::is_waited_for)
     }
 
     fn count(&self, into: &mut FaceNumbers) {
         into.connections += u64::try_from(self.clients.len()).unwrap_or(u64::MAX);
         into.connections_total += self.connected;
         into.connections_refused += self.refused;
-        into.in_flight.insert("attach", u64::try_from(self.rings.in_flight()).unwrap_or(u64::MAX));
+        into.in_flight.insert("attach", u64::try_from(self.executor.rings().in_flight()).unwrap_or(u64::MAX));
     }
 }

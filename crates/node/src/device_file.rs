@@ -5,7 +5,7 @@
 
 use crate::attach::grant_file::GRANTS_FILE;
 use crate::attach::policy::Policy;
-use crate::attach::{AttachFace, AttachFaces};
+use crate::attach::{AttachFace, AttachFaces, ConvergedExecutor};
 use crate::check::{CheckReport, check};
 use crate::config::{Bytes, Config, FRAME_BYTES, capacity_for};
 use crate::data_dir::DataDir;
@@ -133,7 +133,8 @@ pub fn open_node(
     if let Some(path) = &config.attach {
         let kept = directory.path().join(GRANTS_FILE);
         let policy = Policy::kept(config.grants.iter().cloned(), kept).map_err(|error| error.to_string())?;
-        let attach = AttachFace::bind(path, policy, ATTACH_FACES).map_err(|error| error.to_string())?;
+        let executor = ConvergedExecutor::new(ATTACH_FACES).map_err(|error| error.to_string())?;
+        let attach = AttachFace::bind(path, policy, executor).map_err(|error| error.to_string())?;
         faces.push(Box::new(attach));
     }
     faces.push(Box::new(face));

@@ -47,12 +47,15 @@ struct Owner {
     bell: Bell,
 }
 
-/// One client.
+/// One client, as what carries out its commands sees it.
 #[derive(Debug)]
-pub(super) struct Client {
-    pub(super) memory: ClientMemory,
-    pub(super) rights: Rights,
-    pub(super) addresses: AddressMode,
+pub struct Client {
+    /// Its memory table.
+    pub memory: ClientMemory,
+    /// What it may do.
+    pub rights: Rights,
+    /// What the data pointers of its commands are.
+    pub addresses: AddressMode,
 }
 
 /// Clients and the owners of queues.

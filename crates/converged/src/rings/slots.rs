@@ -49,11 +49,6 @@ impl Slots {
         Some(&mut self.slots.get_mut(at)?.as_mut()?.answer)
     }
 
-    /// Commands in flight.
-    pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.vacant.len()
-    }
-
     /// Ends every duty without an answer.
     pub(super) fn abandon(&mut self) {
         for pending in self.slots.drain(..).flatten() {

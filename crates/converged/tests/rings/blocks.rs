@@ -101,7 +101,7 @@ fn every_block_command_runs_end_to_end_in_every_format() {
         assert_eq!(content(&mut bench, &mut client, number, range(100, 3), 3 * bytes)[..10], [0; 10]);
         assert_eq!(bench.run(&mut client, flush(number)).0, Status::SUCCESS);
         assert_eq!(bench.run(&mut client, flush(u32::MAX)).0, Status::SUCCESS);
-        assert_eq!(bench.face.in_flight(), 0);
+        assert_eq!(bench.face.rings.in_flight(), 0);
     }
 }
 
@@ -159,7 +159,7 @@ fn guests_read_and_write_blocks_through_lists() {
     let mut bench = Bench::new();
     let number = create(&mut bench, BlockFormat::B512);
     let mut client = bench.client(8, QueueKind::Standard);
-    bench.face.set_addresses(client.id, AddressMode::Lists(PageBytes::MIN)).unwrap();
+    bench.face.rings.set_addresses(client.id, AddressMode::Lists(PageBytes::MIN)).unwrap();
     let data = pattern(3, 16 * 512);
     // From the middle of page 5, over page 9, to the front of page 7.
     client.write(5 * 4_096 + 2_048, &data[..2_048]);
@@ -205,7 +205,7 @@ fn forced_reads_see_what_was_written_and_stay_inside_their_rights() {
     assert_eq!(bench.run(&mut client, compare(number, range(9, 1), data, forced)).0, Status::SUCCESS);
     assert_eq!(bench.run(&mut client, verify(number, range(9, 1), forced)).0, Status::SUCCESS);
     let part = NamespaceRights { access: Access::Read, blocks: Some(0..9) };
-    bench.face.set_rights(client.id, Rights::none().with(namespace, part)).unwrap();
+    bench.face.rings.set_rights(client.id, Rights::none().with(namespace, part)).unwrap();
     assert_eq!(bench.run(&mut client, read(number, range(8, 1), back, forced)).0, Status::SUCCESS);
     assert_eq!(bench.run(&mut client, read(number, range(9, 1), back, forced)).0, Status::ACCESS_DENIED);
 }

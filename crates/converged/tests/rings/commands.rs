@@ -53,7 +53,7 @@ fn every_kv_command_runs_end_to_end() {
         "deleting what is not there is no failure"
     );
     assert_eq!(bench.run(&mut client, retrieve(1, key(b"k"), at(0, 8))), (Status::KEY_DOES_NOT_EXIST, 0));
-    assert_eq!(bench.face.in_flight(), 0);
+    assert_eq!(bench.face.rings.in_flight(), 0);
 }
 
 #[test]

@@ -46,11 +46,11 @@ impl Bench {
     }
 
     pub(crate) fn client(&mut self, depth: u32, kind: QueueKind) -> Client {
-        let id = self.face.add_client();
+        let id = self.face.rings.add_client();
         let memory = Foreign::anonymous(MEMORY_BYTES).expect("a desk in order");
-        let table = self.face.memory(id).expect("a desk in order");
+        let table = self.face.rings.memory(id).expect("a desk in order");
         table.register(Iova(BASE), memory.clone()).expect("a desk in order");
-        let queue = self.face.create_queue_pair(id, depth, kind).expect("a desk in order");
+        let queue = self.face.rings.create_queue_pair(id, depth, kind).expect("a desk in order");
         Client { id, queue, memory }
     }
 

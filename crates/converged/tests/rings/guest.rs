@@ -22,7 +22,11 @@ fn place(number: u64) -> usize {
 
 fn guest(bench: &mut Bench) -> Client {
     let client = bench.client(8, QueueKind::Standard);
-    bench.face.set_addresses(client.id, AddressMode::Lists(PageBytes::MIN)).expect("a client that is there");
+    bench
+        .face
+        .rings
+        .set_addresses(client.id, AddressMode::Lists(PageBytes::MIN))
+        .expect("a client that is there");
     client
 }
 

@@ -42,7 +42,7 @@ fn malformed_entries_are_answered_and_harm_nobody() {
     for (id, (_, status)) in ids.iter().zip(cases) {
         assert_eq!(answers[id], (status, 0));
     }
-    assert_eq!(bench.face.stats().refused, cases.len() as u64);
+    assert_eq!(bench.face.rings.stats().refused, cases.len() as u64);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn foreign_memory_is_out_of_reach() {
     // Memory that only the other client has.
     let secret = Foreign::anonymous(4_096).unwrap();
     secret.copy_out(0, b"secret").unwrap();
-    let table = bench.face.memory(other.id).unwrap();
+    let table = bench.face.rings.memory(other.id).unwrap();
     table.register(Iova(1 << 40), secret).unwrap();
     let theirs = DataPointer { address: 1 << 40, bytes: 6 };
     let beyond = at(MEMORY_BYTES - 3, 4);
@@ -85,17 +85,17 @@ fn a_client_that_vanishes_leaves_nothing_behind() {
         gone.submit(store(1, key(b"k"), at(0, 100), StoreOptions::NONE));
     }
     bench.face.poll(&mut bench.device);
-    bench.face.remove_client(gone.id);
+    bench.face.rings.remove_client(gone.id);
     bench.settle();
-    assert_eq!(bench.face.queue_state(gone.queue.id), None);
-    assert_eq!(bench.face.in_flight(), 0);
+    assert_eq!(bench.face.rings.queue_state(gone.queue.id), None);
+    assert_eq!(bench.face.rings.in_flight(), 0);
     assert_eq!(bench.run(&mut stays, exist(1, key(b"k"))).0, Status::SUCCESS);
 }
 
 #[test]
 fn a_live_command_id_used_again_is_refused_and_the_first_still_answered() {
     let mut bench = Bench::new();
-    let client = bench.face.add_client();
+    let client = bench.face.rings.add_client();
     let mut raw = RawHost::new(&mut bench.face, client, 8);
     raw.push(7, exist(1, key(b"k")));
     bench.face.poll(&mut bench.device);
@@ -112,7 +112,7 @@ fn a_live_command_id_used_again_is_refused_and_the_first_still_answered() {
 #[test]
 fn a_full_completion_queue_stops_its_client_only() {
     let mut bench = Bench::new();
-    let client = bench.face.add_client();
+    let client = bench.face.rings.add_client();
     let mut raw = RawHost::new(&mut bench.face, client, 4);
     let mut good = bench.client(4, QueueKind::Standard);
     // Four answers fill the completion queue, one waits for room, and the next four commands stay in their ring.
@@ -120,7 +120,7 @@ fn a_full_completion_queue_stops_its_client_only() {
         raw.push(id, exist(1, key(b"k")));
         bench.settle();
     }
-    assert_eq!(bench.face.stats().answered, 5, "back-pressure reaches the client");
+    assert_eq!(bench.face.rings.stats().answered, 5, "back-pressure reaches the client");
     assert_eq!(bench.run(&mut good, flush(1)).0, Status::SUCCESS);
     let mut answered = Vec::new();
     for _ in 0..10 {
@@ -134,19 +134,19 @@ fn a_full_completion_queue_stops_its_client_only() {
 #[test]
 fn an_impossible_doorbell_fails_its_queue_only() {
     let mut bench = Bench::new();
-    let client = bench.face.add_client();
+    let client = bench.face.rings.add_client();
     let mut raw = RawHost::new(&mut bench.face, client, 4);
     let mut good = bench.client(4, QueueKind::Standard);
     raw.push(1, flush(1));
     bench.face.poll(&mut bench.device);
     raw.ring_impossibly();
     bench.settle();
-    assert!(matches!(bench.face.queue_state(raw.id()), Some(QueueState::Failed(_))));
+    assert!(matches!(bench.face.rings.queue_state(raw.id()), Some(QueueState::Failed(_))));
     assert_eq!(raw.reap_all(), [(1, Status::SUCCESS)], "what was taken is answered");
     assert_eq!(bench.run(&mut good, flush(1)).0, Status::SUCCESS);
-    bench.face.delete_queue(raw.id()).unwrap();
+    bench.face.rings.delete_queue(raw.id()).unwrap();
     bench.settle();
-    assert_eq!(bench.face.queue_state(raw.id()), None);
+    assert_eq!(bench.face.rings.queue_state(raw.id()), None);
 }
 
 #[test]
@@ -157,9 +157,9 @@ fn scribbling_over_rings_harms_only_the_scribbler() {
     let mut random = fastrand::Rng::with_seed(seed);
     for _ in 0..50 {
         let mut bench = Bench::new();
-        let client = bench.face.add_client();
+        let client = bench.face.rings.add_client();
         let memory = Foreign::anonymous(4_096).unwrap();
-        bench.face.memory(client).unwrap().register(Iova(BASE), memory).unwrap();
+        bench.face.rings.memory(client).unwrap().register(Iova(BASE), memory).unwrap();
         let mut raw = RawHost::new(&mut bench.face, client, 8);
         let mut good = bench.client(4, QueueKind::Uio);
         let value = good.write(0, b"mine");
@@ -186,11 +186,11 @@ fn scribbling_over_rings_harms_only_the_scribbler() {
             bench.turn();
         }
         bench.settle();
-        assert_eq!(bench.face.in_flight(), 0, "every command found its end");
+        assert_eq!(bench.face.rings.in_flight(), 0, "every command found its end");
         assert_eq!(bench.run(&mut good, retrieve(9, mine, at(100, 10))), (Status::SUCCESS, 4));
         assert_eq!(good.read(100, 5), b"mine\0");
-        bench.face.remove_client(client);
+        bench.face.rings.remove_client(client);
         bench.settle();
-        assert_eq!(bench.face.queue_state(raw.id()), None);
+        assert_eq!(bench.face.rings.queue_state(raw.id()), None);
     }
 }

@@ -22,7 +22,7 @@ fn a_revoked_region_is_not_named_by_commands_that_are_over() {
     let put = store(1, key(b"k"), at(0, 4_096), StoreOptions::NONE);
     client.submit(put);
     bench.face.poll(&mut bench.device);
-    let table = bench.face.memory(client.id).unwrap();
+    let table = bench.face.rings.memory(client.id).unwrap();
     let revocation = table.revoke(Iova(BASE)).unwrap();
     assert!(!revocation.is_quiet(), "the device is about to copy from it");
     assert_eq!(bench.answers(&mut client).len(), 1);
@@ -39,7 +39,7 @@ fn a_busy_device_holds_the_command_and_loses_none() {
     }
     let ids: Vec<_> = (0..8).map(|_| client.submit(exist(1, key(b"k")))).collect();
     assert!(!bench.face.poll(&mut bench.device), "nothing can move");
-    assert_eq!(bench.face.in_flight(), 1, "one is held, the others stay in their ring");
+    assert_eq!(bench.face.rings.in_flight(), 1, "one is held, the others stay in their ring");
     assert!(!bench.face.poll(&mut bench.device));
     let answers = bench.answers(&mut client);
     assert_eq!(answers.len(), ids.len());
@@ -53,7 +53,7 @@ fn deleting_a_queue_answers_what_was_rung_for() {
     let taken: Vec<_> = (0..3).map(|_| client.submit(exist(1, key(b"k")))).collect();
     bench.face.poll(&mut bench.device);
     let late: Vec<_> = (0..3).map(|_| client.submit(exist(1, key(b"k")))).collect();
-    bench.face.delete_queue(client.queue.id).unwrap();
+    bench.face.rings.delete_queue(client.queue.id).unwrap();
     let answers = bench.answers(&mut client);
     for id in taken {
         assert_eq!(answers[&id].0, Status::KEY_DOES_NOT_EXIST);
@@ -61,14 +61,14 @@ fn deleting_a_queue_answers_what_was_rung_for() {
     for id in late {
         assert_eq!(answers[&id].0, Status::ABORTED_SQ_DELETION);
     }
-    assert_eq!(bench.face.queue_state(client.queue.id), None);
-    assert!(bench.face.delete_queue(client.queue.id).is_err());
-    let again = bench.face.create_queue_pair(client.id, 4, QueueKind::Standard).unwrap();
+    assert_eq!(bench.face.rings.queue_state(client.queue.id), None);
+    assert!(bench.face.rings.delete_queue(client.queue.id).is_err());
+    let again = bench.face.rings.create_queue_pair(client.id, 4, QueueKind::Standard).unwrap();
     assert_eq!(again.id, client.queue.id, "the number is free again");
-    bench.face.drain();
+    bench.face.rings.drain();
     bench.settle();
-    assert!(bench.face.is_drained());
-    assert!(bench.face.create_queue_pair(client.id, 4, QueueKind::Standard).is_err());
+    assert!(bench.face.rings.is_drained());
+    assert!(bench.face.rings.create_queue_pair(client.id, 4, QueueKind::Standard).is_err());
 }
 
 #[test]
@@ -76,18 +76,18 @@ fn wake_ups_go_to_sleepers_only() {
     let mut bench = Bench::new();
     let mut client = bench.client(8, QueueKind::Standard);
     bench.run(&mut client, flush(1));
-    assert_eq!(bench.face.stats().wakes, 0, "a client that polls is not woken");
-    assert_eq!(bench.face.prepare_sleep(), Sleep::Until);
+    assert_eq!(bench.face.rings.stats().wakes, 0, "a client that polls is not woken");
+    assert_eq!(bench.face.rings.prepare_sleep(), Sleep::Until);
     client.queue.pair.submit(flush(1)).unwrap();
     assert_eq!(client.queue.pair.ring(), Wake::Needed);
     assert_eq!(client.queue.pair.prepare_sleep().1, Sleep::Until);
     bench.settle();
-    assert_eq!(bench.face.stats().wakes, 1);
+    assert_eq!(bench.face.rings.stats().wakes, 1);
     assert!(client.queue.pair.reap().unwrap().is_some());
     client.queue.pair.awake();
     client.queue.pair.submit(flush(1)).unwrap();
     assert_eq!(client.queue.pair.ring(), Wake::NotNeeded, "a face that polls is not woken");
-    assert_eq!(bench.face.prepare_sleep(), Sleep::No, "a command came before the sleep");
+    assert_eq!(bench.face.rings.prepare_sleep(), Sleep::No, "a command came before the sleep");
     bench.settle();
 }
 
@@ -102,8 +102,8 @@ fn core(mut device: Device<MemoryMedia>, mut face: RingFace, stop: &AtomicBool) 
         if stop.load(Ordering::Acquire) {
             return face;
         }
-        if face.prepare_sleep() == Sleep::Until {
-            face.descriptor().wait(Some(Nanos::from_millis(10_000))).expect("a wait");
+        if face.rings.prepare_sleep() == Sleep::Until {
+            face.rings.descriptor().wait(Some(Nanos::from_millis(10_000))).expect("a wait");
         }
     }
 }
@@ -143,7 +143,7 @@ fn a_client_and_a_core_that_both_sleep_never_miss_each_other() {
         stop.store(true, Ordering::Release);
         client.queue.device.wake().unwrap();
         let face = running.join().unwrap();
-        assert_eq!(face.stats().answered, u64::from(COMMANDS));
-        assert_eq!(face.in_flight(), 0);
+        assert_eq!(face.rings.stats().answered, u64::from(COMMANDS));
+        assert_eq!(face.rings.in_flight(), 0);
     });
 }

@@ -24,6 +24,7 @@ impl RawHost {
         let layout = RingLayout { submission_slots: slots, completion_slots: slots };
         let memory = SharedWords::zeroed(layout.words());
         let queue = face
+            .rings
             .create_queue_pair_in(client, memory.clone(), depth, QueueKind::Uio)
             .expect("a desk in order");
         Self { memory, layout, id: queue.id, tail: 0, head: 0, phase: Phase::One }

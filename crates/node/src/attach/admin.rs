@@ -4,17 +4,14 @@
 
 use super::AttachFace;
 use super::client::{AttachedClient, ClientKey, Waiting};
-use headwater::namespace_wish::{change_of, table};
-use headwater_converged::command::Command;
-use headwater_converged::device::Device;
-use headwater_converged::media::Media;
+use super::executor::Executor;
 use headwater_io::attach::admin::{AdminAnswer, AdminRequest, NamespaceWish};
 
-impl AttachFace {
+impl<E: Executor> AttachFace<E> {
     /// Does what an administrator asks. `None` when the answer comes later.
-    pub(super) fn administer<M: Media>(
+    pub(super) fn administer(
         &mut self,
-        device: &mut Device<M>,
+        device: &mut E::Device,
         key: ClientKey,
         request: AdminRequest,
     ) -> Result<Option<AdminAnswer>, String> {
@@ -39,7 +36,7 @@ impl AttachFace {
                 self.policy.limit(who, queues, memory)?;
                 AdminAnswer::Reached(self.apply_policy())
             }
-            AdminRequest::Namespaces => AdminAnswer::Namespaces(table(device)),
+            AdminRequest::Namespaces => AdminAnswer::Namespaces(self.executor.table(device)),
             AdminRequest::Namespace { id, wish } => {
                 self.change_namespace(device, key, id, &wish)?;
                 return Ok(None);
@@ -48,19 +45,14 @@ impl AttachFace {
         Ok(Some(answer))
     }
 
-    fn change_namespace<M: Media>(
+    fn change_namespace(
         &mut self,
-        device: &mut Device<M>,
+        device: &mut E::Device,
         key: ClientKey,
         id: u8,
         wish: &NamespaceWish,
     ) -> Result<(), String> {
-        let (namespace, change) = change_of(id, wish)?;
-        let token = self.next_token;
-        self.next_token += 1;
-        device
-            .submit(self.control, namespace, token, Command::Namespace(change))
-            .map_err(|error| error.to_string())?;
+        let token = self.executor.change(device, id, wish)?;
         if let Some(client) = self.clients.get_mut(&key) {
             let id = if matches!(wish, NamespaceWish::Create(_)) { 0 } else { id };
             client.waiting = Some(Waiting::Namespace { token, id });

@@ -5,7 +5,7 @@
 
 use super::policy::Person;
 use super::{SWEEP_EVERY, SWEEPS_MAX};
-use headwater_converged::rings::{ClientId, RingFace};
+use headwater_converged::rings::{ClientId, ClientRings};
 use headwater_dma::iova::Revocation;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::ForeignWords;
@@ -145,14 +145,14 @@ impl AttachedClient {
     }
 
     /// Whether the next sweep must look at it.
-    pub(super) fn is_suspect(&self, rings: &RingFace<ForeignWords>) -> bool {
+    pub(super) fn is_suspect(&self, rings: &ClientRings<ForeignWords>) -> bool {
         let failed = |id| matches!(rings.queue_state(id), Some(QueueState::Failed(_)));
         self.grant.is_none()
             || self.queues.keys().any(|&id| rings.unposted(QueueId(id)) > 0 || failed(QueueId(id)))
     }
 
     /// Why the client must be reclaimed, if it must.
-    pub(super) fn trouble(&mut self, rings: &RingFace<ForeignWords>, now: Nanos) -> Option<&'static str> {
+    pub(super) fn trouble(&mut self, rings: &ClientRings<ForeignWords>, now: Nanos) -> Option<&'static str> {
         if self.grant.is_none() && now.since(self.since).0 >= SWEEP_EVERY.0 * u64::from(SWEEPS_MAX) {
             return Some("no hello came");
         }

@@ -4,14 +4,10 @@
 //! nothing that its client's grant does not cover; a descriptor that is not wanted is closed.
 
 use super::client::{ClientKey, HeldQueue, Place, Waiting, say};
+use super::executor::{Changed, Executor};
 use super::policy::rights_of;
 use super::{AttachFace, REGIONS_MAX, REGIONS_OF_ALL_MAX};
-use headwater::namespace_wish::facts_of;
 use headwater_converged::command::NamespaceId;
-use headwater_converged::device::Device;
-use headwater_converged::limits::NAMESPACES;
-use headwater_converged::media::Media;
-use headwater_converged::namespace::Namespace;
 use headwater_converged::rings::Bell;
 use headwater_converged::rings::rights::Access;
 use headwater_dma::iova::Iova;
@@ -44,9 +40,9 @@ struct Range {
     offset: u64,
 }
 
-impl AttachFace {
+impl<E: Executor> AttachFace<E> {
     /// Takes what a client sent.
-    pub(super) fn receive<M: Media>(&mut self, device: &mut Device<M>, key: ClientKey) {
+    pub(super) fn receive(&mut self, device: &mut E::Device, key: ClientKey) {
         for _ in 0..REQUESTS_MAX {
             let Some(client) = self.clients.get(&key) else {
                 return;
@@ -88,9 +84,9 @@ impl AttachFace {
         }
     }
 
-    fn serve<M: Media>(
+    fn serve(
         &mut self,
-        device: &mut Device<M>,
+        device: &mut E::Device,
         key: ClientKey,
         request: Request,
         mut descriptors: Vec<OwnedFd>,
@@ -160,19 +156,17 @@ impl AttachFace {
                 person.uid, person.gid, person.uid
             ));
         };
-        client.rings = Some(self.rings.add_client_with(rights_of(grant)));
+        client.rings = Some(self.executor.rings_mut().add_client_with(rights_of(grant)));
         client.grant = Some(grant.clone());
         Ok(Reply::Welcome { version: VERSION, queues: grant.queues, memory: grant.memory })
     }
 
-    fn namespaces<M: Media>(&self, device: &Device<M>, key: ClientKey) -> Reply {
+    fn namespaces(&self, device: &E::Device, key: ClientKey) -> Reply {
         let rights = self.clients.get(&key).and_then(|client| client.grant.as_ref()).map(rights_of);
-        let all = (1..=NAMESPACES).filter_map(|number| u8::try_from(number).ok()).map(NamespaceId);
-        let facts = all.filter_map(|id| {
-            let own = rights.as_ref()?.of(id)?;
-            let whole = facts_of(id, &device.namespace(id).unwrap_or(Namespace::IMPLICIT));
+        let facts = self.executor.namespaces(device).into_iter().filter_map(|whole| {
+            let own = rights.as_ref()?.of(NamespaceId(u8::try_from(whole.id).ok()?))?;
             let blocks = own.blocks.as_ref().map(|blocks| (blocks.start, blocks.end));
-            Some(NamespaceFacts { writable: own.access == Access::Write, blocks, ..whole })
+            Some(NamespaceFacts { writable: whole.writable && own.access == Access::Write, blocks, ..whole })
         });
         Reply::Namespaces(facts.collect())
     }
@@ -195,8 +189,7 @@ impl AttachFace {
         }
         let length = usize::try_from(bytes).map_err(|error| error.to_string())?;
         let region = Foreign::take(descriptor.as_fd(), offset, length).map_err(|error| error.to_string())?;
-        let memory = client.rings.and_then(|rings| self.rings.memory(rings)).ok_or(GONE)?;
-        memory.register(Iova(start), region).map_err(|error| error.to_string())?;
+        self.executor.register(client.rings.ok_or(GONE)?, Iova(start), region)?;
         client.regions.insert(start, bytes);
         Ok(Reply::Done)
     }
@@ -222,13 +215,14 @@ impl AttachFace {
         let (ours, theirs) = WakeLine::pair().map_err(|error| error.to_string())?;
         let rings = client.rings.ok_or(GONE)?;
         let id = self
-            .rings
+            .executor
+            .rings_mut()
             .add_queue(rings, end, QueueKind::Uio, Bell::Line(ours.clone()))
             .map_err(|error| error.to_string())?;
         if let Err(errno) =
             epoll::add(&self.epoll, &ours, Place::Line(key, id.0).data(), epoll::EventFlags::IN)
         {
-            self.rings.abandon_queue(id);
+            self.executor.rings_mut().abandon_queue(id);
             return Err(format!("no descriptor is left to watch the queue: {errno}"));
         }
         client.queues.insert(id.0, HeldQueue::new(ours, bytes));
@@ -239,7 +233,7 @@ impl AttachFace {
 
     fn release(&mut self, key: ClientKey, start: u64) -> Result<(), String> {
         let client = self.clients.get_mut(&key).ok_or(GONE)?;
-        let memory = client.rings.and_then(|rings| self.rings.memory(rings)).ok_or(GONE)?;
+        let memory = client.rings.and_then(|rings| self.executor.rings_mut().memory(rings)).ok_or(GONE)?;
         let revocation = memory.revoke(Iova(start)).map_err(|error| error.to_string())?;
         client.regions.remove(&start);
         client.waiting = Some(Waiting::Release(revocation));
@@ -252,19 +246,19 @@ impl AttachFace {
         if !client.queues.contains_key(&id) {
             return Err(format!("queue {id} is not this client's"));
         }
-        self.rings.delete_queue(QueueId(id)).map_err(|error| error.to_string())?;
+        self.executor.rings_mut().delete_queue(QueueId(id)).map_err(|error| error.to_string())?;
         client.waiting = Some(Waiting::Delete(QueueId(id)));
         self.settle_client(key);
         Ok(())
     }
 
     /// Answers requests that waited for the device. Returns whether one was answered.
-    pub(super) fn settle<M: Media>(&mut self, device: &mut Device<M>) -> bool {
+    pub(super) fn settle(&mut self, device: &mut E::Device) -> bool {
         let mut moved = false;
-        while let Some(completion) = device.next_completion(self.control) {
+        while let Some(Changed { token, made }) = self.executor.next_changed(device) {
             moved = true;
             let waits = |waiting: &Option<Waiting>| match waiting {
-                Some(Waiting::Namespace { token, id }) if *token == completion.token => Some(*id),
+                Some(Waiting::Namespace { token: waited, id }) if *waited == token => Some(*id),
                 _ => None,
             };
             let found = self.clients.iter_mut().find_map(|(&key, client)| {
@@ -275,11 +269,9 @@ impl AttachFace {
             let Some((key, id)) = found else {
                 continue;
             };
-            let reply = if completion.status.is_success() {
-                let made = u8::try_from(completion.position).unwrap_or(0);
-                Reply::Admin(AdminAnswer::Namespace(if id == 0 { made } else { id }))
-            } else {
-                Reply::Refused { reason: completion.status.to_string() }
+            let reply = match made {
+                Ok(made) => Reply::Admin(AdminAnswer::Namespace(if id == 0 { made } else { id })),
+                Err(status) => Reply::Refused { reason: status.to_string() },
             };
             self.reply(key, &reply, &[]);
         }
@@ -297,7 +289,7 @@ impl AttachFace {
         };
         let done = match &client.waiting {
             Some(Waiting::Release(revocation)) => revocation.is_quiet(),
-            Some(Waiting::Delete(id)) if self.rings.queue_state(*id).is_none() => {
+            Some(Waiting::Delete(id)) if self.executor.rings().queue_state(*id).is_none() => {
                 let id = id.0;
                 client.forget_queue(id, &self.epoll);
                 true

@@ -12,7 +12,7 @@ use headwater_io::attach::protocol::{Reply, Request};
 use headwater_io::attach::{AttachBackend, AttachOptions};
 use headwater_io::error::IoError;
 use headwater_node::attach::policy::Policy;
-use headwater_node::attach::{AttachFace, AttachFaces, Holdings};
+use headwater_node::attach::{AttachFace, AttachFaces, ConvergedExecutor, Holdings};
 use headwater_node::face::Face;
 use headwater_nvme::queue_pair::Sleep;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -43,7 +43,7 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn start(folder: &Path, policy: Policy, media: MemoryMedia) -> Self {
         let path = folder.join("attach.sock");
-        let mut face = AttachFace::bind(&path, policy, FACES).unwrap();
+        let mut face = AttachFace::bind(&path, policy, ConvergedExecutor::new(FACES).unwrap()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Mutex::new(Holdings::default()));
         let (stopping, show) = (Arc::clone(&stop), Arc::clone(&seen));
@@ -93,13 +93,10 @@ impl Host {
     }
 }
 
-/// The face as the loop sees it: the trait is generic over the device, which calls without one do not name.
-fn as_face(face: &mut AttachFace) -> &mut dyn Face<Device<MemoryMedia>> {
-    face
-}
+type TestFace = AttachFace<ConvergedExecutor<MemoryMedia>>;
 
 /// The core's loop in small: poll, and sleep when nothing moves.
-fn run(face: &mut AttachFace, media: MemoryMedia, stop: &AtomicBool, seen: &Mutex<Holdings>) -> MemoryMedia {
+fn run(face: &mut TestFace, media: MemoryMedia, stop: &AtomicBool, seen: &Mutex<Holdings>) -> MemoryMedia {
     let clock = Clock::start();
     let start = Start { now: clock.now(), wall: clock.wall() };
     let mut device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
@@ -108,15 +105,15 @@ fn run(face: &mut AttachFace, media: MemoryMedia, stop: &AtomicBool, seen: &Mute
         let (now, wall) = (clock.now(), clock.wall());
         if stop.load(Ordering::Relaxed) && !draining {
             draining = true;
-            as_face(face).drain();
+            face.drain();
         }
         let moved = face.poll(&mut device, now, wall) | device.poll(now, wall);
         *seen.lock().unwrap() = face.holdings();
-        if draining && as_face(face).is_drained() {
+        if draining && face.is_drained() {
             device.shutdown(now, wall).unwrap();
             return device.into_media().reopened();
         }
-        if moved || as_face(face).prepare_sleep() == Sleep::No {
+        if moved || face.prepare_sleep() == Sleep::No {
             continue;
         }
         let mut descriptors = [PollFd::from_borrowed_fd(face.descriptor(), PollFlags::IN)];

@@ -78,13 +78,13 @@ impl Subject {
         let at = Start { now: clock.now(), wall: clock.wall() };
         let device = Device::open(media, config, at, &mut |_| {}).map_err(start)?;
         let mut face = RingFace::new(FaceId(1)).map_err(start)?;
-        let client = face.add_client();
+        let client = face.rings.add_client();
         let buffers =
             Foreign::anonymous(DEPTH as usize * value_bytes.next_multiple_of(64) as usize).map_err(start)?;
-        if let Some(memory) = face.memory(client) {
+        if let Some(memory) = face.rings.memory(client) {
             memory.register(BUFFERS, buffers).map_err(start)?;
         }
-        let queue = face.create_queue_pair(client, DEPTH, QueueKind::Standard).map_err(start)?;
+        let queue = face.rings.create_queue_pair(client, DEPTH, QueueKind::Standard).map_err(start)?;
         let mut subject = Self {
             device,
             face,
