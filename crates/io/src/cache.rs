@@ -19,6 +19,7 @@
 
 pub use config::{CacheConfig, CacheError, PAGES_LEAST, WritePolicy};
 pub use lower::{Done, Kind, Lower, LowerLimits, NotTaken, Transfer};
+pub use queue_lower::{LISTS_BYTES, QueueLower};
 pub use request::{Finished, Owner, Refused, Request, Submitted};
 pub use shape::{PAGE_BYTES, Shape};
 pub use shared::{Member, SharedCache};
@@ -51,6 +52,7 @@ mod frames;
 mod index;
 mod lower;
 mod owner;
+mod queue_lower;
 mod replacement;
 mod request;
 mod resize;

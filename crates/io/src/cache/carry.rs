@@ -4,7 +4,7 @@
 //! bytes are copied the moment a page is there, so that nothing waits for a page while it keeps another.
 
 use super::frames::{List, Marks, State};
-use super::request::{Action, Pending};
+use super::request::{Action, Owner, Pending};
 use super::shape::{PAGE_BYTES, Part, to_u64, to_usize};
 use super::{Cache, Waiter};
 use crate::buffer::Buffer;
@@ -30,7 +30,7 @@ impl Cache {
             if let Some(frame) = self.index.find(page) {
                 self.touch(pending.owner, page, frame);
                 if writes {
-                    self.copy_in(frame, pending, pending.part(page));
+                    self.copy_in(frame, pending);
                     self.soil(frame, false);
                 } else {
                     self.copy_out(frame, pending);
@@ -56,6 +56,27 @@ impl Cache {
         for key in std::mem::take(&mut self.parked) {
             self.carry(key);
         }
+    }
+
+    /// Gives up a request of a user: it is finished with [`Status::ABORT_REQUESTED`], or an earlier failure of its own, and
+    /// its buffer comes back. What it did so far stays done. `false` when there is none, or the device works on its buffer: then it ends by itself.
+    pub fn cancel(&mut self, owner: Owner, token: u64) -> bool {
+        let is_it = |pending: &Pending| pending.owner == owner.0 && pending.token == token;
+        let Some(key) = self.requests.iter().find(|(_, pending)| is_it(pending)).map(|(key, _)| key) else {
+            return false;
+        };
+        let Some(mut pending) = self.requests.take(key) else { return false };
+        let is_direct = matches!(pending.action, Action::Direct { .. });
+        if (is_direct && pending.waiting > 0) || pending.action == Action::Shrink {
+            self.requests.put_back(key, pending);
+            return false;
+        }
+        self.unlock(key);
+        pending.fail(Status::ABORT_REQUESTED);
+        self.finish(key, pending);
+        // What waited for its lock goes on with the next turn.
+        self.stirred = true;
+        true
     }
 
     /// Keeps a request, or finishes it.
@@ -231,8 +252,7 @@ impl Cache {
 
     /// Writes a request's bytes onto a page that is idle.
     fn apply(&mut self, frame: u32, key: u64, pending: &mut Pending) {
-        let part = pending.part(self.frames.of(frame).page);
-        self.copy_in(frame, pending, part);
+        self.copy_in(frame, pending);
         let Action::Write { through, durable } = pending.action else { return };
         self.soil(frame, through);
         if through {
@@ -268,25 +288,42 @@ impl Cache {
         }
     }
 
-    fn copy_in(&self, frame: u32, pending: &Pending, part: Part) {
+    /// Copies a request's part of a page onto it: straight from its buffer if nobody else has a handle to that.
+    fn copy_in(&self, frame: u32, pending: &mut Pending) {
+        let part = pending.part(self.frames.of(frame).page);
+        let whole = pending.data.as_mut().and_then(Buffer::bytes_mut);
+        if let Some(bytes) = whole.and_then(|bytes| bytes.get(part.start..part.start + part.bytes)) {
+            return self.frames.write(frame, part.at, bytes);
+        }
         let mut bytes = [0; PAGE_BYTES];
         read_part(pending.data.as_ref(), part, &mut bytes);
         self.frames.write(frame, part.at, &bytes[..part.bytes]);
     }
 
+    /// Copies a request's part of a page into its buffer, or compares the two.
     fn copy_out(&self, frame: u32, pending: &mut Pending) {
         let part = pending.part(self.frames.of(frame).page);
+        if pending.action == Action::Compare {
+            return self.compare(frame, pending, part);
+        }
+        let whole = pending.data.as_mut().and_then(Buffer::bytes_mut);
+        if let Some(bytes) = whole.and_then(|bytes| bytes.get_mut(part.start..part.start + part.bytes)) {
+            return self.frames.read(frame, part.at, bytes);
+        }
         let mut bytes = [0; PAGE_BYTES];
         self.frames.read(frame, part.at, &mut bytes[..part.bytes]);
-        if pending.action == Action::Compare {
-            let mut wanted = [0; PAGE_BYTES];
-            read_part(pending.data.as_ref(), part, &mut wanted);
-            if bytes[..part.bytes] != wanted[..part.bytes] {
-                pending.fail(Status::COMPARE_FAILURE);
-            }
-        } else if let Some(data) = &pending.data {
+        if let Some(data) = &pending.data {
             let copied = data.write(part.start, &bytes[..part.bytes]);
             assert!(copied.is_ok(), "a part of a request lies in its buffer");
+        }
+    }
+
+    fn compare(&self, frame: u32, pending: &mut Pending, part: Part) {
+        let (mut bytes, mut wanted) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
+        self.frames.read(frame, part.at, &mut bytes[..part.bytes]);
+        read_part(pending.data.as_ref(), part, &mut wanted);
+        if bytes[..part.bytes] != wanted[..part.bytes] {
+            pending.fail(Status::COMPARE_FAILURE);
         }
     }
 

@@ -33,12 +33,10 @@ impl Cache {
         !self.locks.is_empty() && self.locks.iter().any(|lock| lock.overlaps(page, page + 1))
     }
 
-    /// Whether what is here, or on its way, is newer than the device: then a direct read must go through the cache.
+    /// Whether pages that are here are newer than the device: then a direct read must go through the cache.
     pub(super) fn is_newer(&self, pending: &Pending) -> bool {
-        let (first, end) = (pending.next, pending.end);
         let is_dirty = |&frame: &u32| self.frames.of(frame).marks.has(Marks::DIRTY);
-        let is_locked = self.locks.iter().any(|lock| lock.overlaps(first, end));
-        is_locked || (self.dirty > 0 && self.frames_of(first, end).iter().any(is_dirty))
+        self.dirty > 0 && self.frames_of(pending.next, pending.end).iter().any(is_dirty)
     }
 
     pub(super) fn begin_direct(&mut self, kind: Kind, pending: Pending) {
@@ -100,9 +98,14 @@ impl Cache {
             {
                 self.follow(kind, &pending);
             }
-            self.locks.retain(|lock| lock.request != request);
+            self.unlock(request);
         }
         self.give_back(request, pending, false);
+    }
+
+    /// Lets others at the range of a direct write.
+    pub(super) fn unlock(&mut self, request: u64) {
+        self.locks.retain(|lock| lock.request != request);
     }
 
     /// Makes the pages of a range what the device has now.

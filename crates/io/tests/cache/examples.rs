@@ -156,6 +156,20 @@ fn pages_follow_a_direct_write_and_dirt_beside_it_stays() {
 }
 
 #[test]
+fn after_a_direct_write_that_failed_the_device_is_asked_what_it_has() {
+    for seed in 0..20 {
+        let mut rig = Rig::new(64 * 4_096, small(), seed);
+        rig.read(0, 16_384);
+        rig.lower.broken = Some((0..PAGE, Kind::Write));
+        let request =
+            Request::DirectWrite { offset: 512, from: buffer(&[2; 8_192]), durable: Durable::AsPromised };
+        assert_eq!(rig.run(request).status, Status::INTERNAL_ERROR);
+        let wanted = rig.lower.now[..16_384].to_vec();
+        assert_eq!(rig.read(0, 16_384), wanted, "seed {seed}");
+    }
+}
+
+#[test]
 fn a_direct_write_waits_for_pages_in_flight_and_what_comes_later_waits_for_it() {
     let mut rig = Rig::new(64 * 4_096, small(), 1);
     rig.lower.answering = false;
@@ -290,4 +304,28 @@ fn a_user_that_left_takes_nothing_with_it() {
     assert!(rig.cache.take(next).is_none() && rig.cache.take(other).is_none());
     assert_eq!(rig.read(10, 10), [1; 10]);
     assert!(rig.cache.submit(&mut rig.lower, other, Request::Flush, 1).is_err());
+}
+
+#[test]
+fn a_request_that_is_given_up_is_finished_at_once_and_holds_up_nobody() {
+    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    rig.lower.answering = false;
+    rig.submit(Request::Read { offset: 0, into: buffer(&[0; 4_096]) });
+    rig.submit(Request::DirectWrite { offset: 0, from: buffer(&[9; 4_096]), durable: Durable::AsPromised });
+    rig.submit(write(10, &[1; 10]));
+    rig.submit(Request::DirectRead { offset: 20 * PAGE, into: buffer(&[0; 512]) });
+    assert!(rig.cache.cancel(rig.owner, 1), "it waits for a page");
+    assert!(rig.cache.cancel(rig.owner, 2), "it waits for the page to rest");
+    assert!(!rig.cache.cancel(rig.owner, 4), "the device has its buffer");
+    assert!(!rig.cache.cancel(rig.owner, 77));
+    for token in [1, 2] {
+        let finished = rig.cache.take(rig.owner).unwrap();
+        assert_eq!((finished.token, finished.status), (token, Status::ABORT_REQUESTED));
+        assert!(finished.data.is_some());
+    }
+    rig.lower.answering = true;
+    let ends = [rig.wait(), rig.wait()];
+    assert!(ends.iter().all(|end| end.status == Status::SUCCESS));
+    assert_eq!(rig.read(10, 10), [1; 10]);
+    assert_eq!(rig.lower.count(Kind::Write), 0, "the direct write was never begun");
 }

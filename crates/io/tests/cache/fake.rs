@@ -31,6 +31,8 @@ pub(crate) struct Fake {
     /// Answers go out only while this is set.
     pub(crate) answering: bool,
     pub(crate) gone: bool,
+    /// Some transfers are done as they come, and answered later all the same.
+    pub(crate) hasty: bool,
     /// Every transfer that was taken: kind, offset, bytes.
     pub(crate) log: Vec<(Kind, u64, u64)>,
     flying: Vec<Flying>,
@@ -42,6 +44,8 @@ struct Flying {
     seen: Vec<u8>,
     /// What a flush makes durable: what the device had as it came.
     image: Vec<u8>,
+    /// What came of it, when it was done long before its answer goes out.
+    outcome: Option<Status>,
 }
 
 impl Fake {
@@ -61,6 +65,7 @@ impl Fake {
             depth: 16,
             answering: true,
             gone: false,
+            hasty: true,
             log: Vec::new(),
             flying: Vec::new(),
         }
@@ -87,9 +92,10 @@ impl Fake {
         hit || self.random.u32(0..1_000) < per_mille
     }
 
-    fn finish(&mut self, flying: Flying) -> Done {
-        let Flying { ticket, transfer, seen, image } = flying;
-        let fails = self.fails(&transfer);
+    /// Carries a transfer out.
+    fn carry_out(&mut self, flying: &Flying) -> Status {
+        let Flying { transfer, seen, image, .. } = flying;
+        let fails = self.fails(transfer);
         let from = usize::try_from(transfer.offset).unwrap();
         let bytes = usize::try_from(transfer.bytes).unwrap();
         // A transfer that fails may have done a part of its work, in whole blocks of 512.
@@ -98,7 +104,6 @@ impl Fake {
             Kind::Read if fails => scatter(&transfer.segments, &vec![0xEE; bytes]),
             Kind::Read => scatter(&transfer.segments, &self.now[from..from + bytes]),
             Kind::Write => {
-                assert_eq!(gather(&transfer.segments), seen, "a write in flight changed");
                 self.now[from..from + done].copy_from_slice(&seen[..done]);
                 if transfer.durable == Durable::Now {
                     // A flush that came before and ends later does not undo it.
@@ -110,10 +115,18 @@ impl Fake {
             }
             Kind::Zeroes => self.now[from..from + done].fill(0),
             Kind::Discard => self.now[from..from + done].fill(0xDD),
-            Kind::Flush if !fails => self.durable = image,
+            Kind::Flush if !fails => self.durable.clone_from(image),
             Kind::Flush => {}
         }
-        Done { ticket, status: if fails { Status::INTERNAL_ERROR } else { Status::SUCCESS } }
+        if fails { Status::INTERNAL_ERROR } else { Status::SUCCESS }
+    }
+
+    fn finish(&mut self, flying: Flying) -> Done {
+        if flying.transfer.kind == Kind::Write {
+            assert_eq!(gather(&flying.transfer.segments), flying.seen, "a write in flight changed");
+        }
+        let status = flying.outcome.unwrap_or_else(|| self.carry_out(&flying));
+        Done { ticket: flying.ticket, status }
     }
 }
 
@@ -140,7 +153,11 @@ impl Lower for Fake {
         self.log.push((transfer.kind, transfer.offset, transfer.bytes));
         let seen = if transfer.kind == Kind::Write { gather(&transfer.segments) } else { Vec::new() };
         let image = if transfer.kind == Kind::Flush { self.now.clone() } else { Vec::new() };
-        self.flying.push(Flying { ticket, transfer, seen, image });
+        let mut flying = Flying { ticket, transfer, seen, image, outcome: None };
+        if self.hasty && flying.transfer.kind != Kind::Flush && self.random.bool() {
+            flying.outcome = Some(self.carry_out(&flying));
+        }
+        self.flying.push(flying);
         Ok(())
     }
 

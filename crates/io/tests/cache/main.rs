@@ -7,6 +7,8 @@ mod durability;
 mod examples;
 mod fake;
 mod model;
+mod over_queue;
+mod overlaps;
 mod regressions;
 mod resizing;
 mod scans;

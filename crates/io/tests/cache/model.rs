@@ -7,7 +7,7 @@ use headwater_io::cache::{
 };
 use headwater_io::command::Durable;
 use headwater_nvme::spec::status::Status;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 const USERS: usize = 3;
@@ -49,6 +49,7 @@ struct Run {
     asks: BTreeMap<u64, Ask>,
     token: u64,
     now: u64,
+    cancelled: BTreeSet<u64>,
     /// Whether requests may end with a failure.
     forgiving: bool,
 }
@@ -93,6 +94,7 @@ impl Run {
             asks: BTreeMap::new(),
             token: 0,
             now: 0,
+            cancelled: BTreeSet::new(),
             forgiving: failures > 0,
         }
     }
@@ -139,6 +141,7 @@ impl Run {
                 self.cache.set_policy(&mut self.lower, policy);
             }
             68..72 => self.hit(),
+            72..74 => self.cancel(),
             _ => self.turn(),
         }
     }
@@ -229,6 +232,18 @@ impl Run {
         }
     }
 
+    /// Gives up a request that is under way, whichever.
+    fn cancel(&mut self) {
+        if self.asks.is_empty() {
+            return;
+        }
+        let at = self.random.usize(0..self.asks.len());
+        let Some((&token, ask)) = self.asks.iter().nth(at) else { return };
+        if self.cache.cancel(self.users[ask.user], token) {
+            self.cancelled.insert(token);
+        }
+    }
+
     /// The calls that never wait.
     fn hit(&mut self) {
         let writes = self.random.bool();
@@ -279,7 +294,10 @@ impl Run {
             panic!("seed {seed}: an answer to nothing")
         };
         let fine = finished.status.is_success();
-        let may_fail = self.forgiving;
+        let cancelled = self.cancelled.remove(&finished.token);
+        let aborted = finished.status == Status::ABORT_REQUESTED;
+        assert!(if cancelled { !fine } else { !aborted }, "seed {seed}: {finished:?}");
+        let may_fail = self.forgiving || cancelled;
         assert!(fine || may_fail || finished.status == Status::COMPARE_FAILURE, "seed {seed}: {finished:?}");
         match what {
             What::Read if fine => self.agree(&range, &bytes_of(&finished.data.unwrap())),

@@ -66,6 +66,7 @@ fn what_shrinks_waits_for_what_is_in_flight() {
 fn a_page_that_cannot_be_written_keeps_the_cache_as_it_is() {
     let config = CacheConfig { dirty_background: 80, dirty_most: 80, ..small() };
     let mut rig = Rig::new(64 * 4_096, config, 1);
+    rig.lower.hasty = false;
     rig.write(0, &[1; 12 * 4_096]);
     rig.lower.broken = Some((0..64 * PAGE, Kind::Write));
     assert_eq!(rig.resize(8), Status::INTERNAL_ERROR);

@@ -1,0 +1,196 @@
+//! A cache over a queue of a device: what reaches the device is NVMe, inside the blocks that this client may touch.
+
+use crate::fake::{buffer, bytes_of, memory, small, write};
+use headwater_host::clock::Nanos;
+use headwater_io::backend::{Answer, Armed, Limits};
+use headwater_io::cache::{Cache, Finished, LISTS_BYTES, Owner, QueueLower, Request, Submitted};
+use headwater_io::command::Data;
+use headwater_io::error::{Rejected, SubmitError};
+use headwater_io::queue::Completion;
+use headwater_io::{Command, IoError, NamespaceFacts, Queue, Transport};
+use headwater_nvme::spec::status::Status;
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
+
+const BLOCK: usize = 512;
+const FIRST: u64 = 3;
+const BLOCKS: u64 = 200;
+
+/// A device of blocks that decodes what it is sent.
+#[derive(Debug)]
+struct Device {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    flying: VecDeque<(Command, u64)>,
+    depth: usize,
+}
+
+impl Device {
+    fn carry_out(&mut self, command: &Command) -> Status {
+        let entry = &command.entry;
+        let mut bytes = self.bytes.lock().unwrap();
+        let lba = u64::from(entry.cdw10.get()) | (u64::from(entry.cdw11.get()) << 32);
+        let blocks = u64::from(entry.cdw12.get() & 0xFFFF) + 1;
+        let inside =
+            |lba: u64, blocks: u64| (FIRST..=FIRST + BLOCKS).contains(&lba) && lba + blocks <= FIRST + BLOCKS;
+        let place = |lba: u64| usize::try_from(lba).unwrap() * BLOCK;
+        let known = matches!(entry.opcode, 0 | 9);
+        assert!(known || inside(lba, blocks), "blocks {lba}, {blocks} of another client");
+        let mut at = place(lba);
+        match (entry.opcode, &command.data) {
+            (0, Data::None) => {}
+            (1 | 2, data) => {
+                assert_eq!(data.bytes(), place(blocks));
+                for segment in data.buffers() {
+                    let range = at..at + segment.bytes();
+                    if entry.opcode == 1 {
+                        bytes[range.clone()].copy_from_slice(&bytes_of(segment));
+                    } else {
+                        segment.write(0, &bytes[range.clone()]).unwrap();
+                    }
+                    at = range.end;
+                }
+            }
+            (8, Data::None) => bytes[at..at + place(blocks)].fill(0),
+            (9, Data::ToDevice(list)) => {
+                let list = bytes_of(list);
+                let blocks = u64::from(u32::from_le_bytes(list[4..8].try_into().unwrap()));
+                let lba = u64::from_le_bytes(list[8..].try_into().unwrap());
+                assert!(inside(lba, blocks), "a discard of another client's blocks");
+                bytes[place(lba)..place(lba + blocks)].fill(0xDD);
+            }
+            (opcode, data) => panic!("opcode {opcode} with {data:?}"),
+        }
+        Status::SUCCESS
+    }
+}
+
+impl Transport for Device {
+    fn limits(&self) -> Limits {
+        Limits { transfer_bytes_max: 16_384, segments_max: 2, memory_align: 4 }
+    }
+
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+        if self.flying.len() >= self.depth {
+            return Err(Rejected { command, reason: SubmitError::Full });
+        }
+        self.flying.push_back((command, token));
+        Ok(())
+    }
+
+    fn ring(&mut self) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
+        let Some((command, token)) = self.flying.pop_front() else { return Ok(None) };
+        let status = self.carry_out(&command);
+        Ok(Some(Answer { completion: Completion { token, result: 0, status }, data: command.data }))
+    }
+
+    fn sleep(&mut self, _: Option<Nanos>) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn arm(&mut self) -> Result<Armed, IoError> {
+        Ok(Armed::Ready)
+    }
+
+    fn in_flight(&self) -> u32 {
+        u32::try_from(self.flying.len()).unwrap()
+    }
+
+    fn depth(&self) -> u32 {
+        u32::try_from(self.depth).unwrap()
+    }
+}
+
+struct Rig {
+    cache: Cache,
+    lower: QueueLower,
+    owner: Owner,
+    bytes: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let bytes = Arc::new(Mutex::new(vec![0xAA; usize::try_from(FIRST + BLOCKS + 5).unwrap() * BLOCK]));
+        let device = Device { bytes: Arc::clone(&bytes), flying: VecDeque::new(), depth: 3 };
+        let facts = NamespaceFacts {
+            id: 1,
+            block_bytes: u32::try_from(BLOCK).unwrap(),
+            size: FIRST + BLOCKS + 5,
+            writable: true,
+            blocks: Some((FIRST, FIRST + BLOCKS)),
+        };
+        let lists = memory(LISTS_BYTES).unwrap();
+        let lower = QueueLower::new(Queue::over(Box::new(device)), &facts, &lists).unwrap();
+        let mut cache = Cache::new(lower.shape(), small(), &mut memory).unwrap();
+        let owner = cache.join();
+        Self { cache, lower, owner, bytes }
+    }
+
+    fn run(&mut self, request: Request) -> Finished {
+        match self.cache.submit(&mut self.lower, self.owner, request, 1).unwrap() {
+            Submitted::Done(finished) => finished,
+            Submitted::Later => loop {
+                self.cache.turn(&mut self.lower, Nanos::ZERO);
+                if let Some(finished) = self.cache.take(self.owner) {
+                    break finished;
+                }
+            },
+        }
+    }
+}
+
+#[test]
+fn requests_in_bytes_become_commands_inside_the_blocks_of_this_client() {
+    let mut rig = Rig::new();
+    let bytes = usize::try_from(BLOCKS).unwrap() * BLOCK;
+    let mut wanted = vec![0xAA; bytes];
+    let mut random = fastrand::Rng::with_seed(11);
+    for _ in 0..300 {
+        let start = random.usize(0..bytes);
+        let length = random.usize(1..9_000).min(bytes - start);
+        let byte = random.u8(..);
+        let offset = u64::try_from(start).unwrap();
+        let blocks = u64::try_from(start / BLOCK * BLOCK).unwrap();
+        match random.u32(0..10) {
+            0 => {
+                assert!(rig.run(Request::Zeroes { offset: blocks, bytes: 512 }).status.is_success());
+                wanted[start / BLOCK * BLOCK..][..BLOCK].fill(0);
+            }
+            1 => {
+                assert!(rig.run(Request::Discard { offset: blocks, bytes: 512 }).status.is_success());
+                let read = rig.run(Request::Read { offset: blocks, into: buffer(&[0; BLOCK]) });
+                wanted[start / BLOCK * BLOCK..][..BLOCK].copy_from_slice(&bytes_of(&read.data.unwrap()));
+            }
+            2..6 => {
+                let read = rig.run(Request::Read { offset, into: buffer(&vec![0; length]) });
+                assert!(bytes_of(&read.data.unwrap()) == wanted[start..start + length]);
+            }
+            _ => {
+                assert!(rig.run(write(offset, &vec![byte; length])).status.is_success());
+                wanted[start..start + length].fill(byte);
+            }
+        }
+    }
+    assert!(rig.run(Request::Flush).status.is_success());
+    let device = rig.bytes.lock().unwrap();
+    let first = usize::try_from(FIRST).unwrap() * BLOCK;
+    assert!(device[first..first + bytes] == wanted);
+    assert!(device[..first].iter().chain(&device[first + bytes..]).all(|&byte| byte == 0xAA));
+}
+
+#[test]
+fn discards_without_end_use_their_lists_again() {
+    let mut rig = Rig::new();
+    for round in 0..1_000 {
+        let offset = round % BLOCKS * 512;
+        assert!(rig.run(Request::Discard { offset, bytes: 512 }).status.is_success());
+    }
+}

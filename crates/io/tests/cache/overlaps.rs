@@ -1,0 +1,82 @@
+//! Writes to the same bytes at the same time, through the cache and past it: any order may win, but one must.
+
+use crate::fake::{Fake, buffer, bytes_of, memory, small, write};
+use headwater_host::clock::Nanos;
+use headwater_io::cache::{Cache, CacheConfig, Request, Shape, Submitted, WritePolicy};
+use headwater_io::command::Durable;
+
+const PAGES: usize = 6;
+
+#[test]
+fn cache_and_device_agree_after_overlapping_writes_by_every_way() {
+    for seed in 0..300 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let bytes = PAGES * 4_096;
+        let shape = Shape { device_bytes: u64::try_from(bytes).unwrap(), block_bytes: 512 };
+        let policy = [WritePolicy::Back, WritePolicy::Through][random.usize(0..2)];
+        let config = CacheConfig { pages: 8, block_pages: 4, policy, ..small() };
+        let mut cache = Cache::new(shape, config, &mut memory).unwrap();
+        let owners = [cache.join(), cache.join()];
+        let mut lower = Fake::new(bytes, seed);
+        lower.now.fill(0);
+        // Every byte that was ever written to a place, and zero.
+        let mut written = vec![vec![0_u8]; bytes];
+        let mut pending = 0_usize;
+        for step in 1..=200_u64 {
+            let byte = u8::try_from(step).unwrap();
+            let start = random.usize(0..bytes / 512) * 512;
+            let length = (random.usize(1..20) * 512).min(bytes - start);
+            let (offset, from) = (u64::try_from(start).unwrap(), buffer(&vec![byte; length]));
+            let durable = Durable::AsPromised;
+            let request = match random.u32(0..5) {
+                0 | 1 => Request::DirectWrite { offset, from, durable },
+                2 => Request::Read { offset, into: from },
+                _ => write(offset, &vec![byte; length]),
+            };
+            if !matches!(request, Request::Read { .. }) {
+                written[start..start + length].iter_mut().for_each(|seen| seen.push(byte));
+            }
+            let owner = owners[random.usize(0..2)];
+            let submitted = cache.submit(&mut lower, owner, request, step).unwrap();
+            pending += usize::from(matches!(submitted, Submitted::Later));
+            if random.u32(0..3) == 0 {
+                cache.turn(&mut lower, Nanos(step));
+            }
+            while cache.take(owners[0]).or_else(|| cache.take(owners[1])).is_some() {
+                pending -= 1;
+            }
+        }
+        for _ in 0..20_000 {
+            cache.turn(&mut lower, Nanos(1_000));
+            while cache.take(owners[0]).or_else(|| cache.take(owners[1])).is_some() {
+                pending -= 1;
+            }
+        }
+        assert_eq!(pending, 0, "seed {seed}");
+        let mut ask = |request: Request| {
+            cache.submit(&mut lower, owners[0], request, 0).unwrap();
+            for _ in 0..20_000 {
+                cache.turn(&mut lower, Nanos(1_000));
+                if let Some(finished) = cache.take(owners[0]) {
+                    return finished;
+                }
+            }
+            panic!("seed {seed}: no end")
+        };
+        // Neither is ever finished at once: the flush needs the device, the direct read finds nothing dirty after it.
+        assert!(ask(Request::Flush).status.is_success(), "seed {seed}");
+        let read = ask(Request::DirectRead { offset: 0, into: buffer(&vec![0; bytes]) });
+        let device = bytes_of(&read.data.unwrap());
+        assert!(device == lower.now, "seed {seed}");
+        let mut cached = vec![0; bytes];
+        for (page, cached) in cached.chunks_mut(4_096).enumerate() {
+            let offset = u64::try_from(page).unwrap() * 4_096;
+            if cache.read_hit(owners[0], offset, cached) {
+                assert!(*cached == device[page * 4_096..][..4_096], "seed {seed} page {page}");
+            }
+        }
+        let known = device.iter().zip(&written).all(|(byte, seen)| seen.contains(byte));
+        assert!(known, "seed {seed}");
+        assert!(lower.durable == device, "seed {seed}");
+    }
+}
