@@ -106,7 +106,8 @@ typedef struct hw_pool_config {
   uint64_t idle_ns;
   // Bytes of empty chunks that are kept however long they are empty.
   uint64_t min_idle_bytes;
-  // The borders between small, medium and large requests: "paper-4.1", "paper-5.2", or null for the first.
+  // The borders between small, medium and large requests, in the words of HEADWATER_TIERS: "calibrated", "paper-4.1",
+  // "paper-5.2", or "SMALL:LARGE" in bytes. Null leaves them to that variable, and without it to what was measured.
   const char *preset;
   // 1: m follows the load, between 2 MiB and 64 MiB. 0: m stays as it is.
   uint32_t chunk_adapts;

@@ -27,7 +27,8 @@ pub struct Config {
     pub idle_ns: u64,
     /// Bytes of empty chunks that are kept however long they are empty.
     pub min_idle_bytes: u64,
-    /// The borders between small, medium and large requests: "paper-4.1", "paper-5.2", or null for the first.
+    /// The borders between small, medium and large requests, in the words of HEADWATER_TIERS: "calibrated", "paper-4.1",
+    /// "paper-5.2", or "SMALL:LARGE" in bytes. Null leaves them to that variable, and without it to what was measured.
     pub preset: *const c_char,
     /// 1: m follows the load, between 2 MiB and 64 MiB. 0: m stays as it is.
     pub chunk_adapts: u32,
@@ -47,7 +48,7 @@ pub const HW_PINNING_LOCKED: u32 = 1;
 const _: () = assert!(size_of::<Config>() == 72);
 
 /// Most bytes of the name of a preset, its end included.
-const PRESET_MAX: usize = 16;
+const PRESET_MAX: usize = 48;
 
 impl Config {
     fn of(config: &PoolConfig) -> Self {
@@ -89,7 +90,7 @@ impl Config {
         said.judge(tiers)
     }
 
-    fn judge(&self, tiers: TierBorders) -> Result<(PoolConfig, Ticking), Fault> {
+    fn judge(&self, tiers: Option<TierBorders>) -> Result<(PoolConfig, Ticking), Fault> {
         let either = |field, value: u32| match value {
             0 | 1 => Ok(value == 1),
             _ => Err(Fault::Choice { field, value: value.into(), choice: "0 or 1" }),
@@ -128,9 +129,9 @@ pub(crate) fn bytes(field: &'static str, value: u64) -> Result<usize, Fault> {
 
 /// # Safety
 /// A pointer that is not null points to a string that ends, or to at least `PRESET_MAX` bytes.
-unsafe fn borders(preset: *const c_char) -> Result<TierBorders, Fault> {
+unsafe fn borders(preset: *const c_char) -> Result<Option<TierBorders>, Fault> {
     if preset.is_null() {
-        return Ok(TierBorders::default());
+        return Ok(None);
     }
     let mut name = [0_u8; PRESET_MAX];
     for (index, to) in name.iter_mut().enumerate() {
@@ -142,7 +143,7 @@ unsafe fn borders(preset: *const c_char) -> Result<TierBorders, Fault> {
         }
     }
     let name = CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok());
-    name.and_then(TierBorders::named).ok_or(Fault::Preset)
+    name.and_then(|name| TierBorders::named(name).ok()).ok_or(Fault::Preset)
 }
 
 /// Writes the defaults: chunks of 4 MiB that adapt, a cap of 256 MiB, an idle time of 10 s, a thread that ticks.
@@ -194,9 +195,13 @@ mod tests {
 
     #[test]
     fn presets_are_known_by_name_and_no_other_is() {
-        for (name, borders) in
-            [(c"paper-4.1", TierBorders::PAPER_4_1), (c"paper-5.2", TierBorders::PAPER_5_2)]
-        {
+        let numbers = TierBorders { small_max: 512, large_min: 1 << 20 };
+        for (name, borders) in [
+            (c"paper-4.1", Some(TierBorders::PAPER_4_1)),
+            (c"paper-5.2", Some(TierBorders::PAPER_5_2)),
+            (c"512:1048576", Some(numbers)),
+            (c"calibrated", None),
+        ] {
             let config = Config { preset: name.as_ptr(), ..defaults() };
             assert_eq!(read(&config).unwrap().0.tiers, borders);
         }

@@ -23,7 +23,9 @@ pub(crate) enum Fault {
     Length { got: usize, want: usize },
     #[error("{field} is {value}: choose {choice}")]
     Choice { field: &'static str, value: u64, choice: &'static str },
-    #[error("the preset is none that exists: \"paper-4.1\", \"paper-5.2\", or null")]
+    #[error(
+        "the preset names no borders: \"calibrated\", \"paper-4.1\", \"paper-5.2\", \"SMALL:LARGE\", or null"
+    )]
     Preset,
     #[error("{0} pools are open: close one, and free its buffers")]
     TooManyPools(usize),

@@ -34,6 +34,14 @@ impl Buffer {
         Self { span: Some(span), bytes, home }
     }
 
+    /// Its memory, and the arena that this is of.
+    pub(crate) fn into_parts(mut self) -> (Span, usize) {
+        match self.span.take() {
+            Some(span) => (span, self.home.arena()),
+            None => unreachable!("a buffer has its span until it is taken apart"),
+        }
+    }
+
     /// Bytes that the buffer has room for: its pages, of which the request named the first part.
     #[must_use]
     pub fn capacity(&self) -> usize {

@@ -35,6 +35,7 @@ mod models;
 use crate::buffer::{Buffer, Payload};
 use depot::Depot;
 use headwater_host::clock::Nanos;
+use headwater_host::reservation::Span;
 use headwater_host::sync::Ordering;
 use std::fmt;
 use std::ptr::NonNull;
@@ -47,6 +48,7 @@ pub mod dynamic;
 pub mod staging;
 
 mod arena;
+mod aside;
 mod budget;
 mod cache;
 mod charge;
@@ -113,7 +115,11 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::WouldBlock`] when it could be served later; any other error says what to change.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a buffer that is returned through memory costs as much as finding it"
+    )]
     pub fn allocate(&self, request: &Request) -> Result<Payload, PoolError> {
         if request.is_plain()
             && let Some((span, arena)) = self.depot.take_cached(request.bytes)
@@ -127,22 +133,27 @@ impl Pool {
     ///
     /// # Errors
     /// As for [`allocate`](Self::allocate).
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a buffer that is returned through memory costs as much as finding it"
+    )]
     pub fn buffer(&self, bytes: usize) -> Result<Buffer, PoolError> {
-        if let Some((span, arena)) = self.depot.take_cached(bytes) {
-            return Ok(Buffer::new(span, bytes, Home::new(self.depot, arena)));
-        }
-        self.buffer_shared(bytes)
+        let (span, arena) = match self.depot.take_cached(bytes) {
+            Some(found) => found,
+            None => self.span_shared(bytes)?,
+        };
+        Ok(Buffer::new(span, bytes, Home::new(self.depot, arena)))
     }
 
     #[cold]
     #[inline(never)]
-    fn buffer_shared(&self, bytes: usize) -> Result<Buffer, PoolError> {
-        if let Some((span, arena)) = self.depot.take_free_run(bytes) {
-            return Ok(Buffer::new(span, bytes, Home::new(self.depot, arena)));
+    fn span_shared(&self, bytes: usize) -> Result<(Span, usize), PoolError> {
+        if let Some(found) = self.depot.take_free_run(bytes) {
+            return Ok(found);
         }
         match self.allocate_shared(&Request::bytes(bytes))? {
-            Payload::Contiguous(buffer) => Ok(buffer),
+            Payload::Contiguous(buffer) => Ok(buffer.into_parts()),
             Payload::Scattered(_) => unreachable!("scatter/gather was not allowed"),
         }
     }

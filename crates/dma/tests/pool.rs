@@ -172,11 +172,11 @@ fn impossible_configurations_are_typed_errors() {
         PoolConfig { cap: 0, ..config(4 * CHUNK) },
         PoolConfig { cap: usize::MAX, ..config(4 * CHUNK) },
         PoolConfig { cache_per_mille: 51, ..config(4 * CHUNK) },
-        PoolConfig { tiers: TierBorders { small_max: 9, large_min: 9 }, ..config(4 * CHUNK) },
+        PoolConfig { tiers: Some(TierBorders { small_max: 9, large_min: 9 }), ..config(4 * CHUNK) },
     ] {
         assert!(matches!(Pool::open(wrong), Err(PoolError::Config(_))));
     }
-    assert_eq!(TierBorders::named("paper-5.2"), Some(TierBorders::PAPER_5_2));
+    assert_eq!(TierBorders::named("paper-5.2"), Ok(Some(TierBorders::PAPER_5_2)));
 }
 
 #[test]

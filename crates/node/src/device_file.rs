@@ -22,6 +22,7 @@ use headwater_converged::media::file::{FileMedia, FileOptions};
 use headwater_converged::media::{Geometry, Media as _, PAGES_PER_BLOCK};
 use headwater_dma::frame::FramePool;
 use headwater_dma::pool::Pool;
+use headwater_dma::pool::calibration::check_told;
 use headwater_host::calibration::{Calibration, SPIN_VARIABLE, SpinOverride};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_io::nvme_tcp::key_file;
@@ -90,6 +91,10 @@ pub fn check_device(
 /// # Errors
 /// Says why there is no memory like that.
 pub fn open_pool(config: &Config) -> Result<Pool, String> {
+    // Device DRAM has no tiers, but a setting that is none is told by whatever reads settings.
+    if let Err(error) = check_told() {
+        tracing::warn!("{error}");
+    }
     Pool::open(FramePool::room_for(frames_max(config)))
         .map_err(|error| format!("no pool for --memory {}: {error}", config.memory))
 }

@@ -2,7 +2,7 @@
 //!
 //! In: `HEADWATER_POOL_*`. Out: a [`Settings`]. Invariant: a variable that makes no sense is named, never skipped.
 
-use headwater_dma::pool::{ChunkRule, Mlock, Pinner, PoolConfig, TierBorders, Unpinned};
+use headwater_dma::pool::{ChunkRule, Mlock, Pinner, PoolConfig, Unpinned};
 use headwater_host::clock::Nanos;
 use std::sync::Arc;
 
@@ -48,10 +48,6 @@ impl Settings {
         let number = |text: &str| text.parse().ok();
         if let Some(idle) = parsed(&variable, "HEADWATER_POOL_IDLE_MS", "a number of milliseconds", number)? {
             config.idle = Nanos::from_millis(idle);
-        }
-        let presets = "paper-4.1 or paper-5.2";
-        if let Some(tiers) = parsed(&variable, "HEADWATER_POOL_PRESET", presets, TierBorders::named)? {
-            config.tiers = tiers;
         }
         let pinner = parsed(&variable, "HEADWATER_POOL_PIN", "none or locked", |text| match text {
             "none" => Some(Arc::new(Unpinned) as Arc<dyn Pinner>),
@@ -121,7 +117,6 @@ mod tests {
             ("HEADWATER_POOL_CAP", "99999999999999G"),
             ("HEADWATER_POOL_CHUNK", "4 MiB"),
             ("HEADWATER_POOL_IDLE_MS", "soon"),
-            ("HEADWATER_POOL_PRESET", "paper"),
             ("HEADWATER_POOL_PIN", "1"),
             ("HEADWATER_POOL_MISUSE", "ignore"),
         ] {

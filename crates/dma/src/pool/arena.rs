@@ -2,12 +2,14 @@
 //!
 //! In: pages wanted, spans that come back. Out: spans. Pages of no chunk are in use as far as the buddy knows, so free runs
 //! of neighbouring chunks join by themselves. Invariant: a page is free in the buddy exactly when it is committed, pinned
-//! and not claimed.
+//! and not claimed. Spans that were put aside are claimed.
 //!
 //! # What this does not do
 //! It decides nothing about caches, waiters or other nodes, and does not lock itself.
 
+use super::aside::Aside;
 use super::budget::{Budget, Tier};
+use super::cache::Class;
 use super::chunks::{ChunkId, Chunks};
 use super::config::{PoolConfig, Sharing};
 use super::error::PoolError;
@@ -83,6 +85,7 @@ pub(super) struct Arena {
     pub(super) reservation: Reservation,
     pub(super) buddy: Buddy<Vec<u64>>,
     pub(super) chunks: Chunks,
+    aside: Aside,
     /// Granules that no chunk has.
     places: Buddy<Vec<u64>>,
     granule_pages: u32,
@@ -121,6 +124,7 @@ impl Arena {
             reservation,
             buddy,
             chunks: Chunks::new(granules, granule_pages),
+            aside: Aside::new(),
             places,
             granule_pages,
             gap: u32::from(!config.pinner.joins()),
@@ -135,6 +139,16 @@ impl Arena {
     /// A run in one piece.
     #[inline]
     pub(super) fn contiguous(&mut self, pages: u32, align_pages: u32) -> Option<Span> {
+        if align_pages == 1
+            && let Some(class) = Class::exactly(pages)
+            && let Some(span) = self.aside.take(class)
+        {
+            return Some(span);
+        }
+        self.cut_out(pages, align_pages)
+    }
+
+    fn cut_out(&mut self, pages: u32, align_pages: u32) -> Option<Span> {
         let run = self.buddy.allocate_aligned(pages, align_pages)?;
         Some(self.claim(run))
     }
@@ -159,9 +173,29 @@ impl Arena {
         Some(taken.collect())
     }
 
-    /// Takes a span back.
+    /// Takes a span back, and keeps it as it is until the next of its class comes.
     #[inline]
     pub(super) fn put(&mut self, span: Span) {
+        let other = match Class::exactly(span.pages()) {
+            Some(class) => self.aside.keep(class, span),
+            None => Some(span),
+        };
+        if let Some(span) = other {
+            self.join(span);
+        }
+    }
+
+    /// Frees what was put aside. Whether that was anything.
+    pub(super) fn join_aside(&mut self) -> bool {
+        let mut any = false;
+        while let Some(span) = self.aside.pop() {
+            self.join(span);
+            any = true;
+        }
+        any
+    }
+
+    fn join(&mut self, span: Span) {
         let run = self.reservation.release(span);
         let freed = self.buddy.free(run);
         assert!(freed.is_ok(), "a span comes back once");
@@ -269,6 +303,7 @@ impl Arena {
         budget: &Budget,
         mut choose: impl FnMut(Option<Nanos>, usize) -> bool,
     ) -> usize {
+        self.join_aside();
         let mut chosen: Vec<(ChunkId, PageRun, Option<Nanos>)> =
             self.chunks.empty().map(|(id, chunk)| (id, chunk.run, chunk.empty_since)).collect();
         // The longest empty first; of those without a stamp the highest, so that low addresses fill up.

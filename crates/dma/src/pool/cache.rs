@@ -67,6 +67,12 @@ impl Class {
         (class.pages() == pages).then_some(class)
     }
 
+    /// Its place among the classes.
+    #[inline]
+    pub(super) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
     /// Its pages.
     #[inline]
     pub(super) fn pages(self) -> u32 {
@@ -79,11 +85,19 @@ impl Class {
         self.pages() as usize * PAGE_BYTES
     }
 
+    /// Whether a span of this class may stand in for one of a smaller class: it is half as long again at the most.
+    fn serves(self, smaller: Self) -> bool {
+        usize::from(self.0) < CLASSES && self.pages() * 2 <= smaller.pages() * 3
+    }
+
     /// How many more to take when one was missing: up to 8, and about 64 KiB.
     pub(super) fn batch(self) -> usize {
         (64 * 1_024 / self.bytes()).clamp(1, 8)
     }
 }
+
+/// How many classes above its own may serve a request.
+const STEPS_UP: usize = 2;
 
 /// The stock.
 #[derive(Debug)]
@@ -117,6 +131,16 @@ impl<T> Cache<T> {
         self.bytes -= class.bytes();
         self.hits += 1;
         Some(span)
+    }
+
+    /// A span of the class, or of one of the next [`STEPS_UP`] if that wastes little; counted as a hit, too. What it has
+    /// beyond the request is used by nobody until it comes back into its own class.
+    pub(super) fn pop_near(&mut self, class: Class) -> Option<T> {
+        (class.0..)
+            .take(1 + STEPS_UP)
+            .map(Class)
+            .take_while(|near| near.serves(class))
+            .find_map(|near| self.pop(near))
     }
 
     /// Keeps a span of `pages` pages, or gives it back if the quota has no room or no class has so many.
@@ -218,6 +242,22 @@ mod tests {
         let mut out = Vec::new();
         assert_eq!(cache.empty(1, &mut out), 20_000);
         assert_eq!((out, cache.bytes(), cache.arena()), (vec![1], 0, 1));
+    }
+
+    #[test]
+    fn an_empty_class_is_served_by_one_that_is_little_longer() {
+        let mut cache = Cache::new(0);
+        cache.grant(1 << 20);
+        let class = |pages| Class::exactly(pages).unwrap();
+        cache.push(2, 2);
+        cache.push(28, 28);
+        cache.push(32, 32);
+        // A page never costs two, and 20 pages never 32.
+        assert_eq!(cache.pop_near(class(1)), None);
+        assert_eq!((cache.pop_near(class(20)), cache.pop_near(class(20))), (Some(28), None));
+        assert_eq!((cache.bytes(), cache.hits()), (34 * PAGE_BYTES, 1));
+        assert_eq!(cache.pop_near(class(256)), None);
+        assert_eq!(cache.pop_near(class(2)), Some(2));
     }
 
     #[test]

@@ -3,14 +3,19 @@
 //! In: [`MemoryCosts`] of this host, m, and what the operator asked for. Out: a [`Choice`] with its reasons. Invariant: a
 //! request is never imported where copying it was measured to be cheaper.
 //!
+//! There is one way to say so for everything in the process: [`TIERS_VARIABLE`], unless a pool was told its borders when it
+//! was opened. [`Choice::of`] is what everybody asks.
+//!
 //! The rule of `calibrated`. Small: one page, which is one entry of a PRP list, as long as copying a page is cheaper than
 //! every way of pinning it; else none. Large: from m on, since such a request would fill a chunk by itself. Import: the
 //! smallest measured size from which on, up to the largest, making the caller's resident memory ready was cheaper than
 //! copying as much to memory that is ready, both with cold caches; never, if that was not seen.
 
-use super::TierBorders;
+use super::{PoolConfig, TierBorders};
 use headwater_host::calibration::memory::{MemoryCost, MemoryCosts};
+use headwater_host::clock::Clock;
 use std::fmt;
+use std::sync::OnceLock;
 
 /// Overrides what was measured: `calibrated`, `paper-4.1`, `paper-5.2`, or `SMALL:LARGE` in bytes.
 pub const TIERS_VARIABLE: &str = "HEADWATER_TIERS";
@@ -32,6 +37,13 @@ pub enum Way {
 impl Way {
     /// Every way.
     pub const ALL: [Self; 3] = [Self::Lock, Self::RegisterSmall, Self::RegisterHuge];
+
+    /// How memory that a caller brings is made ready on this host: registered where `io_uring` works, locked else.
+    #[must_use]
+    pub fn usual(costs: &MemoryCosts) -> Self {
+        let registers = costs.rows.iter().any(|row| row.register_small_ns.is_some());
+        if registers { Self::RegisterSmall } else { Self::Lock }
+    }
 
     /// What it costs in a row.
     #[must_use]
@@ -107,7 +119,48 @@ pub struct NotBorders {
     pub text: String,
 }
 
+/// What [`TIERS_VARIABLE`] says in the environment of this process.
+#[must_use]
+pub fn told() -> Option<String> {
+    std::env::var_os(TIERS_VARIABLE).map(|value| value.to_string_lossy().into_owned())
+}
+
+/// Whether [`TIERS_VARIABLE`] says something that can be.
+///
+/// # Errors
+/// [`NotBorders`] if it does not.
+pub fn check_told() -> Result<(), NotBorders> {
+    told().map_or(Ok(()), |text| TierBorders::named(&text).map(|_| ()))
+}
+
 impl Choice {
+    /// For a pool: the borders that it was told, else those that [`TIERS_VARIABLE`] names, else what was measured, which
+    /// takes less than 50 ms if that was never done on this machine.
+    ///
+    /// # Errors
+    /// [`NotBorders`] where the variable names none.
+    pub fn of(config: &PoolConfig) -> Result<Self, NotBorders> {
+        if let Some(borders) = config.tiers {
+            return Ok(Self::told(borders));
+        }
+        if let Some(borders) = told().map_or(Ok(None), |text| TierBorders::named(&text))? {
+            return Ok(Self::told(borders));
+        }
+        static COSTS: OnceLock<MemoryCosts> = OnceLock::new();
+        let costs = COSTS.get_or_init(|| MemoryCosts::load_or_measure(&Clock::start()));
+        Ok(Self::calibrated(costs, config.chunk, Way::usual(costs)))
+    }
+
+    /// The paper knows no import: its presets and plain numbers import from where requests are large.
+    fn told(borders: TierBorders) -> Self {
+        let chosen_by = match borders {
+            TierBorders::PAPER_4_1 => ChosenBy::Paper41,
+            TierBorders::PAPER_5_2 => ChosenBy::Paper52,
+            _ => ChosenBy::Numbers,
+        };
+        Self { borders, import_min: Some(borders.large_min), chosen_by }
+    }
+
     /// What the costs say, for chunks of `chunk` bytes, with memory that is imported in the given way.
     #[must_use]
     pub fn calibrated(costs: &MemoryCosts, chunk: usize, way: Way) -> Self {
@@ -122,8 +175,7 @@ impl Choice {
         Self { borders, import_min, chosen_by: ChosenBy::Calibration }
     }
 
-    /// What the operator asked for by [`TIERS_VARIABLE`], or what the costs say if that is nothing or `calibrated`. The
-    /// paper knows no import: its presets and plain numbers import from where requests are large.
+    /// What the operator asked for by [`TIERS_VARIABLE`], or what the costs say if that is nothing or `calibrated`.
     ///
     /// # Errors
     /// [`NotBorders`] for a text that names none.
@@ -133,27 +185,8 @@ impl Choice {
         chunk: usize,
         way: Way,
     ) -> Result<Self, NotBorders> {
-        let told = |borders: TierBorders, chosen_by| Self {
-            borders,
-            import_min: Some(borders.large_min),
-            chosen_by,
-        };
-        match text.map(str::trim) {
-            None | Some("calibrated") => Ok(Self::calibrated(costs, chunk, way)),
-            Some("paper-4.1") => Ok(told(TierBorders::PAPER_4_1, ChosenBy::Paper41)),
-            Some("paper-5.2") => Ok(told(TierBorders::PAPER_5_2, ChosenBy::Paper52)),
-            Some(text) => {
-                let not = || NotBorders { text: text.to_owned() };
-                let (small, large) = text.split_once(':').ok_or_else(not)?;
-                let number = |digits: &str| digits.trim().parse::<usize>().map_err(|_| not());
-                let borders = TierBorders { small_max: number(small)?, large_min: number(large)? };
-                if borders.small_max < borders.large_min {
-                    Ok(told(borders, ChosenBy::Numbers))
-                } else {
-                    Err(not())
-                }
-            }
-        }
+        let told = text.map_or(Ok(None), TierBorders::named)?;
+        Ok(told.map_or_else(|| Self::calibrated(costs, chunk, way), Self::told))
     }
 }
 
@@ -225,6 +258,14 @@ mod tests {
         // Section 4.1: "greater than or equal to 4 MB". Section 5.2: "larger than 128 KB".
         assert_eq!(of("paper-4.1"), TierBorders { small_max: 4_096, large_min: 4 << 20 });
         assert_eq!(of("paper-5.2"), TierBorders { small_max: 4_096, large_min: (128 << 10) + 1 });
+    }
+
+    #[test]
+    fn a_pool_that_was_told_its_borders_asks_nobody() {
+        let of = |tiers| Choice::of(&PoolConfig { tiers: Some(tiers), ..PoolConfig::default() }).unwrap();
+        let told = of(TierBorders::PAPER_5_2);
+        assert_eq!((told.chosen_by, told.import_min), (ChosenBy::Paper52, Some((128 << 10) + 1)));
+        assert_eq!(of(TierBorders { small_max: 0, large_min: 9 }).chosen_by, ChosenBy::Numbers);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! In: numbers of the operator's. Out: a [`PoolConfig`] that contradicts nothing. Invariant: what [`PoolConfig::check`]
 //! lets through, a pool can be opened with.
 
+use super::calibration::NotBorders;
 use super::pinner::{Pinner, Time, Unpinned};
 use super::placement::{Placement, usual_placement};
 use headwater_host::clock::{Clock, Nanos};
@@ -24,20 +25,24 @@ impl TierBorders {
     /// Section 5.2 of the paper: small up to 4 KB, big above 128 KB.
     pub const PAPER_5_2: Self = Self { small_max: 4 << 10, large_min: (128 << 10) + 1 };
 
-    /// The preset of this name: `paper-4.1` or `paper-5.2`.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "paper-4.1" => Some(Self::PAPER_4_1),
-            "paper-5.2" => Some(Self::PAPER_5_2),
-            _ => None,
+    /// The borders that a text names, as `HEADWATER_TIERS` has it: `paper-4.1`, `paper-5.2`, or `SMALL:LARGE` in bytes.
+    /// `None` for `calibrated`, which leaves the choice to what was measured.
+    ///
+    /// # Errors
+    /// [`NotBorders`] for any other text.
+    pub fn named(text: &str) -> Result<Option<Self>, NotBorders> {
+        let not = || NotBorders { text: text.to_owned() };
+        match text.trim() {
+            "calibrated" => Ok(None),
+            "paper-4.1" => Ok(Some(Self::PAPER_4_1)),
+            "paper-5.2" => Ok(Some(Self::PAPER_5_2)),
+            numbers => {
+                let (small, large) = numbers.split_once(':').ok_or_else(not)?;
+                let number = |digits: &str| digits.trim().parse::<usize>().map_err(|_| not());
+                let borders = Self { small_max: number(small)?, large_min: number(large)? };
+                if borders.small_max < borders.large_min { Ok(Some(borders)) } else { Err(not()) }
+            }
         }
-    }
-}
-
-impl Default for TierBorders {
-    fn default() -> Self {
-        Self::PAPER_4_1
     }
 }
 
@@ -152,8 +157,9 @@ pub struct PoolConfig {
     pub idle: Nanos,
     /// Bytes of empty chunks that are kept however long they are empty.
     pub min_idle: usize,
-    /// Borders between the tiers.
-    pub tiers: TierBorders,
+    /// Borders between the tiers. `None`: what `HEADWATER_TIERS` says, else what was measured on this machine; see
+    /// [`Choice::of`](super::calibration::Choice::of).
+    pub tiers: Option<TierBorders>,
     /// Kinds of pages, in the order to try.
     pub backing: Wish,
     /// Nodes of memory: an arena for each, the closest first. Where several nodes of the machine have memory, that is
@@ -180,7 +186,7 @@ impl Default for PoolConfig {
             cap_max: 0,
             idle: Nanos::from_millis(10_000),
             min_idle: 0,
-            tiers: TierBorders::default(),
+            tiers: None,
             backing: Wish::default(),
             placement: usual_placement(),
             pinner: Arc::new(Unpinned),
@@ -230,8 +236,9 @@ impl PoolConfig {
         if self.cache_per_mille > 50 {
             return Err(ConfigError::CacheShare { per_mille: self.cache_per_mille });
         }
-        let TierBorders { small_max, large_min } = self.tiers;
-        if small_max >= large_min {
+        if let Some(TierBorders { small_max, large_min }) = self.tiers
+            && small_max >= large_min
+        {
             return Err(ConfigError::Borders { small_max, large_min });
         }
         let mut nodes = self.placement.nodes();

@@ -123,7 +123,7 @@ impl Depot {
     }
 
     pub(super) fn idle_bytes(&self, node: &Node) -> usize {
-        let pages = locked(&node.arena).as_ref().map_or(0, |arena| arena.chunks.empty_pages());
+        let pages = self.look(node, |arena| arena.chunks.empty_pages()).unwrap_or(0);
         usize::try_from(pages).unwrap_or(usize::MAX).saturating_mul(PAGE_BYTES)
     }
 
@@ -138,9 +138,12 @@ impl Depot {
         guard.as_mut().map_or(0, |arena| arena.retire(bytes_max, &self.config, &self.budget, choose))
     }
 
-    /// Looks at a node's arena, if it is still there.
+    /// Looks at a node's arena, with nothing put aside, if it is still there.
     pub(super) fn look<R>(&self, node: &Node, look: impl FnOnce(&mut Arena) -> R) -> Option<R> {
-        locked(&node.arena).as_mut().map(look)
+        let mut guard = locked(&node.arena);
+        let arena = guard.as_mut()?;
+        arena.join_aside();
+        Some(look(arena))
     }
 
     /// The arena that is closest to the calling thread.

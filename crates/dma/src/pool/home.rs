@@ -26,6 +26,10 @@ impl Home {
         Self { depot, arena }
     }
 
+    pub(crate) fn arena(self) -> usize {
+        self.arena
+    }
+
     #[inline]
     pub(crate) fn give_back(self, span: Span) {
         self.depot.give_back(self.arena, span);
@@ -70,16 +74,15 @@ impl Depot {
     #[inline]
     pub(super) fn give_back(&'static self, arena: usize, span: Span) {
         let mut span = Some(span);
-        if self.caches && self.is_ours() {
-            try_cache(self, |cache| {
-                if cache.arena() == arena
-                    && !self.line.pressure()
-                    && let Some(given) = span.take()
-                {
-                    span = cache.push(given.pages(), given);
-                }
-            });
-        }
+        // A pool without caches has none here; what a child of the fork pushes into its copy of one, nobody pops.
+        try_cache(self, |cache| {
+            if cache.arena() == arena
+                && !self.line.pressure()
+                && let Some(given) = span.take()
+            {
+                span = cache.push(given.pages(), given);
+            }
+        });
         if let Some(span) = span {
             self.give_back_slowly(arena, span);
         }

@@ -38,13 +38,13 @@ pub struct Lookup {
 
 pub(super) fn find(depot: &'static Depot, address: *const u8) -> Option<Lookup> {
     let node = depot.nodes.iter().find(|node| node.table.contains(address))?;
-    let found = node.table.find(address);
-    let (page, offset, chunk) = depot.look(node, |arena| {
+    let (found, page, offset, chunk) = depot.look(node, |arena| {
+        let found = node.table.find(address);
         let bytes = address.addr() - arena.reservation.address();
         let page = u32::try_from(bytes / PAGE_BYTES).ok()?;
         let first = found.map_or(page, |found| found.run.first);
         let offset = bytes - first as usize * PAGE_BYTES;
-        Some((page, offset, arena.chunks.at(page).map(|chunk| chunk.run)))
+        Some((found, page, offset, arena.chunks.at(page).map(|chunk| chunk.run)))
     })??;
     let state = match found.map(|found| found.state) {
         None => PageState::Free,

@@ -23,9 +23,9 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(depot: &'static Depot) -> Option<Self> {
+    fn new(depot: &'static Depot) -> Option<Box<Self>> {
         let slot = depot.slot_for_thread();
-        Some(Self { depot, slot, owner: slot.0.own()? })
+        Some(Box::new(Self { depot, slot, owner: slot.0.own()? }))
     }
 
     /// Gives the cache up: the thread ends, or the pool is closed.
@@ -41,19 +41,23 @@ impl Entry {
 }
 
 /// The caches that were not used last. When the thread ends it gives up all of them, the one used last included.
-struct Others(RefCell<Vec<Entry>>);
+#[expect(
+    clippy::vec_box,
+    reason = "an entry goes to and fro by its address: a pool that is used last is one word"
+)]
+struct Others(RefCell<Vec<Box<Entry>>>);
 
 impl Drop for Others {
     fn drop(&mut self) {
         let last = LAST.take().map(ManuallyDrop::into_inner);
-        last.into_iter().chain(self.0.get_mut().drain(..)).for_each(Entry::end);
+        last.into_iter().chain(self.0.get_mut().drain(..)).for_each(|entry| entry.end());
     }
 }
 
 thread_local! {
     /// The cache used last; nothing while it is visited. It has no destructor, so reaching it costs no check of one: it is
     /// filled only after `OTHERS`, which has one, is there, and is emptied by it.
-    static LAST: Cell<Option<ManuallyDrop<Entry>>> = const { Cell::new(None) };
+    static LAST: Cell<Option<ManuallyDrop<Box<Entry>>>> = const { Cell::new(None) };
     static OTHERS: Others = const { Others(RefCell::new(Vec::new())) };
 }
 
@@ -83,8 +87,8 @@ pub(super) fn with_cache<R>(depot: &'static Depot, visit: impl FnOnce(&mut Cache
         let entry = at.map(|at| others.swap_remove(at));
         Some((entry, others.extract_if(.., |entry| entry.depot.is_closed()).collect()))
     });
-    let (entry, closed): (Option<Entry>, Vec<Entry>) = found.ok().flatten()?;
-    closed.into_iter().for_each(Entry::end);
+    let (entry, closed): (Option<Box<Entry>>, Vec<Box<Entry>>) = found.ok().flatten()?;
+    closed.into_iter().for_each(|entry| entry.end());
     let mut entry = entry.or_else(|| Entry::new(depot))?;
     let result = entry.owner.visit(visit);
     LAST.set(Some(ManuallyDrop::new(entry)));

@@ -38,7 +38,7 @@ impl Depot {
             if want.arena.is_some_and(|wanted| wanted != arena) {
                 return None;
             }
-            Some((cache.pop(class)?, arena))
+            Some((cache.pop_near(class)?, arena))
         })?
     }
 
@@ -183,6 +183,12 @@ impl Arena {
 
     #[cold]
     fn serve_slowly(&mut self, want: &Want) -> Option<Served> {
+        if self.join_aside()
+            && let Some(span) = self.contiguous(want.roomy_pages(), want.align_pages)
+        {
+            self.steps.contiguous += 1;
+            return Some(Served::One(span));
+        }
         if let Some(span) = self.joined(want.pages, want.align_pages) {
             self.steps.contiguous += 1;
             return Some(Served::One(span));

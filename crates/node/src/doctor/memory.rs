@@ -6,7 +6,7 @@
 use super::{Finding, Verdict, machine};
 use crate::config::Bytes;
 use headwater_dma::pool::PoolConfig;
-use headwater_dma::pool::calibration::{Choice, ChosenBy, NotBorders, TIERS_VARIABLE, Way};
+use headwater_dma::pool::calibration::{self, Choice, ChosenBy, NotBorders, TIERS_VARIABLE, Way};
 use headwater_host::calibration::Origin;
 use headwater_host::calibration::memory::{MemoryCost, MemoryCosts};
 use headwater_host::clock::Clock;
@@ -42,8 +42,7 @@ impl MemoryReport {
     #[must_use]
     pub fn make() -> Self {
         let costs = MemoryCosts::load_or_measure(&Clock::start());
-        let told = std::env::var_os(TIERS_VARIABLE).map(|value| value.to_string_lossy().into_owned());
-        Self::of(&costs, told.as_deref())
+        Self::of(&costs, calibration::told().as_deref())
     }
 
     fn of(costs: &MemoryCosts, told: Option<&str>) -> Self {
@@ -51,7 +50,7 @@ impl MemoryReport {
             Origin::Measured => format!("measured just now, in {} ms", costs.took.0 / 1_000_000),
             Origin::Cached => "measured by an earlier run on this machine".to_owned(),
         };
-        let way = import_way(costs);
+        let way = Way::usual(costs);
         let choice = Choice::resolve(told, costs, PoolConfig::default().chunk, way);
         let mut findings = vec![
             machine::memlock(),
@@ -68,12 +67,6 @@ impl MemoryReport {
         });
         Self { costs: costs.rows.clone(), measured, tiers, findings }
     }
-}
-
-/// How memory that a caller brings would be made ready: registered where io_uring works, locked else.
-fn import_way(costs: &MemoryCosts) -> Way {
-    let registers = costs.rows.iter().any(|row| row.register_small_ns.is_some());
-    if registers { Way::RegisterSmall } else { Way::Lock }
 }
 
 /// From where on pinning what is there is cheaper than copying it.

@@ -3,10 +3,9 @@
  *
  * One pool for the process, opened by the first call, set up by environment variables:
  *
- *   HEADWATER_POOL_CAP      most bytes at a time (256M)         HEADWATER_POOL_PRESET   paper-4.1 or paper-5.2
+ *   HEADWATER_POOL_CAP      most bytes at a time (256M)         HEADWATER_POOL_PIN      none, or locked by mlock(2) (none)
  *   HEADWATER_POOL_CHUNK    bytes of a chunk (4M, adapting)     HEADWATER_POOL_MISUSE   report or abort: what a wrong
  *   HEADWATER_POOL_IDLE_MS  when empty chunks go back (10000)                           free leads to (report)
- *   HEADWATER_POOL_PIN      none, or locked by mlock(2) (none)
  *
  * Every address is a multiple of 4,096. Nothing waits: null is what there is when the cap is reached. Physical addresses
  * are not told, so `unused` is null. SPDK_MALLOC_SHARE is not to be had. A child of the process gets null.

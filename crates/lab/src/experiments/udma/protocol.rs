@@ -98,7 +98,7 @@ impl Tiers {
         let config = PoolConfig {
             chunk,
             chunk_rule: ChunkRule::Fixed,
-            tiers: borders,
+            tiers: Some(borders),
             pinner,
             time,
             ..PoolConfig::default()
