@@ -6,8 +6,8 @@
 use headwater_dma::pool::{Pool, PoolConfig};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_io::cache::{
-    Cache, CacheConfig, Done, Lower, LowerLimits, NotTaken, Owner, PAGE_BYTES, Request, Shape, Submitted,
-    Transfer,
+    Cache, CacheConfig, Done, Lower, LowerLimits, NotTaken, Owner, PAGE_BYTES, Request, Shape, SharedCache,
+    Submitted, Transfer,
 };
 use headwater_io::{Buffer, IoError};
 use headwater_nvme::spec::status::Status;
@@ -115,7 +115,7 @@ fn hit_cost(pages: u64) -> Result<(), IoError> {
         second.read(page, &mut bytes)?;
     }
     let memory = take(&bench.pool, PAGE_BYTES * count)?;
-    let (mut small, mut other) = ([0; 8], vec![0; PAGE_BYTES]);
+    let (mut small, mut other_small, mut other) = ([0; 8], [0; 8], vec![0; PAGE_BYTES]);
     let mut lent = Some(take(&bench.pool, PAGE_BYTES)?);
     let (mut moved, mut hits, mut answers) = (0_u32, 0_u32, 0_u32);
     let owner = bench.owner;
@@ -138,13 +138,24 @@ fn hit_cost(pages: u64) -> Result<(), IoError> {
             }
         },
     ]);
-    let [look_up] = costs([&mut |at| {
-        let offset = spread(at, pages) * PAGE;
-        hits += u32::from(bench.cache.read_hit(owner, offset, black_box(&mut small)));
-    }]);
+    let Bench { cache, lower, .. } = second;
+    let shared = SharedCache::new(cache, lower);
+    let mut member = shared.join();
+    let [look_up, locked] = costs([
+        &mut |at| {
+            let offset = spread(at, pages) * PAGE;
+            hits += u32::from(bench.cache.read_hit(owner, offset, black_box(&mut small)));
+        },
+        &mut |at| {
+            let offset = spread(at, pages) * PAGE;
+            answers += u32::from(member.read_hit(offset, black_box(&mut other_small)));
+        },
+    ]);
     println!("{pages} pages: copy of 4 KiB {copy:.0} ns, hit into a slice {hit:.0} ns ({:+.0});", hit - copy);
     println!("  into a pool buffer, lent and returned, {request:.0} ns ({:+.0});", request - copy);
-    println!("  hit of 8 bytes {look_up:.0} ns; {moved} copies, {hits} and {answers} hits");
+    println!(
+        "  hit of 8 bytes {look_up:.0} ns, with the lock of a shared cache {locked:.0} ns; {moved} copies, {hits} and {answers} hits"
+    );
     Ok(())
 }
 

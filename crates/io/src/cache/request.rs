@@ -62,6 +62,8 @@ pub enum Request {
         offset: u64,
         /// How many bytes.
         bytes: u64,
+        /// When they are safe.
+        durable: Durable,
     },
     /// Whole blocks are needed no more.
     Discard {
@@ -184,9 +186,15 @@ impl Request {
                 (*offset, to_u64(from.bytes()))
             }
             Self::Compare { offset, with } => (*offset, to_u64(with.bytes())),
-            Self::Zeroes { offset, bytes } | Self::Discard { offset, bytes } => (*offset, *bytes),
+            Self::Zeroes { offset, bytes, .. } | Self::Discard { offset, bytes } => (*offset, *bytes),
             Self::Flush => (0, 0),
         }
+    }
+
+    /// The buffer that came with it.
+    #[must_use]
+    pub fn into_buffer(self) -> Option<Buffer> {
+        self.into_parts().3
     }
 
     /// Whether it must be whole blocks.
@@ -209,7 +217,7 @@ impl Request {
             Self::DirectWrite { from, durable, .. } => {
                 (Action::Direct { kind: Kind::Write, durable }, Some(from))
             }
-            Self::Zeroes { .. } => (Action::Direct { kind: Kind::Zeroes, durable: plain }, None),
+            Self::Zeroes { durable, .. } => (Action::Direct { kind: Kind::Zeroes, durable }, None),
             Self::Discard { .. } => (Action::Direct { kind: Kind::Discard, durable: plain }, None),
             Self::Flush => (Action::Flush, None),
         };

@@ -49,6 +49,16 @@ impl<L: Lower> SharedCache<L> {
         Self { inside: Arc::new(Mutex::new(Inside { cache, lower })) }
     }
 
+    /// The cache and its way down, from the last handle to them. What is dirty is flushed before, or lost.
+    ///
+    /// # Errors
+    /// The handle, while there are others or users.
+    pub fn into_parts(self) -> Result<(Cache, L), Self> {
+        let inside = Arc::try_unwrap(self.inside).map_err(|inside| Self { inside })?;
+        let Inside { cache, lower } = inside.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok((cache, lower))
+    }
+
     /// A new user, for one thread at a time.
     #[must_use]
     pub fn join(&self) -> Member<L> {
@@ -129,6 +139,17 @@ impl<L: Lower> Member<L> {
     ) -> Result<Submitted, IoError> {
         let Inside { cache, lower } = &mut *self.shared.lock();
         cache.resize(lower, self.owner, (pages, token), memory)
+    }
+
+    /// [`Cache::cancel`].
+    pub fn cancel(&mut self, token: u64) -> bool {
+        self.shared.lock().cache.cancel(self.owner, token)
+    }
+
+    /// Whether nobody else uses the cache.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.shared.inside) == 1
     }
 
     /// The cache.

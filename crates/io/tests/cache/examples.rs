@@ -187,7 +187,7 @@ fn a_direct_write_waits_for_pages_in_flight_and_what_comes_later_waits_for_it() 
 fn zeroes_and_discards_leave_nothing_old_behind() {
     let mut rig = Rig::new(64 * 4_096, small(), 1);
     rig.write(0, &[1; 16_384]);
-    rig.run(Request::Zeroes { offset: 512, bytes: 8_192 });
+    rig.run(Request::Zeroes { offset: 512, bytes: 8_192, durable: Durable::AsPromised });
     let read = rig.read(0, 16_384);
     assert_eq!(
         (&read[..512], &read[512..8_704], &read[8_704..]),

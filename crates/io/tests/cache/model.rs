@@ -213,8 +213,11 @@ impl Run {
         let (offset, bytes) = (u64::try_from(range.start).unwrap(), u64::try_from(range.len()).unwrap());
         let zeroes = self.random.bool();
         let after = if zeroes { Some(0) } else { None };
-        let request =
-            if zeroes { Request::Zeroes { offset, bytes } } else { Request::Discard { offset, bytes } };
+        let request = if zeroes {
+            Request::Zeroes { offset, bytes, durable: Durable::AsPromised }
+        } else {
+            Request::Discard { offset, bytes }
+        };
         self.ask(range.clone(), What::Write(vec![after; range.len()]), request);
     }
 

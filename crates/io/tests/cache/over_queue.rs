@@ -4,7 +4,7 @@ use crate::fake::{buffer, bytes_of, memory, small, write};
 use headwater_host::clock::Nanos;
 use headwater_io::backend::{Answer, Armed, Limits};
 use headwater_io::cache::{Cache, Finished, LISTS_BYTES, Owner, QueueLower, Request, Submitted};
-use headwater_io::command::Data;
+use headwater_io::command::{Data, Durable};
 use headwater_io::error::{Rejected, SubmitError};
 use headwater_io::queue::Completion;
 use headwater_io::{Command, IoError, NamespaceFacts, Queue, Transport};
@@ -13,13 +13,13 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
-const BLOCK: usize = 512;
-const FIRST: u64 = 3;
+pub(crate) const BLOCK: usize = 512;
+pub(crate) const FIRST: u64 = 3;
 const BLOCKS: u64 = 200;
 
 /// A device of blocks that decodes what it is sent.
 #[derive(Debug)]
-struct Device {
+pub(crate) struct Device {
     bytes: Arc<Mutex<Vec<u8>>>,
     flying: VecDeque<(Command, u64)>,
     depth: usize,
@@ -109,6 +109,23 @@ impl Transport for Device {
     }
 }
 
+/// A device, and its bytes.
+pub(crate) fn device() -> (Device, Arc<Mutex<Vec<u8>>>) {
+    let bytes = Arc::new(Mutex::new(vec![0xAA; usize::try_from(FIRST + BLOCKS + 5).unwrap() * BLOCK]));
+    (Device { bytes: Arc::clone(&bytes), flying: VecDeque::new(), depth: 3 }, bytes)
+}
+
+/// Its middle, which is this client's.
+pub(crate) fn facts() -> NamespaceFacts {
+    NamespaceFacts {
+        id: 1,
+        block_bytes: u32::try_from(BLOCK).unwrap(),
+        size: FIRST + BLOCKS + 5,
+        writable: true,
+        blocks: Some((FIRST, FIRST + BLOCKS)),
+    }
+}
+
 struct Rig {
     cache: Cache,
     lower: QueueLower,
@@ -118,15 +135,8 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let bytes = Arc::new(Mutex::new(vec![0xAA; usize::try_from(FIRST + BLOCKS + 5).unwrap() * BLOCK]));
-        let device = Device { bytes: Arc::clone(&bytes), flying: VecDeque::new(), depth: 3 };
-        let facts = NamespaceFacts {
-            id: 1,
-            block_bytes: u32::try_from(BLOCK).unwrap(),
-            size: FIRST + BLOCKS + 5,
-            writable: true,
-            blocks: Some((FIRST, FIRST + BLOCKS)),
-        };
+        let (device, bytes) = device();
+        let facts = facts();
         let lists = memory(LISTS_BYTES).unwrap();
         let lower = QueueLower::new(Queue::over(Box::new(device)), &facts, &lists).unwrap();
         let mut cache = Cache::new(lower.shape(), small(), &mut memory).unwrap();
@@ -161,7 +171,11 @@ fn requests_in_bytes_become_commands_inside_the_blocks_of_this_client() {
         let blocks = u64::try_from(start / BLOCK * BLOCK).unwrap();
         match random.u32(0..10) {
             0 => {
-                assert!(rig.run(Request::Zeroes { offset: blocks, bytes: 512 }).status.is_success());
+                assert!(
+                    rig.run(Request::Zeroes { offset: blocks, bytes: 512, durable: Durable::AsPromised })
+                        .status
+                        .is_success()
+                );
                 wanted[start / BLOCK * BLOCK..][..BLOCK].fill(0);
             }
             1 => {
