@@ -7,7 +7,9 @@ use crate::url::{Place, Url};
 use headwater_io::attach::{AttachBackend, AttachOptions};
 use headwater_io::nvme_tcp::key_file;
 use headwater_io::uring::UringDevice;
+use headwater_io::vfio::VfioDevice;
 use headwater_io::{Backend, IoError, NvmeTcp, NvmeTcpTarget};
+use headwater_nvme::driver::DriverConfig;
 use headwater_nvme::tcp::psk::HostKey;
 use std::net::ToSocketAddrs as _;
 use std::ops::{Deref, DerefMut};
@@ -35,6 +37,11 @@ impl Device {
                 for note in device.notes()? {
                     tracing::warn!("{note}");
                 }
+                Box::new(device)
+            }
+            Place::Vfio(address) => {
+                let device = VfioDevice::open(&address, DriverConfig::default())?;
+                device.check(namespace)?;
                 Box::new(device)
             }
             Place::NvmeTcp { address, subsystem, psk, host } => {

@@ -5,6 +5,7 @@
 //! | `mem:64MiB` | in this process, in memory, gone with it |
 //! | `file:DIR`, or a path | in this process, on the flash file of a data directory, made if there is none |
 //! | `io-uring:PATH` | a file or a block device, as blocks, past the page cache |
+//! | `vfio:0000:00:04.0` | an NVMe SSD by our own driver; its PCI function is bound to vfio-pci |
 //! | `attach:PATH` | in a daemon on this machine, through shared memory; `PATH` is its attach socket |
 //! | `nvme-tcp://HOST:PORT/NQN` | on a network |
 //!

@@ -19,6 +19,8 @@ pub enum Place {
     Attach(PathBuf),
     /// A file or a block device, by io_uring.
     Uring(PathBuf, UringOptions),
+    /// An NVMe controller on this machine's PCI bus, driven by this process.
+    Vfio(String),
     /// On a network.
     NvmeTcp {
         /// `HOST:PORT`.
@@ -127,6 +129,10 @@ fn parse_place(text: &str, body: &str, query: &mut Query<'_>) -> Result<Place, I
             let options = UringOptions { poll: query.switch("poll")?, create: query.size("create")?, uring };
             Ok(Place::Uring(path(rest)?, options))
         }
+        Some(("vfio", rest)) => match rest.split(':').count() {
+            3 => Ok(Place::Vfio(rest.to_owned())),
+            _ => Err(wrong(text, "write vfio:0000:00:04.0, as `lspci -D` names the device")),
+        },
         Some(("nvme-tcp", rest)) => {
             let whole = rest.strip_prefix("//").and_then(|rest| rest.split_once('/'));
             match whole {
@@ -143,7 +149,7 @@ fn parse_place(text: &str, body: &str, query: &mut Query<'_>) -> Result<Place, I
         }
         // A colon far behind is part of a path.
         Some((scheme, _)) if !scheme.contains(['/', '.']) => {
-            Err(wrong(text, "known are mem:, file:, io-uring:, attach: and nvme-tcp:, or a path"))
+            Err(wrong(text, "known are mem:, file:, io-uring:, vfio:, attach: and nvme-tcp:, or a path"))
         }
         _ => Ok(Place::Directory(path(body)?, query.size("capacity")?)),
     }
@@ -193,6 +199,8 @@ mod tests {
         assert_eq!(parsed("io-uring:/dev/sda2?poll=1"), (uring(true, None, UringChoice::Auto), 1));
         let plain = uring(false, Some(4 << 20), UringChoice::Never);
         assert_eq!(parsed("io-uring:/dev/sda2?create=4MiB&plain=1&poll=0"), (plain, 1));
+        assert_eq!(parsed("vfio:0000:00:04.0"), (Place::Vfio("0000:00:04.0".into()), 1));
+        assert_eq!(parsed("vfio:0000:00:04.0?ns=2"), (Place::Vfio("0000:00:04.0".into()), 2));
         let tcp = |psk: Option<&str>, host: Option<&str>| Place::NvmeTcp {
             address: "127.0.0.1:4420".into(),
             subsystem: "nqn.2014-08.org:x".into(),
@@ -222,6 +230,9 @@ mod tests {
             "nvme-tcp:host/nqn",
             "mem:99999999T",
             "io-uring:",
+            "vfio:",
+            "vfio:00:04.0",
+            "vfio:0000:00:04.0?poll=1",
             "io-uring:x?poll=yes",
             "io-uring:x?create=",
             "io-uring:x?capacity=1M",

@@ -122,7 +122,7 @@ impl Device {
         loop {
             let scratch = self.scratch(0)?;
             let completion = self.run(Command::get(namespace, key, scratch.clone())?)?;
-            if completion.status == Status::KEY_DOES_NOT_EXIST {
+            if completion.status.is(Status::KEY_DOES_NOT_EXIST) {
                 return Ok(None);
             }
             let bytes = usize::try_from(completion.ok()?).unwrap_or(usize::MAX);
@@ -161,7 +161,8 @@ impl Device {
     /// [`IoError`].
     pub fn delete(&mut self, key: &[u8]) -> Result<(), IoError> {
         match self.run(Command::delete(self.namespace.id, key)?)?.ok() {
-            Err(IoError::Status(Status::KEY_DOES_NOT_EXIST)) | Ok(_) => Ok(()),
+            Ok(_) => Ok(()),
+            Err(IoError::Status(status)) if status.is(Status::KEY_DOES_NOT_EXIST) => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -173,7 +174,7 @@ impl Device {
     pub fn exist(&mut self, key: &[u8]) -> Result<bool, IoError> {
         match self.run(Command::exist(self.namespace.id, key)?)?.ok() {
             Ok(_) => Ok(true),
-            Err(IoError::Status(Status::KEY_DOES_NOT_EXIST)) => Ok(false),
+            Err(IoError::Status(status)) if status.is(Status::KEY_DOES_NOT_EXIST) => Ok(false),
             Err(error) => Err(error),
         }
     }

@@ -29,6 +29,7 @@ pub mod ring_queue;
 pub mod scheduler;
 pub mod timepiece;
 pub mod uring;
+pub mod vfio;
 
 pub use backend::{Answer, Armed, Backend, Limits, Transport};
 pub use buffer::Buffer;

@@ -10,6 +10,7 @@
 #: device nvme-ns,bus=ssd,drive=large,nsid=2,logical_block_size=4096,physical_block_size=4096
 #: modules nvme vfio_iommu_type1 vfio-pci
 #: example vfio_nvme
+#: example device_blocks
 
 DEVICE=$(basename $(dirname $(grep -l 0x010802 /sys/bus/pci/devices/*/class)))
 SYS=/sys/bus/pci/devices/$DEVICE
@@ -25,8 +26,9 @@ kernel_reads() { vfio_nvme pattern $1 >/tmp/expected && dd if=/dev/nvme0n$1 bs=1
 kernel_writes() { vfio_nvme pattern $1 | dd of=/dev/nvme0n$1 bs=64k oflag=direct conv=fsync 2>/dev/null; }
 kernel_wipes() { for id; do dd if=/dev/zero of=/dev/nvme0n$id bs=1M count=24 oflag=direct 2>/dev/null || return; done; }
 
-promise "without vfio-pci the refusal says how to bind the device" \
-  sh -c "vfio_nvme $DEVICE verify 2>&1 | grep -q 'driver_override'"
+says() { local text=$1; shift; "$@" | grep -q "$text"; }
+
+promise "without vfio-pci the refusal says how to bind the device" says driver_override device_blocks vfio:$DEVICE write
 promise "the controller is bound to vfio-pci" to_vfio
 promise "our driver writes every length on four queues" vfio_nvme $DEVICE write
 sed 's/^/        | /' /tmp/said
@@ -42,6 +44,14 @@ promise "and writes the pattern itself, 512 bytes a block" kernel_writes 1
 promise "and 4096" kernel_writes 2
 promise "ours takes it again" to_vfio
 promise "and reads what the kernel wrote" vfio_nvme $DEVICE verify
+promise "the device by its URL: many queues, every command, misuse, closed and opened again" device_blocks vfio:$DEVICE try
+promise "of blocks of 4096 bytes too" device_blocks "vfio:$DEVICE?ns=2" try
+promise "it writes" device_blocks vfio:$DEVICE write
+promise "both" device_blocks "vfio:$DEVICE?ns=2" write
+promise "a namespace that is not there is refused" refused device_blocks "vfio:$DEVICE?ns=3" verify
+promise "the kernel's driver has it again" to_kernel
+promise "and io_uring reads what ours wrote" device_blocks io-uring:/dev/nvme0n1 verify
+promise "of both" device_blocks io-uring:/dev/nvme0n2 verify
 promise "the IOMMU saw no address that was not mapped" refused faults
 # QEMU's namespaces have no identifiers that would be the same after a reboot.
 promise "nothing is wrong in the kernel's log" kernel_is_content 'bogus Namespace Identifiers'

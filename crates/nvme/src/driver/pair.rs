@@ -119,14 +119,18 @@ impl<M: RingMemory, R: Registers> Pair<M, R> {
         self.ids.in_flight_at(slot).map(CommandId::of)
     }
 
-    /// Shows what was submitted, and gives back the slots of what was reaped.
+    /// Shows what was submitted. The slots of what was reaped go back with it, or when nothing is in flight: until then no
+    /// answer needs them, and each store to a register is dear.
     #[inline]
     pub(super) fn ring(&mut self) {
-        // Slots first: a controller that sees the new commands also sees the room for their answers.
-        if let Some(head) = self.completions.unpublished() {
+        let tail = self.submissions.unpublished();
+        if (tail.is_some() || self.ids.in_flight() == 0)
+            && let Some(head) = self.completions.unpublished()
+        {
+            // Slots first: a controller that sees the new commands also sees the room for their answers.
             self.registers.ring32(self.doorbells.head, head);
         }
-        if let Some(tail) = self.submissions.unpublished() {
+        if let Some(tail) = tail {
             self.registers.ring32(self.doorbells.tail, tail);
         }
     }

@@ -161,6 +161,13 @@ impl Status {
         self.code_type == 0 && self.code == 0
     }
 
+    /// Whether it says the same, whatever it thinks of another try: devices set Do Not Retry as they like.
+    #[must_use]
+    #[inline]
+    pub const fn is(self, other: Self) -> bool {
+        self.code_type == other.code_type && self.code == other.code
+    }
+
     /// The status as bits 15 to 1 of the upper half of completion dword 3 carry it, bit 0 (the phase tag) clear:
     /// SC in 8:1, SCT in 11:9, DNR in 15. Command Retry Delay and More are not used and stay zero.
     #[must_use]
@@ -211,6 +218,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_status_is_itself_whatever_it_thinks_of_another_try() {
+        let firm = Status { do_not_retry: true, ..Status::COMPARE_FAILURE };
+        assert!(firm.is(Status::COMPARE_FAILURE) && firm != Status::COMPARE_FAILURE);
+        assert!(!firm.is(Status::ACCESS_DENIED));
     }
 
     #[test]

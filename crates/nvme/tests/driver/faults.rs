@@ -22,11 +22,11 @@ fn with_commands(shop: &mut Shop, count: u32) -> Box<Queue> {
 }
 
 fn set(shop: &Shop, change: impl FnOnce(&mut Faults)) {
-    change(&mut shop.machine.0.borrow_mut().faults);
+    change(&mut shop.machine.lock().faults);
 }
 
 fn refuse(shop: &Shop, opcode: AdminOpcode) {
-    shop.machine.0.borrow_mut().faults.refuses.insert(opcode.number(), Status::INTERNAL_ERROR);
+    shop.machine.lock().faults.refuses.insert(opcode.number(), Status::INTERNAL_ERROR);
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn answers_out_of_order_and_late_ones_reach_their_commands() {
     set(&shop, |faults| faults.holds = true);
     let mut queue = with_commands(&mut shop, 20);
     shop.turn();
-    assert_eq!(shop.machine.0.borrow().held(), 20);
-    shop.machine.0.borrow_mut().release();
+    assert_eq!(shop.machine.lock().held(), 20);
+    shop.machine.lock().release();
     let answers = shop.answers(&mut queue);
     assert_eq!(answers.len(), 20);
     answers.into_iter().for_each(succeeded);
@@ -101,7 +101,7 @@ fn a_mute_controller_is_given_up_after_as_many_resets_as_allowed() {
     assert!(matches!(trouble, Trouble::AdminTimeout { .. }), "{trouble}");
     assert!(shop.now.since(before) < Nanos::from_millis(60_000), "it ends in bounded time");
     assert_eq!(queue.abandon().unwrap().len(), 4);
-    assert!(!shop.machine.0.borrow().mastering);
+    assert!(!shop.machine.lock().mastering);
 }
 
 fn with_mute_commands(shop: &mut Shop) -> Box<Queue> {
@@ -168,7 +168,7 @@ fn a_controller_that_is_not_there_is_told_from_one_that_makes_no_sense() {
     assert_eq!(shop.start(), Phase::Dead);
     assert_eq!(shop.driver.death(), Some(Death::Mastering(FunctionError { errno: 5 })));
     let mut shop = Shop::new();
-    shop.machine.0.borrow_mut().memory_max = 8_192;
+    shop.machine.lock().memory_max = 8_192;
     assert_eq!(shop.start(), Phase::Dead);
     assert_eq!(shop.driver.death(), Some(Death::NoMemory));
 }
@@ -182,7 +182,7 @@ fn a_controller_that_does_not_stop_is_reset_as_a_function() {
     assert_eq!(queue.fate(), Fate::Waiting, "nobody knows yet that it stopped");
     set(&shop, |faults| faults.holds = false);
     assert_eq!(shop.settle(), Phase::Ready);
-    assert_eq!(shop.machine.0.borrow().function_resets, 1);
+    assert_eq!(shop.machine.lock().function_resets, 1);
     assert_eq!(queue.fate(), Fate::Lost);
     set(&shop, |faults| faults.no_reset = true);
     shop.driver.reset(shop.now);

@@ -10,6 +10,7 @@ use headwater_host::foreign::Foreign;
 use headwater_host::pinning::vfio::Mastering;
 use headwater_host::registers::Registers;
 use headwater_host::ring_memory::ForeignWords;
+use headwater_host::wake::WakeDescriptor;
 use headwater_nvme::controller::{
     AdminAnswer, AdminData, AdminQueuePlaces, AdminQueues, AdminStep, Arbiter, ArbiterError, CommandToken,
     CompletionQueueSpec, Controller, ControllerConfig, Fetched, QueueId, QueueKind, QueueLimits,
@@ -21,13 +22,13 @@ use headwater_nvme::ring::QueueSlots;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::{AdminOpcode, NvmOpcode};
 use headwater_nvme::spec::status::Status;
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const MEMORY_BYTES: usize = 96 << 20;
-const MEMORY_AT: u64 = 0x4000_0000;
+/// The controller's address of the memory.
+pub(crate) const MEMORY_AT: u64 = 0x4000_0000;
 const BAR_BYTES: usize = 0x4000;
 const DOORBELLS: usize = 0x1000;
 /// CSTS as a controller shows it that has failed.
@@ -72,8 +73,13 @@ pub(crate) struct Machine {
     pub(crate) now: Nanos,
     pub(crate) mastering: bool,
     pub(crate) function_resets: u32,
-    memory: Foreign,
+    /// What the controller reaches, from [`MEMORY_AT`] on.
+    pub(crate) memory: Foreign,
     taken: usize,
+    /// It works whenever it is looked at or rung, and not only when it is told to.
+    pub(crate) is_awake: bool,
+    /// Who hears of interrupts, by vector.
+    pub(crate) bells: BTreeMap<u16, WakeDescriptor>,
     /// Most bytes that the driver may take.
     pub(crate) memory_max: usize,
     events: Vec<CommandToken>,
@@ -83,7 +89,13 @@ pub(crate) struct Machine {
 
 /// The machine, as everybody has it.
 #[derive(Clone)]
-pub(crate) struct Shared(pub(crate) Rc<RefCell<Machine>>);
+pub(crate) struct Shared(Arc<Mutex<Machine>>);
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Machine> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,7 +112,7 @@ impl Machine {
             vectors: config.interrupt_vectors,
         };
         let blocks = BTreeMap::from([(2, vec![0; 8 << 20]), (3, vec![0; 8 << 20])]);
-        Shared(Rc::new(RefCell::new(Self {
+        Shared(Arc::new(Mutex::new(Self {
             faults: Faults::default(),
             subsystem: FakeSubsystem::new(),
             controller: Controller::new(config),
@@ -111,6 +123,8 @@ impl Machine {
             function_resets: 0,
             memory: Foreign::anonymous(MEMORY_BYTES).unwrap(),
             taken: 0,
+            is_awake: false,
+            bells: BTreeMap::new(),
             memory_max: MEMORY_BYTES,
             events: Vec::new(),
             deletions: Vec::new(),
@@ -213,7 +227,12 @@ impl Machine {
             let token = self.events.swap_remove(at);
             self.arbiter.complete(token, answer.result, answer.status);
         }
-        self.arbiter.interrupt(self.now, |_| {});
+        let bells = &self.bells;
+        self.arbiter.interrupt(self.now, |vector| {
+            if let Some(bell) = bells.get(&vector) {
+                bell.wake().unwrap();
+            }
+        });
         while let Some(queue) = self.arbiter.next_deleted() {
             let at = self.deletions.iter().position(|(deleted, _)| *deleted == queue).unwrap();
             let (_, token) = self.deletions.swap_remove(at);
@@ -398,9 +417,12 @@ impl Registers for Shared {
     }
 
     fn load32(&self, at: usize) -> u32 {
-        let machine = self.0.borrow();
+        let mut machine = self.lock();
         if machine.faults.removed {
             return u32::MAX;
+        }
+        if machine.is_awake {
+            machine.work();
         }
         let value = machine.controller.read_register(u32::try_from(at).unwrap(), 4);
         let value = u32::try_from(value).unwrap();
@@ -408,7 +430,7 @@ impl Registers for Shared {
     }
 
     fn store32(&self, at: usize, value: u32) {
-        let mut machine = self.0.borrow_mut();
+        let mut machine = self.lock();
         if machine.faults.removed {
             return;
         }
@@ -423,6 +445,9 @@ impl Registers for Shared {
                 _ => machine.arbiter.ring_completion(queue, value),
             };
             rung.unwrap_or_else(|error| panic!("the driver rang {value} at {at:#x}: {error}"));
+            if machine.is_awake {
+                machine.work();
+            }
         }
     }
 
@@ -439,7 +464,7 @@ impl Function for Shared {
     }
 
     fn set_mastering(&mut self, mastering: Mastering) -> Result<(), FunctionError> {
-        let mut machine = self.0.borrow_mut();
+        let mut machine = self.lock();
         if machine.faults.no_mastering {
             return Err(FunctionError { errno: 5 });
         }
@@ -448,7 +473,7 @@ impl Function for Shared {
     }
 
     fn reset(&mut self) -> Result<(), FunctionError> {
-        let mut machine = self.0.borrow_mut();
+        let mut machine = self.lock();
         if machine.faults.no_reset {
             return Err(FunctionError { errno: 95 });
         }
@@ -465,7 +490,7 @@ impl HostMemory for Shared {
     type Words = ForeignWords;
 
     fn take(&mut self, bytes: usize, align: usize) -> Option<Block<ForeignWords>> {
-        let mut machine = self.0.borrow_mut();
+        let mut machine = self.lock();
         let start = machine.taken.checked_next_multiple_of(align)?;
         let bytes = bytes.checked_next_multiple_of(4_096)?;
         if start + bytes > machine.memory_max {

@@ -116,10 +116,10 @@ fn a_queue_that_the_controller_refuses_leaves_nothing_behind() {
     let mut shop = Shop::ready();
     for opcode in [AdminOpcode::CreateCompletionQueue, AdminOpcode::CreateSubmissionQueue] {
         let refusal = Status::INVALID_QUEUE_SIZE;
-        shop.machine.0.borrow_mut().faults.refuses.insert(opcode.number(), refusal);
+        shop.machine.lock().faults.refuses.insert(opcode.number(), refusal);
         let outcome = shop.try_queue(spec(3)).unwrap().map(|_| ());
         assert_eq!(outcome, Err(QueueError::Refused(refusal)));
-        shop.machine.0.borrow_mut().faults.refuses.clear();
+        shop.machine.lock().faults.refuses.clear();
         assert!(!shop.driver.has_queue(1));
         assert_eq!(shop.queue(3).id(), 1, "the number is free again");
         shop.driver.delete_queue(1, shop.now).unwrap();
@@ -138,14 +138,14 @@ fn weighted_round_robin_is_chosen_where_the_controller_has_it() {
     assert!(shop.driver.facts().unwrap().weighted_round_robin);
     let machine = shop.machine.clone();
     assert_eq!(
-        machine.0.borrow().controller.arbitration(),
+        machine.lock().controller.arbitration(),
         headwater_nvme::controller::ArbitrationSettings::from_dword(0x0703_0002)
     );
     // Of two full queues the high one gets eight commands a round, the low one a single one.
     let high = QueueSpec { priority: Priority::High, ..spec(63) };
     let low = QueueSpec { priority: Priority::Low, ..spec(63) };
     let mut queues = [high, low].map(|spec| shop.try_queue(spec).unwrap().unwrap());
-    machine.0.borrow_mut().faults.holds = true;
+    machine.lock().faults.holds = true;
     let buffer = shop.buffer(4_096);
     for queue in &mut queues {
         for _ in 0..63 {
@@ -154,7 +154,7 @@ fn weighted_round_robin_is_chosen_where_the_controller_has_it() {
         queue.ring();
     }
     let served: Vec<u16> = {
-        let mut machine = machine.0.borrow_mut();
+        let mut machine = machine.lock();
         let mut served = Vec::new();
         for _ in 0..27 {
             let fetched = machine.arbiter.fetch().unwrap();
@@ -189,7 +189,7 @@ fn b2_the_controllers_status_is_the_answer() {
     let beyond = nvm::read(3, BlockRange { start: 1 << 40, blocks: 1 }, 0, BlockOptions::NONE);
     let done = shop.one(&mut queue, beyond, &[run(&buffer, 0, 512)]);
     assert_eq!(done.status, Status::LBA_OUT_OF_RANGE);
-    shop.machine.0.borrow_mut().faults.broken.insert(3);
+    shop.machine.lock().faults.broken.insert(3);
     let done = shop.one(&mut queue, small(false, 0, 512), &[run(&buffer, 0, 512)]);
     assert_eq!(done.status, Status::UNRECOVERED_READ_ERROR);
 }
@@ -198,7 +198,7 @@ fn b2_the_controllers_status_is_the_answer() {
 fn a_change_of_namespaces_is_told_and_looked_at() {
     let mut shop = Shop::ready();
     {
-        let mut machine = shop.machine.0.borrow_mut();
+        let mut machine = shop.machine.lock();
         machine.subsystem.namespaces.remove(&2);
         machine.subsystem.generation += 1;
     }
@@ -208,7 +208,7 @@ fn a_change_of_namespaces_is_told_and_looked_at() {
     let ids: Vec<u32> = shop.driver.namespaces().iter().map(|found| found.id).collect();
     assert_eq!(ids, [1, 3]);
     // The next one is told too: its log was read, and another request waits.
-    shop.machine.0.borrow_mut().controller.notify(AsyncEvent::SpareLow);
+    shop.machine.lock().controller.notify(AsyncEvent::SpareLow);
     shop.turns(40);
     let notice = shop.driver.take_notice().unwrap();
     assert_eq!((notice.kind, notice.log_page), (1, 2));
@@ -241,7 +241,7 @@ fn a_closed_controller_has_shut_down_and_touches_nothing() {
     shop.driver.close(shop.now);
     assert_eq!(shop.settle(), Phase::Dead);
     assert_eq!((shop.driver.death(), shop.driver.is_quiet()), (Some(Death::Closed), true));
-    assert!(!shop.machine.0.borrow().mastering);
+    assert!(!shop.machine.lock().mastering);
     assert_eq!(queue.fate(), Fate::Dead);
     assert_eq!(queue.submit(small(false, 0, 512), &[]), Err(SubmitFault::NotLive));
     assert_eq!(shop.driver.make_queue(spec(1), shop.now), Err(RequestError::NotReady));
@@ -252,7 +252,7 @@ fn a_dropped_driver_leaves_a_controller_that_touches_nothing() {
     let shop = Shop::ready();
     let machine = shop.machine.clone();
     drop(shop);
-    assert!(!machine.0.borrow().mastering);
+    assert!(!machine.lock().mastering);
 }
 
 #[test]
@@ -262,14 +262,14 @@ fn a_reset_that_was_asked_for_loses_what_is_in_flight_and_nothing_else() {
     let buffer = shop.buffer(65_536);
     fill(&buffer, 3);
     succeeded(shop.one(&mut queue, small(true, 0, 65_536), &[run(&buffer, 0, 65_536)]));
-    shop.machine.0.borrow_mut().faults.holds = true;
+    shop.machine.lock().faults.holds = true;
     for _ in 0..5 {
         queue.submit(small(false, 0, 4_096), &[run(&buffer, 0, 4_096)]).unwrap();
     }
     queue.ring();
     shop.turn();
     shop.driver.reset(shop.now);
-    shop.machine.0.borrow_mut().faults.holds = false;
+    shop.machine.lock().faults.holds = false;
     assert_eq!(shop.settle(), Phase::Ready);
     assert_eq!((shop.driver.trouble(), shop.driver.resets()), (Some(Trouble::Asked), 1));
     assert_eq!((queue.fate(), queue.reap()), (Fate::Lost, None));
@@ -278,5 +278,5 @@ fn a_reset_that_was_asked_for_loses_what_is_in_flight_and_nothing_else() {
     let back = shop.buffer(65_536);
     succeeded(shop.one(&mut queue, small(false, 0, 65_536), &[run(&back, 0, 65_536)]));
     assert_eq!(bytes(&back), bytes(&buffer));
-    assert_eq!(shop.machine.0.borrow().function_resets, 0, "CC.EN was enough");
+    assert_eq!(shop.machine.lock().function_resets, 0, "CC.EN was enough");
 }

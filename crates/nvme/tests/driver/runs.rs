@@ -161,7 +161,7 @@ impl Run {
     fn trouble(&mut self) {
         let choice = self.random.below(40);
         let on = self.random.below(3) == 0;
-        let mut machine = self.shop.machine.0.borrow_mut();
+        let mut machine = self.shop.machine.lock();
         let faults = &mut machine.faults;
         match choice {
             0 => faults.holds = on,
@@ -206,7 +206,7 @@ fn run_once(seed: u64, steps: u32) -> [u64; 3] {
     assert_eq!(run.shop.settle(), Phase::Dead, "seed {seed}, ended at {ends}");
     run.take();
     assert_eq!((run.answered, run.queues.len()), (run.accepted, 0));
-    assert!(!run.shop.machine.0.borrow().mastering);
+    assert!(!run.shop.machine.lock().mastering);
     [run.succeeded, run.answered - run.succeeded, run.shop.driver.resets()]
 }
 

@@ -61,11 +61,11 @@ impl Shop {
 
     /// The machine works, time passes, the driver looks.
     pub(crate) fn turn(&mut self) -> Phase {
-        self.machine.0.borrow_mut().work();
+        self.machine.lock().work();
         self.now = self.now.after(TURN);
-        self.machine.0.borrow_mut().now = self.now;
+        self.machine.lock().now = self.now;
         let phase = self.driver.poll(self.now);
-        self.machine.0.borrow_mut().work();
+        self.machine.lock().work();
         phase
     }
 

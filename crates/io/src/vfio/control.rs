@@ -1,0 +1,218 @@
+//! What the queues of a controller share: its driver, behind a lock that no command in its normal course takes.
+//!
+//! In: requests that take their time. Out: their outcomes, waited for. Invariant: the lock is never held while waiting;
+//! every wait has an end, because the driver's recovery has.
+
+use super::vectors::VectorSource;
+use crate::error::IoError;
+use headwater_host::clock::{Clock, Nanos};
+use headwater_host::pinning::vfio::{Container, Type1};
+use headwater_nvme::controller::Priority;
+use headwater_nvme::driver::{
+    Controller, ControllerFacts, Function, HostMemory, IoQueue, Namespace, Phase, QueueError, QueueSpec,
+    RequestError,
+};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Between two looks at a controller that is waited for.
+const LOOK: Nanos = Nanos::from_micros(50);
+/// How long a controller may take for what it was asked, beyond which something is wrong that the driver did not see.
+const PATIENCE: Nanos = Nanos::from_millis(120_000);
+/// How long closing waits.
+const CLOSING: Nanos = Nanos::from_millis(10_000);
+
+/// A queue as it was made, and the vector that it has.
+pub(super) type Made<F, H> = IoQueue<<H as HostMemory>::Words, <F as Function>::Registers>;
+
+/// The shared part.
+pub struct Control<F: Function, H: HostMemory> {
+    name: String,
+    clock: Clock,
+    driver: Mutex<Controller<F, H>>,
+    vectors: Box<dyn VectorSource>,
+    /// Vectors that no queue has.
+    free_vectors: Mutex<BTreeSet<u16>>,
+    /// Keeps the mappings of the pool for as long as the controller may use them.
+    _container: Option<Arc<Container<Type1>>>,
+}
+
+impl<F: Function, H: HostMemory> Control<F, H> {
+    /// Around a driver that was not started.
+    #[must_use]
+    pub fn new(
+        name: &str,
+        driver: Controller<F, H>,
+        vectors: Box<dyn VectorSource>,
+        container: Option<Arc<Container<Type1>>>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            clock: Clock::start(),
+            driver: Mutex::new(driver),
+            free_vectors: Mutex::new((1..=vectors.count()).collect()),
+            vectors,
+            _container: container,
+        }
+    }
+
+    /// Brings the controller up.
+    ///
+    /// # Errors
+    /// [`IoError::Device`] says why it does not become ready.
+    pub fn start(&self) -> Result<(), IoError> {
+        self.driver().start(self.clock.now());
+        self.until_ready()
+    }
+
+    pub(super) fn driver(&self) -> MutexGuard<'_, Controller<F, H>> {
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    pub(super) fn vectors(&self) -> &dyn VectorSource {
+        self.vectors.as_ref()
+    }
+
+    /// Waits until the controller takes commands.
+    ///
+    /// # Errors
+    /// [`IoError::Device`] when it is dead.
+    pub fn until_ready(&self) -> Result<(), IoError> {
+        let found = self.wait(|driver, now| match driver.poll(now) {
+            Phase::Ready => Some(Ok(())),
+            Phase::Dead => Some(Err(())),
+            Phase::Starting | Phase::Recovering => None,
+        });
+        match found {
+            Some(Ok(())) => Ok(()),
+            Some(Err(())) => Err(self.dead()),
+            None => Err(self.failed("the controller does not become ready")),
+        }
+    }
+
+    /// What the controller says of itself.
+    ///
+    /// # Errors
+    /// [`IoError::Device`] before it was ever ready.
+    pub fn facts(&self) -> Result<ControllerFacts, IoError> {
+        self.driver().facts().cloned().ok_or_else(|| self.dead())
+    }
+
+    /// Its namespaces as they were when it was last looked at.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<Namespace> {
+        self.driver().namespaces().to_vec()
+    }
+
+    /// Resets the controller and waits until it is back.
+    ///
+    /// # Errors
+    /// [`IoError::Device`] when it is dead.
+    pub fn reset(&self) -> Result<(), IoError> {
+        self.driver().reset(self.now());
+        self.until_ready()
+    }
+
+    /// Makes a queue pair, over a reset if one comes between.
+    pub(super) fn make_queue(&self, depth: u32, vector: Option<u16>) -> Result<Box<Made<F, H>>, IoError> {
+        let spec = QueueSpec { depth, vector, priority: Priority::Medium };
+        loop {
+            self.until_ready()?;
+            let asked = self.wait(|driver, now| {
+                driver.poll(now);
+                match driver.make_queue(spec, now) {
+                    Err(RequestError::Busy) => None,
+                    other => Some(other),
+                }
+            });
+            let ticket = match asked {
+                Some(Ok(ticket)) => ticket,
+                Some(Err(RequestError::NotReady)) => continue,
+                Some(Err(error)) => return Err(self.failed(&error.to_string())),
+                None => return Err(self.failed("the admin queue stays full")),
+            };
+            let made = self.wait(|driver, now| {
+                driver.poll(now);
+                driver.take_queue(ticket)
+            });
+            match made {
+                Some(Ok(queue)) => return Ok(queue),
+                Some(Err(QueueError::Reset)) => {}
+                Some(Err(error)) => return Err(self.failed(&error.to_string())),
+                None => return Err(self.failed("a queue that was asked for does not come")),
+            }
+        }
+    }
+
+    /// Deletes a queue; whether the controller is certainly done with it.
+    pub(super) fn delete_queue(&self, queue: u16, is_over: impl Fn() -> bool) -> bool {
+        let deleted = self.wait(|driver, now| {
+            driver.poll(now);
+            if is_over() || !driver.has_queue(queue) {
+                return Some(());
+            }
+            // Busy passes, and a reset makes it over.
+            let _ = driver.delete_queue(queue, now);
+            None
+        });
+        let driver = self.driver();
+        deleted.is_some() && (driver.death().is_none() || driver.is_quiet())
+    }
+
+    /// A vector for a queue, if one is left.
+    pub(super) fn take_vector(&self) -> Option<u16> {
+        self.free_vectors.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
+    }
+
+    pub(super) fn give_vector_back(&self, vector: u16) {
+        self.free_vectors.lock().unwrap_or_else(PoisonError::into_inner).insert(vector);
+    }
+
+    pub(super) fn dead(&self) -> IoError {
+        match self.driver().death() {
+            Some(death) => self.failed(&death.to_string()),
+            None => self.failed("the controller is not ready"),
+        }
+    }
+
+    pub(super) fn failed(&self, reason: &str) -> IoError {
+        IoError::Device { reason: format!("{}: {reason}", self.name) }
+    }
+
+    /// Asks again and again until there is an answer. The lock is free between two questions.
+    fn wait<T>(&self, mut ask: impl FnMut(&mut Controller<F, H>, Nanos) -> Option<T>) -> Option<T> {
+        let started = self.now();
+        loop {
+            let now = self.now();
+            if let Some(found) = ask(&mut self.driver(), now) {
+                return Some(found);
+            }
+            if now.since(started) > PATIENCE {
+                return None;
+            }
+            Clock::sleep(LOOK);
+        }
+    }
+}
+
+impl<F: Function, H: HostMemory> Drop for Control<F, H> {
+    /// Shuts the controller down, so that what it acknowledged is durable.
+    fn drop(&mut self) {
+        let started = self.now();
+        self.driver().close(started);
+        while self.driver().poll(self.now()) != Phase::Dead && self.now().since(started) < CLOSING {
+            Clock::sleep(LOOK);
+        }
+    }
+}
+
+impl<F: Function, H: HostMemory> fmt::Debug for Control<F, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Control({})", self.name)
+    }
+}

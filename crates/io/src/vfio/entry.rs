@@ -1,0 +1,206 @@
+//! What an entry says that its data is, before a controller believes it.
+//!
+//! In: a command and the namespaces. Out: whether the data is as long as the entry says, and its blocks are there. Invariant:
+//! nothing passes whose data pointer would end before the data does: a controller would take what lies behind it for
+//! addresses.
+
+use crate::command::{Command, Data};
+use crate::error::SubmitError;
+use crate::facts::NamespaceFacts;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::opcode::{IoOpcode, NvmOpcode};
+
+/// Bytes of a range of Dataset Management and of Copy.
+const DATASET_RANGE_BYTES: u64 = 16;
+const COPY_RANGE_BYTES: u64 = 32;
+
+const WRONG_LENGTH: SubmitError =
+    SubmitError::Unfit { what: "the command's data is not as long as its entry says, or goes the other way" };
+const UNKNOWN: SubmitError =
+    SubmitError::Unfit { what: "this queue does not know the command, and so not how long its data is" };
+const NO_NAMESPACE: SubmitError =
+    SubmitError::Unfit { what: "the command names a namespace that is not there, or cannot be used" };
+
+/// Which way the data of a command goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    None,
+    Out,
+    In,
+}
+
+/// Judges a command.
+#[inline]
+pub(super) fn check(command: &Command, namespaces: &[NamespaceFacts]) -> Result<(), SubmitError> {
+    let Command { entry, data } = command;
+    let id = entry.namespace.get();
+    if entry.opcode == IoOpcode::Flush.number() {
+        return fits(data, Way::None, 0, Fit::Exact);
+    }
+    let found = namespaces.iter().find(|found| found.id == id).ok_or(NO_NAMESPACE)?;
+    if found.is_key_space() { check_keys(entry, data) } else { check_blocks(entry, data, found) }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    Exact,
+    AtLeast,
+}
+
+fn fits(data: &Data, way: Way, bytes: u64, fit: Fit) -> Result<(), SubmitError> {
+    let goes = match data {
+        Data::None => Way::None,
+        Data::ToDevice(_) | Data::Gather(_) => Way::Out,
+        Data::FromDevice(_) | Data::Scatter(_) => Way::In,
+    };
+    let has = data.bytes() as u64;
+    let is_long = if fit == Fit::Exact { has == bytes } else { has >= bytes };
+    // No bytes go no way.
+    if is_long && (goes == way || (has == 0 && bytes == 0)) { Ok(()) } else { Err(WRONG_LENGTH) }
+}
+
+fn check_blocks(entry: &SubmissionEntry, data: &Data, namespace: &NamespaceFacts) -> Result<(), SubmitError> {
+    let range = |blocks: u64| {
+        let first = entry.nvm_start();
+        match first.checked_add(blocks) {
+            Some(end) if end <= namespace.size => Ok(()),
+            _ => Err(SubmitError::Range { first, blocks, size: namespace.size }),
+        }
+    };
+    let blocks = u64::from(entry.nvm_blocks());
+    let bytes = blocks * u64::from(namespace.block_bytes);
+    match NvmOpcode::from_number(entry.opcode).ok_or(UNKNOWN)? {
+        NvmOpcode::Flush => Ok(()),
+        NvmOpcode::Read => range(blocks).and_then(|()| fits(data, Way::In, bytes, Fit::Exact)),
+        NvmOpcode::Write | NvmOpcode::Compare => {
+            range(blocks).and_then(|()| fits(data, Way::Out, bytes, Fit::Exact))
+        }
+        NvmOpcode::WriteZeroes | NvmOpcode::Verify => {
+            range(blocks).and_then(|()| fits(data, Way::None, 0, Fit::Exact))
+        }
+        NvmOpcode::DatasetManagement => {
+            let bytes = u64::from(entry.nvm_dataset_ranges()) * DATASET_RANGE_BYTES;
+            fits(data, Way::Out, bytes, Fit::AtLeast)?;
+            ranges_inside(data, entry.nvm_dataset_ranges(), namespace)
+        }
+        NvmOpcode::Copy => {
+            let bytes = u64::from(entry.nvm_copy_ranges()) * COPY_RANGE_BYTES;
+            fits(data, Way::Out, bytes, Fit::AtLeast)
+        }
+    }
+}
+
+/// Every range of a discard lies in the namespace.
+fn ranges_inside(data: &Data, ranges: u16, namespace: &NamespaceFacts) -> Result<(), SubmitError> {
+    let [list] = data.buffers() else { return Err(SubmitError::IN_PIECES) };
+    let mut range = [0; 16];
+    for index in 0..usize::from(ranges) {
+        list.read(index * range.len(), &mut range).map_err(|_| WRONG_LENGTH)?;
+        let [.., a, b, c, d, e, f, g, h] = range;
+        let first = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        let [_, _, _, _, a, b, c, d, ..] = range;
+        let blocks = u64::from(u32::from_le_bytes([a, b, c, d]));
+        if first.checked_add(blocks).is_none_or(|end| end > namespace.size) {
+            return Err(SubmitError::Range { first, blocks, size: namespace.size });
+        }
+    }
+    Ok(())
+}
+
+fn check_keys(entry: &SubmissionEntry, data: &Data) -> Result<(), SubmitError> {
+    let bytes = u64::from(entry.kv_data_bytes());
+    match IoOpcode::from_number(entry.opcode).ok_or(UNKNOWN)? {
+        IoOpcode::Store => fits(data, Way::Out, bytes, Fit::Exact),
+        IoOpcode::Retrieve | IoOpcode::List => fits(data, Way::In, bytes, Fit::AtLeast),
+        IoOpcode::Flush | IoOpcode::Delete | IoOpcode::Exist => fits(data, Way::None, 0, Fit::Exact),
+        // Their addresses lie elsewhere in the entry, for devices of ours only.
+        IoOpcode::UioPut | IoOpcode::UioGet => Err(UNKNOWN),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Buffer;
+    use crate::command::{Condition, Durable};
+    use headwater_dma::iova::Iova;
+    use headwater_host::foreign::Foreign;
+
+    fn buffer(bytes: usize) -> Buffer {
+        Buffer::whole(Foreign::anonymous(1 << 20).unwrap(), Iova(0)).slice(0, bytes).unwrap()
+    }
+
+    fn namespaces() -> Vec<NamespaceFacts> {
+        let blocks = NamespaceFacts { block_bytes: 512, size: 100, ..NamespaceFacts::key_space(1) };
+        vec![blocks, NamespaceFacts::key_space(2)]
+    }
+
+    fn judge(command: &Command) -> Result<(), SubmitError> {
+        check(command, &namespaces())
+    }
+
+    #[test]
+    fn what_every_constructor_makes_passes() {
+        let list = buffer(64);
+        for command in [
+            Command::read(1, 99, 512, buffer(512)).unwrap(),
+            Command::write(1, 0, 512, buffer(51_200), Durable::Now).unwrap(),
+            Command::read_scattered(1, 4, 512, vec![buffer(512), buffer(1_024)]).unwrap(),
+            Command::compare(1, 0, 512, buffer(512)).unwrap(),
+            Command::write_zeroes(1, 0, 100, Durable::AsPromised).unwrap(),
+            Command::discard(1, &[(0, 1), (99, 1)], &list).unwrap(),
+            Command::flush(1),
+            Command::flush(u32::MAX),
+            Command::put(2, b"k", buffer(77), Condition::Always).unwrap(),
+            Command::get(2, b"k", buffer(77)).unwrap(),
+            Command::list(2, None, buffer(4_096)).unwrap(),
+            Command::delete(2, b"k").unwrap(),
+            Command::exist(2, b"k").unwrap(),
+        ] {
+            assert_eq!(judge(&command), Ok(()), "{command:?}");
+        }
+    }
+
+    #[test]
+    fn data_that_is_shorter_than_its_entry_or_goes_the_other_way_never_passes() {
+        let mut long = Command::read(1, 0, 512, buffer(1_024)).unwrap();
+        long.data = Data::FromDevice(buffer(512));
+        assert_eq!(judge(&long), Err(WRONG_LENGTH));
+        let mut turned = Command::read(1, 0, 512, buffer(512)).unwrap();
+        turned.data = Data::ToDevice(buffer(512));
+        assert_eq!(judge(&turned), Err(WRONG_LENGTH));
+        let mut bare = Command::write(1, 0, 512, buffer(512), Durable::Now).unwrap();
+        bare.data = Data::None;
+        assert_eq!(judge(&bare), Err(WRONG_LENGTH));
+        let mut value = Command::get(2, b"k", buffer(100)).unwrap();
+        value.data = Data::FromDevice(buffer(99));
+        assert_eq!(judge(&value), Err(WRONG_LENGTH));
+        let mut list = Command::discard(1, &[(0, 1), (1, 1)], &buffer(64)).unwrap();
+        list.data = Data::ToDevice(buffer(16));
+        assert_eq!(judge(&list), Err(WRONG_LENGTH));
+    }
+
+    /// NVMeDirect's defect B3: the ranges of a discard were never looked at.
+    #[test]
+    fn b3_blocks_beyond_the_end_are_refused_with_the_numbers_discards_included() {
+        let range = |first, blocks| Err(SubmitError::Range { first, blocks, size: 100 });
+        assert_eq!(judge(&Command::read(1, 100, 512, buffer(512)).unwrap()), range(100, 1));
+        assert_eq!(judge(&Command::read(1, u64::MAX, 512, buffer(512)).unwrap()), range(u64::MAX, 1));
+        let zeroes = Command::write_zeroes(1, 1, 100, Durable::AsPromised).unwrap();
+        assert_eq!(judge(&zeroes), range(1, 100));
+        let list = buffer(64);
+        let discard = Command::discard(1, &[(0, 1), (99, 2)], &list).unwrap();
+        assert_eq!(judge(&discard), range(99, 2));
+    }
+
+    #[test]
+    fn commands_and_namespaces_that_nobody_knows_are_refused() {
+        let mut vendor = Command::flush(1);
+        vendor.entry.opcode = 0xC1;
+        assert_eq!(judge(&vendor), Err(UNKNOWN));
+        assert_eq!(judge(&Command::read(9, 0, 512, buffer(512)).unwrap()), Err(NO_NAMESPACE));
+        let mut uio = Command::put(2, b"k", buffer(1), Condition::Always).unwrap();
+        uio.entry.opcode = 0x81;
+        assert_eq!(judge(&uio), Err(UNKNOWN));
+    }
+}

@@ -1,0 +1,91 @@
+//! The pool of a device behind an IOMMU: each chunk is one mapping of its container.
+//!
+//! In: a container. Out: buffers with the device's addresses. Invariant: the pool, which is never freed as a whole, keeps no
+//! device open; with the container goes every mapping of it.
+
+use crate::buffer::Buffer;
+use crate::error::IoError;
+use headwater_dma::pool::{
+    ChunkRule, PinError, PinToken, Pinner, Pool, PoolConfig, PoolError, Ticker, VfioType1,
+};
+use headwater_host::pinning::vfio::{Container, Type1};
+use std::sync::{Arc, Weak};
+
+/// Bytes of the first chunk, and the span that chunks follow the load in.
+const CHUNK: usize = 2 << 20;
+const CHUNKS: ChunkRule = ChunkRule::Adaptive { least: 2 << 20, most: 64 << 20 };
+/// Most bytes of a device's buffers.
+const CAP: usize = 4 << 30;
+
+/// Maps chunks as long as the container is there.
+#[derive(Debug)]
+struct Mapper {
+    container: Weak<Container<Type1>>,
+}
+
+impl Mapper {
+    fn type1(&self) -> Option<VfioType1> {
+        self.container.upgrade().map(VfioType1::new)
+    }
+}
+
+impl Pinner for Mapper {
+    fn name(&self) -> &'static str {
+        "vfio"
+    }
+
+    fn preflight(&self, bytes: usize) -> Result<(), PinError> {
+        self.type1().map_or(Ok(()), |type1| type1.preflight(bytes))
+    }
+
+    fn joins(&self) -> bool {
+        false
+    }
+
+    fn pin(&self, address: usize, bytes: usize) -> Result<PinToken, PinError> {
+        let type1 = self.type1().ok_or(PinError::Refused { bytes, errno: 0 })?;
+        type1.pin(address, bytes)
+    }
+
+    fn unpin(&self, token: PinToken) -> Result<(), PinError> {
+        // A container that is closed has let go of everything.
+        self.type1().map_or(Ok(()), |type1| type1.unpin(token))
+    }
+}
+
+/// The pool, and the thread that gives idle memory back.
+#[derive(Debug)]
+pub(super) struct VfioPool {
+    pool: Pool,
+    _ticker: Ticker,
+}
+
+impl VfioPool {
+    /// A pool for the devices of a container.
+    pub(super) fn open(container: &Arc<Container<Type1>>) -> Result<Self, IoError> {
+        let pool = Pool::open(PoolConfig {
+            chunk: CHUNK,
+            chunk_rule: CHUNKS,
+            cap: CAP,
+            cap_max: CAP,
+            pinner: Arc::new(Mapper { container: Arc::downgrade(container) }),
+            ..PoolConfig::default()
+        })?;
+        let ticker = pool.ticker().map_err(|error| IoError::Device { reason: error.to_string() })?;
+        Ok(Self { pool, _ticker: ticker })
+    }
+
+    /// A buffer of at least one byte. Where no more can be mapped, idle memory is given back and it is asked again.
+    pub(super) fn buffer(&self, bytes: usize) -> Result<Buffer, IoError> {
+        let found = match self.pool.buffer(bytes.max(1)) {
+            Err(PoolError::Pin(_)) if self.pool.trim() > 0 => self.pool.buffer(bytes.max(1)),
+            found => found,
+        };
+        found.map(Buffer::pooled).map_err(IoError::from)
+    }
+
+    /// The pool.
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}

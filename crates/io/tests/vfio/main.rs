@@ -1,0 +1,260 @@
+//! Queues of an NVMe controller over our own driver, with our own controller beneath: what becomes of commands when the
+//! controller is reset, slow, or taken away.
+#![expect(clippy::unwrap_used, reason = "a broken promise ends the test")]
+
+#[path = "../../../nvme/tests/admin/fake_subsystem.rs"]
+mod fake_subsystem;
+#[path = "../../../nvme/tests/driver/machine.rs"]
+mod machine;
+
+use headwater_dma::iova::Iova;
+use headwater_host::clock::Nanos;
+use headwater_host::wake::WakeDescriptor;
+use headwater_io::backend::{Armed, Transport};
+use headwater_io::vfio::{Control, NoVectors, NvmeQueue, VectorSource};
+use headwater_io::{Buffer, Command, Durable, IoError, Queue, SubmitError};
+use headwater_nvme::controller::{ControllerConfig, QueueId};
+use headwater_nvme::driver::{Controller, DriverConfig, HostMemory};
+use headwater_nvme::spec::status::Status;
+use machine::{MEMORY_AT, Machine, Shared};
+use std::sync::Arc;
+
+type SharedControl = Arc<Control<Shared, Shared>>;
+
+#[derive(Debug)]
+struct Lines(Shared);
+
+impl VectorSource for Lines {
+    fn count(&self) -> u16 {
+        2
+    }
+
+    fn connect(&self, vector: u16, bell: Option<&WakeDescriptor>) -> std::io::Result<()> {
+        let mut machine = self.0.lock();
+        match bell {
+            Some(bell) => drop(machine.bells.insert(vector, bell.clone())),
+            None => drop(machine.bells.remove(&vector)),
+        }
+        Ok(())
+    }
+}
+
+fn open(vectors: fn(&Shared) -> Box<dyn VectorSource>) -> (SharedControl, Shared) {
+    let machine = Machine::with(ControllerConfig::pcie(1));
+    machine.lock().is_awake = true;
+    let config = DriverConfig {
+        io_queues: 4,
+        command_timeout: Nanos::from_millis(40),
+        admin_timeout: Nanos::from_millis(2_000),
+        ..DriverConfig::default()
+    };
+    let driver = Controller::new(machine.clone(), machine.clone(), config);
+    let control = Control::new("a machine", driver, vectors(&machine), None);
+    control.start().unwrap();
+    (Arc::new(control), machine)
+}
+
+fn polled() -> (SharedControl, Shared) {
+    open(|_| Box::new(NoVectors))
+}
+
+fn interrupted() -> (SharedControl, Shared) {
+    open(|machine| Box::new(Lines(machine.clone())))
+}
+
+fn buffer(machine: &Shared, bytes: usize) -> Buffer {
+    let block = machine.clone().take(bytes, 4_096).unwrap();
+    let memory = machine.lock().memory.clone();
+    let offset = usize::try_from(block.address - MEMORY_AT).unwrap();
+    Buffer::whole(memory, Iova(MEMORY_AT)).slice(offset, bytes).unwrap()
+}
+
+fn read(token: u64, into: &Buffer) -> (Command, u64) {
+    (Command::read(3, token, 512, into.slice(0, 512).unwrap()).unwrap(), token)
+}
+
+/// Every answer there is to come, by token.
+fn answers(queue: &mut Queue) -> Vec<(u64, Status)> {
+    let mut answers = Vec::new();
+    while let Some(completion) = queue.wait(None).unwrap() {
+        answers.push((completion.token, completion.status));
+    }
+    answers.sort_unstable_by_key(|(token, _)| *token);
+    answers
+}
+
+fn filled(control: &SharedControl, machine: &Shared, count: u64) -> (Queue, Buffer) {
+    let mut queue = Queue::over(Box::new(NvmeQueue::open(control, 8).unwrap()));
+    let into = buffer(machine, 4_096);
+    for token in 0..count {
+        let (command, token) = read(token, &into);
+        queue.submit(command, token).unwrap();
+    }
+    queue.ring().unwrap();
+    (queue, into)
+}
+
+fn all(count: u64, status: Status) -> Vec<(u64, Status)> {
+    (0..count).map(|token| (token, status)).collect()
+}
+
+#[test]
+fn blocks_come_back_as_they_were_written_polled_and_by_interrupts() {
+    for (control, machine) in [polled(), interrupted()] {
+        let mut queue = Queue::over(Box::new(NvmeQueue::open(&control, 4).unwrap()));
+        queue.set_spin(Nanos::ZERO);
+        let (from, into) = (buffer(&machine, 1 << 20), buffer(&machine, 1 << 20));
+        let bytes: Vec<u8> = (0..=250).cycle().take(1 << 20).collect();
+        from.write(0, &bytes).unwrap();
+        queue.submit(Command::write(2, 5, 4_096, from, Durable::Now).unwrap(), 1).unwrap();
+        assert_eq!(answers(&mut queue), [(1, Status::SUCCESS)]);
+        queue.submit(Command::read(2, 5, 4_096, into.clone()).unwrap(), 2).unwrap();
+        assert_eq!(answers(&mut queue), [(2, Status::SUCCESS)]);
+        let mut back = vec![0; 1 << 20];
+        into.read(0, &mut back).unwrap();
+        assert!(back == bytes);
+        let (limits, _) = (NvmeQueue::open(&control, 1).unwrap().limits(), queue);
+        assert_eq!((limits.transfer_bytes_max, limits.memory_align), (1 << 20, 4));
+    }
+}
+
+#[test]
+fn what_cannot_be_one_command_never_reaches_the_controller() {
+    let (control, machine) = polled();
+    let mut queue = Queue::over(Box::new(NvmeQueue::open(&control, 2).unwrap()));
+    let into = buffer(&machine, 4 << 20);
+    let beyond = Command::read(3, 1 << 19, 512, into.slice(0, 512).unwrap()).unwrap();
+    let reason = queue.submit(beyond, 0).unwrap_err().reason;
+    assert_eq!(reason, SubmitError::Range { first: 1 << 19, blocks: 1, size: 1 << 19 });
+    let long = Command::read(3, 0, 512, into.slice(0, 2 << 20).unwrap()).unwrap();
+    assert!(matches!(queue.submit(long, 0).unwrap_err().reason, SubmitError::Unfit { .. }));
+    let crooked = Command::read(3, 0, 512, into.slice(2, 512).unwrap()).unwrap();
+    assert!(matches!(queue.submit(crooked, 0).unwrap_err().reason, SubmitError::Unfit { .. }));
+    for token in 0..2 {
+        let (command, token) = read(token, &into);
+        queue.submit(command, token).unwrap();
+    }
+    let (third, token) = read(2, &into);
+    assert_eq!(queue.submit(third, token).unwrap_err().reason, SubmitError::Full);
+    assert_eq!(answers(&mut queue), all(2, Status::SUCCESS));
+}
+
+#[test]
+fn a_reset_answers_what_was_in_flight_and_the_queue_goes_on() {
+    for (control, machine) in [polled(), interrupted()] {
+        machine.lock().faults.holds = true;
+        let (mut queue, into) = filled(&control, &machine, 8);
+        control.reset().unwrap();
+        machine.lock().faults.holds = false;
+        assert_eq!(answers(&mut queue), all(8, Status::ABORTED_BY_HOST));
+        let (command, token) = read(3, &into);
+        queue.submit(command, token).unwrap();
+        assert_eq!(answers(&mut queue), [(3, Status::SUCCESS)]);
+    }
+}
+
+#[test]
+fn a_command_that_is_cancelled_has_its_one_answer() {
+    let (control, machine) = interrupted();
+    machine.lock().faults.holds = true;
+    let mut transport = NvmeQueue::open(&control, 4).unwrap();
+    let into = buffer(&machine, 4_096);
+    for token in 0..3 {
+        let (command, token) = read(token, &into);
+        transport.submit(command, token).unwrap();
+    }
+    transport.ring().unwrap();
+    transport.cancel(1).unwrap();
+    let mut queue = Queue::over(Box::new(transport));
+    let first = queue.wait(None).unwrap().unwrap();
+    assert_eq!((first.token, first.status), (1, Status::ABORT_REQUESTED));
+    machine.lock().release();
+    let rest = answers(&mut queue);
+    assert_eq!(rest, [(0, Status::SUCCESS), (2, Status::SUCCESS)]);
+    let (command, token) = read(0, &into);
+    queue.submit(command, token).unwrap();
+    assert_eq!(answers(&mut queue), [(0, Status::SUCCESS)]);
+    assert!(matches!(NvmeQueue::open(&control, 1).unwrap().cancel(7), Err(IoError::Refused { .. })));
+}
+
+#[test]
+fn what_the_controller_does_not_answer_in_time_is_aborted_by_whoever_waits() {
+    let (control, machine) = interrupted();
+    machine.lock().faults.holds = true;
+    let (mut queue, _) = filled(&control, &machine, 5);
+    assert_eq!(answers(&mut queue), all(5, Status::ABORT_REQUESTED));
+}
+
+#[test]
+fn completions_that_are_lost_end_in_a_reset_that_the_waiting_thread_drives() {
+    let (control, machine) = polled();
+    machine.lock().faults.lost = 2;
+    machine.lock().faults.ignores_aborts = true;
+    let (mut queue, _) = filled(&control, &machine, 6);
+    let found = answers(&mut queue);
+    let lost = found.iter().filter(|(_, status)| *status == Status::ABORTED_BY_HOST).count();
+    assert_eq!((found.len(), lost), (6, 2));
+}
+
+#[test]
+fn removal_answers_everything_and_the_queue_says_that_the_device_is_gone() {
+    for (control, machine) in [polled(), interrupted()] {
+        machine.lock().faults.holds = true;
+        let (mut queue, into) = filled(&control, &machine, 7);
+        machine.lock().faults.removed = true;
+        assert_eq!(answers(&mut queue), all(7, Status::HOST_PATHING_ERROR));
+        let (command, token) = read(0, &into);
+        assert_eq!(queue.submit(command, token).unwrap_err().reason, SubmitError::Gone);
+        let reason = control.until_ready().unwrap_err().to_string();
+        assert!(reason.contains("removed"), "{reason}");
+    }
+}
+
+#[test]
+fn a_queue_that_is_dropped_is_deleted_at_the_controller_with_what_it_had_in_flight() {
+    let (control, machine) = interrupted();
+    machine.lock().faults.holds = true;
+    let (queue, _) = filled(&control, &machine, 4);
+    assert!(machine.lock().arbiter.queue(QueueId(1)).is_ok());
+    drop(queue);
+    assert!(machine.lock().arbiter.queue(QueueId(1)).is_err());
+    assert_eq!(machine.lock().held(), 0);
+    // Its number and its vector are free again, and again.
+    for _ in 0..9 {
+        let queues: Vec<_> = (0..4).map(|_| NvmeQueue::open(&control, 2).unwrap()).collect();
+        assert_eq!(queues.iter().filter(|queue| queue.descriptor().is_some()).count(), 2);
+        let more = NvmeQueue::open(&control, 2).unwrap_err().to_string();
+        assert!(more.contains("all 4 I/O queues"), "{more}");
+    }
+}
+
+#[test]
+fn the_descriptor_says_when_there_is_something_and_not_before() {
+    let (control, machine) = interrupted();
+    let mut transport = NvmeQueue::open(&control, 4).unwrap();
+    let into = buffer(&machine, 4_096);
+    machine.lock().faults.holds = true;
+    assert_eq!(transport.arm().unwrap(), Armed::Waiting);
+    let (command, token) = read(0, &into);
+    transport.submit(command, token).unwrap();
+    assert_eq!(transport.arm().unwrap(), Armed::Waiting);
+    machine.lock().release();
+    machine.lock().work();
+    assert_eq!(transport.arm().unwrap(), Armed::Ready);
+    assert_eq!(transport.reap().unwrap().unwrap().completion.token, 0);
+    assert_eq!(transport.arm().unwrap(), Armed::Waiting);
+    let (control, _machine) = polled();
+    let mut transport = NvmeQueue::open(&control, 4).unwrap();
+    assert!(transport.descriptor().is_none());
+    assert!(matches!(transport.arm(), Err(IoError::Refused { .. })));
+}
+
+#[test]
+fn the_last_of_device_and_queues_shuts_the_controller_down() {
+    let (control, machine) = polled();
+    let queue = NvmeQueue::open(&control, 2).unwrap();
+    drop(control);
+    assert!(machine.lock().mastering);
+    drop(queue);
+    assert!(!machine.lock().mastering);
+}
