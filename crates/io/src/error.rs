@@ -1,6 +1,7 @@
 //! What can go wrong between an application and its device.
 
 use crate::command::Command;
+use crate::handle::RequestError;
 use headwater_dma::pool::PoolError;
 use headwater_host::foreign::{MapError, OutOfRegion, TakeError};
 use headwater_host::wake::WakeError;
@@ -60,6 +61,9 @@ pub enum IoError {
     /// The queue takes no more; reap first.
     #[error(transparent)]
     Submit(#[from] SubmitError),
+    /// A handle does not accept the request.
+    #[error(transparent)]
+    Request(#[from] RequestError),
     /// The pool of the device has no memory for it.
     #[error(transparent)]
     Pool(#[from] PoolError),

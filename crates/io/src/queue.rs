@@ -131,6 +131,14 @@ impl Queue {
         }
     }
 
+    /// Sleeps until a completion may have come, at most for `longest`.
+    ///
+    /// # Errors
+    /// [`IoError`] when the kernel refuses or the device is gone.
+    pub fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
+        self.transport.sleep(longest)
+    }
+
     /// What one command can be.
     #[must_use]
     pub fn limits(&self) -> Limits {

@@ -7,6 +7,9 @@ use headwater_host::clock::{Clock, Nanos};
 use headwater_host::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+/// What a look into a queue takes in virtual time.
+const VIRTUAL_LOOK: Nanos = Nanos(100);
+
 /// A source of time. A clone is the same one.
 #[derive(Clone, Debug)]
 pub enum Timepiece {
@@ -36,6 +39,24 @@ impl Timepiece {
         match self {
             Self::Machine(clock) => clock.now(),
             Self::Virtual(time) => Nanos(time.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// A look that found nothing is over: in virtual time it took a while too.
+    #[inline]
+    pub fn looked(&self) {
+        match self {
+            Self::Machine(_) => std::hint::spin_loop(),
+            Self::Virtual(_) => self.sleep(VIRTUAL_LOOK),
+        }
+    }
+
+    /// How long looking again and again is better than a sleep: in virtual time, where looking takes none, not at all.
+    #[must_use]
+    pub fn spin(&self, span: Nanos) -> Nanos {
+        match self {
+            Self::Machine(_) => span,
+            Self::Virtual(_) => Nanos::ZERO,
         }
     }
 

@@ -1,0 +1,123 @@
+//! Futures under an executor of twenty lines, so that nothing of any other is relied on.
+
+use super::*;
+use crate::backend::Backend as _;
+use crate::model::{Contents, Faults, Model, ModelSettings, Service};
+use crate::queue::Queue;
+use headwater_host::clock::Nanos;
+use headwater_nvme::spec::status::Status;
+use std::pin::pin;
+use std::thread::{self, Thread};
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future on this thread, which sleeps until it is woken.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(found) => return found,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+fn model() -> Model {
+    let service = Service { fixed: Nanos::from_micros(20), jitter_percent: 50, ..Service::default() };
+    let settings = ModelSettings { contents: Contents::Memory, ..ModelSettings::timed(1 << 20, service) };
+    Model::new(settings).unwrap()
+}
+
+fn handle(model: &mut Model, depth: u32) -> AsyncHandle {
+    let queue = Queue::over(model.queue(depth).unwrap());
+    AsyncHandle::over(Handle::builder(model.facts()).queue(queue).build().unwrap()).unwrap()
+}
+
+#[test]
+fn futures_are_ready_when_their_requests_are_answered_whoever_runs_them() {
+    let mut model = model();
+    let handle = handle(&mut model, 4);
+    let threads: Vec<_> = (0..3_u8)
+        .map(|number| {
+            let (handle, mut model) = (handle.clone(), model.clone());
+            thread::spawn(move || {
+                block_on(async {
+                    for round in 0..100_u64 {
+                        let offset = (u64::from(number) * 100 + round) * 512;
+                        let mut from = model.region(512).unwrap();
+                        from.bytes_mut().unwrap().fill(number + 1);
+                        let Data::ToDevice(buffer) = handle.write(offset, from, Durable::Now).await.unwrap()
+                        else {
+                            panic!("the buffer comes back")
+                        };
+                        buffer.write(0, &[0; 512]).unwrap();
+                        let Data::FromDevice(mut back) = handle.read(offset, buffer).await.unwrap() else {
+                            panic!("the buffer comes back")
+                        };
+                        assert_eq!(back.bytes_mut().unwrap(), [number + 1; 512]);
+                    }
+                    handle.flush().await.unwrap();
+                });
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn failures_and_refusals_come_out_of_the_future_with_the_buffer() {
+    let mut model = model();
+    model.set_faults(Faults::default().with(0, 1, Status::UNRECOVERED_READ_ERROR));
+    let handle = handle(&mut model, 4);
+    let failed = block_on(handle.read(0, model.region(512).unwrap())).unwrap_err();
+    assert_eq!((failed.error.status(), failed.data.bytes()), (Some(Status::UNRECOVERED_READ_ERROR), 512));
+    let refused = block_on(handle.read(1, model.region(512).unwrap())).unwrap_err();
+    assert!(matches!(refused.error, IoError::Request(_)));
+    assert_eq!(refused.data.bytes(), 512);
+}
+
+#[test]
+fn a_future_that_is_dropped_leaves_no_answer_and_nobody_waiting() {
+    let mut model = model();
+    let handle = handle(&mut model, 2);
+    for round in 0..50 {
+        let pending: Vec<_> =
+            (0..10).map(|_| handle.start(Request::read(0, model.region(512).unwrap())).unwrap()).collect();
+        for (number, pending) in pending.into_iter().enumerate() {
+            if number % 3 == round % 3 {
+                block_on(pending).unwrap();
+            }
+        }
+    }
+    block_on(handle.flush()).unwrap();
+    while handle.with(|handle| handle.unanswered()).unwrap() > 0 {
+        thread::yield_now();
+    }
+    assert!(handle.state.lock().tickets.is_empty());
+}
+
+#[test]
+fn policies_can_be_changed_between_futures() {
+    let mut model = model();
+    let handle = handle(&mut model, 2);
+    for round in 0..20 {
+        let pending = handle.start(Request::read(512, model.region(512).unwrap())).unwrap();
+        let policy = match round % 3 {
+            0 => CompletionPolicy::Inline,
+            1 => CompletionPolicy::Thread(Pace::Busy, Aggregation::NONE),
+            _ => CompletionPolicy::Thread(Pace::Fixed(Nanos::from_micros(30)), Aggregation::NONE),
+        };
+        handle.with(|handle| handle.set_completion(policy)).unwrap().unwrap();
+        block_on(pending).unwrap();
+    }
+}

@@ -1,0 +1,458 @@
+//! The long way of a request: selector, scheduler, merging, window, division; and back.
+//!
+//! In: requests that were judged, answers of queues. Out: commands, and answers for the caller. Invariant: a place is given
+//! back exactly when its request's answer is made.
+
+use super::lane::Lane;
+use super::request::{Geometry, Operation, Request, cut, shaped};
+use super::slots::{Kind, NOWHERE, Slots};
+use super::{Handle, Refused, RequestError};
+use crate::backend::Answer;
+use crate::command::{Command, Data};
+use crate::completion::CompletionPolicy;
+use crate::error::{IoError, SubmitError};
+use crate::queue::Completion;
+use crate::scheduler::{Extent, Merging, Next, Scheduling, Side, Waiting};
+use crate::selector::Choice;
+use headwater_host::clock::Nanos;
+use headwater_nvme::spec::status::Status;
+
+/// What a request that moves nothing is held to cost where bytes are shared.
+const COST_BYTES_MIN: u64 = 4_096;
+
+/// How far a request got.
+enum Given {
+    /// All of it is at a device, or answered.
+    All,
+    /// Its queue has no room.
+    NoRoom,
+}
+
+impl Handle {
+    /// Whether anything needs the time.
+    pub(super) fn is_timed(&self) -> bool {
+        !matches!(self.scheduler.scheduling(), Scheduling::Fifo)
+            || !matches!(self.completion, CompletionPolicy::Inline)
+            || !self.deadlines.is_empty()
+    }
+
+    #[cold]
+    pub(super) fn submit_long(&mut self, request: Request, token: u64) -> Result<(), Refused> {
+        self.submit_long_as(request, token, false)
+    }
+
+    pub(super) fn submit_long_as(
+        &mut self,
+        request: Request,
+        token: u64,
+        awaited: bool,
+    ) -> Result<(), Refused> {
+        let unanswered = self.slots.used() - self.parts;
+        let most = self.most();
+        if unanswered >= most {
+            return Err(Geometry::refuse(request, RequestError::Full { unanswered, most }));
+        }
+        let lane = match self.choose(&request) {
+            Ok(lane) => lane,
+            Err(error) => return Err(Geometry::refuse(request, error)),
+        };
+        let Some(place) = self.slots.take(token, Kind::Waiting, lane) else {
+            return Err(Geometry::refuse(request, RequestError::Full { unanswered, most }));
+        };
+        let timed = self.is_timed() || request.within.is_some();
+        let now = if timed { self.time.now() } else { Nanos::ZERO };
+        self.slots.tell(place, request, now);
+        self.slots.story_mut(place).awaited = awaited;
+        if let Some(deadline) = self.slots.story(place).deadline {
+            self.deadlines.insert((deadline, place));
+        }
+        self.detours += 1;
+        self.enqueue(place);
+        Ok(())
+    }
+
+    /// The lane that the selector names.
+    fn choose(&mut self, request: &Request) -> Result<u32, RequestError> {
+        let loads: Vec<_> = self.lanes.iter().filter(|lane| !lane.leaving).map(Lane::load).collect();
+        let choice = Choice {
+            direction: request.operation.direction(),
+            class: request.class,
+            offset: request.offset,
+            bytes: request.bytes,
+            queues: &loads,
+        };
+        let name = self.selector.choose(&choice).ok_or(RequestError::Closed)?;
+        let place = self.lanes.iter().position(|lane| lane.name == name && !lane.leaving);
+        let queues = u32::try_from(loads.len()).unwrap_or(NOWHERE);
+        place
+            .and_then(|place| u32::try_from(place).ok())
+            .ok_or(RequestError::NoSuchQueue { answer: name.0, queues })
+    }
+
+    /// A request waits, in a group if it may.
+    pub(super) fn enqueue(&mut self, place: u32) {
+        let extent = self.extent_of(place);
+        if let Some(extent) = &extent {
+            let segments = u32::try_from(self.limits.segments_max).unwrap_or(u32::MAX);
+            if let Some(joined) = self.merger.join(extent, self.plain_bytes_max, segments) {
+                self.slots.set_kind(place, Kind::Member);
+                self.slots.story_mut(place).head = joined.group;
+                let members = &mut self.slots.story_mut(joined.group).members;
+                if members.is_empty() {
+                    members.push(joined.group);
+                }
+                let at = if joined.side == Side::Front { 0 } else { members.len() };
+                members.insert(at, place);
+                self.scheduler.extend(extent.class, extent.bytes);
+                return;
+            }
+            self.merger.open(place, *extent);
+        }
+        self.slots.set_kind(place, Kind::Waiting);
+        let story = self.slots.story(place);
+        self.scheduler.push(Waiting {
+            slot: place,
+            class: story.class,
+            bytes: story.bytes.max(COST_BYTES_MIN),
+            arrived: story.arrived,
+            deadline: story.deadline,
+        });
+    }
+
+    /// What may be merged of a request.
+    fn extent_of(&self, place: u32) -> Option<Extent> {
+        let story = self.slots.story(place);
+        let sort = story.operation.sort()?;
+        let single = matches!(story.data, Data::FromDevice(_) | Data::ToDevice(_));
+        if self.merging == Merging::Off || self.limits.segments_max < 2 || story.alone || !single {
+            return None;
+        }
+        // Requests with a deadline of their own may have to leave by themselves, and parts of one command cannot.
+        if story.deadline.is_some() || story.awaited || story.bytes >= self.plain_bytes_max {
+            return None;
+        }
+        let lane = u8::try_from(self.slots.lane(place)).ok().filter(|&lane| lane < 64)?;
+        Some(Extent {
+            sort: sort | lane << 2,
+            class: story.class,
+            start: story.offset,
+            bytes: story.bytes,
+            segments: 1,
+            deadline: None,
+        })
+    }
+
+    /// Gives to the queues what policies and room allow.
+    pub(super) fn give_out(&mut self, now: Nanos) {
+        let mut kept = 0;
+        while let Some(&place) = self.outgoing.get(kept) {
+            match self.give(place, now) {
+                Given::All => {
+                    self.outgoing.remove(kept);
+                }
+                Given::NoRoom => kept += 1,
+            }
+        }
+        // A full queue keeps back its own requests, not those of the others.
+        while self.outgoing.len() < self.lanes.len() && self.at_devices() < self.window.limit() {
+            let place = match self.scheduler.pop(now) {
+                None => return,
+                Some(Next::GiveUp(place)) => {
+                    self.merger.close(place);
+                    self.finish_group(place, Status::ABORT_REQUESTED);
+                    continue;
+                }
+                Some(Next::Serve(place)) => place,
+            };
+            self.merger.close(place);
+            if let Given::NoRoom = self.give(place, now) {
+                self.outgoing.push_back(place);
+            }
+        }
+    }
+
+    fn at_devices(&self) -> u32 {
+        self.lanes.iter().map(Lane::in_flight).fold(0, u32::saturating_add)
+    }
+
+    /// Gives one request, as far as there is room.
+    fn give(&mut self, place: u32, now: Nanos) -> Given {
+        if self.slots.kind(place) == Kind::Divided || self.must_divide(place) {
+            return self.give_parts(place, now);
+        }
+        let members = std::mem::take(&mut self.slots.story_mut(place).members);
+        let (command, _) = self.command_of(place, &members);
+        let taken = self.give_command(place, command, now);
+        self.slots.story_mut(place).members = members;
+        match taken {
+            Ok(()) => {
+                self.slots.set_kind(place, Kind::Leading);
+                Given::All
+            }
+            Err((data, reason)) => {
+                self.take_back(place, data);
+                self.refused_by_queue(place, reason)
+            }
+        }
+    }
+
+    fn must_divide(&self, place: u32) -> bool {
+        let story = self.slots.story(place);
+        story.members.is_empty()
+            && (story.bytes > self.geometry.command_bytes_max(story.operation, &self.limits)
+                || story.data.buffers().len() > self.limits.segments_max.max(1))
+    }
+
+    /// The one command of a request, or of a group.
+    fn command_of(&mut self, place: u32, members: &[u32]) -> (Command, u64) {
+        let (operation, offset) = (self.slots.story(place).operation, self.slots.story(place).offset);
+        if members.is_empty() {
+            let bytes = self.slots.story(place).bytes;
+            let data = std::mem::take(&mut self.slots.story_mut(place).data);
+            if let (Operation::Discard, Some(list)) = (operation, data.buffers().first())
+                && let Ok(command) = self.geometry.discard(offset, bytes, list)
+            {
+                // The command has a part of the list; the caller gets all of it back.
+                self.slots.story_mut(place).data = data;
+                return (command, bytes);
+            }
+            return (Command { entry: self.geometry.entry(operation, offset, bytes), data }, bytes);
+        }
+        let (mut start, mut bytes, mut buffers) = (u64::MAX, 0, Vec::with_capacity(members.len()));
+        for &member in members {
+            let story = self.slots.story_mut(member);
+            start = start.min(story.offset);
+            bytes += story.bytes;
+            if let Data::FromDevice(buffer) | Data::ToDevice(buffer) = std::mem::take(&mut story.data) {
+                buffers.push(buffer);
+            }
+        }
+        let data = shaped(buffers, operation == Operation::Read);
+        (Command { entry: self.geometry.entry(operation, start, bytes), data }, bytes)
+    }
+
+    fn give_command(&mut self, place: u32, command: Command, now: Nanos) -> Result<(), (Data, SubmitError)> {
+        let lane = usize::try_from(self.slots.lane(place)).ok().and_then(|lane| self.lanes.get_mut(lane));
+        let Some(lane) = lane else {
+            return Err((command.data, SubmitError::Gone));
+        };
+        lane.submit(command, place).map_err(|rejected| (rejected.command.data, rejected.reason))?;
+        self.slots.story_mut(place).submitted = now;
+        Ok(())
+    }
+
+    /// The buffers of a command, back to whose they are.
+    fn take_back(&mut self, place: u32, data: Data) {
+        let story = self.slots.story_mut(place);
+        if story.members.is_empty() {
+            if story.operation != Operation::Discard || matches!(story.data, Data::None) {
+                story.data = data;
+            }
+            return;
+        }
+        let members = std::mem::take(&mut story.members);
+        let from_device = story.operation == Operation::Read;
+        if let Data::Scatter(buffers) | Data::Gather(buffers) = data {
+            for (&member, buffer) in members.iter().zip(buffers) {
+                self.slots.story_mut(member).data = shaped(vec![buffer], from_device);
+            }
+        }
+        self.slots.story_mut(place).members = members;
+    }
+
+    fn refused_by_queue(&mut self, place: u32, reason: SubmitError) -> Given {
+        let status = match reason {
+            SubmitError::Full => return Given::NoRoom,
+            SubmitError::Unfit { .. } => Status::INVALID_FIELD,
+            SubmitError::Range { .. } => Status::LBA_OUT_OF_RANGE,
+            SubmitError::Gone => Status::ABORT_REQUESTED,
+        };
+        self.finish_group(place, status);
+        Given::All
+    }
+
+    /// Gives the next parts of a request that is more than one command.
+    fn give_parts(&mut self, place: u32, now: Nanos) -> Given {
+        self.slots.set_kind(place, Kind::Divided);
+        loop {
+            let story = self.slots.story(place);
+            if story.failure.is_some() || story.given == story.bytes {
+                return self.end_if_whole(place);
+            }
+            if self.at_devices() >= self.window.limit() {
+                return Given::NoRoom;
+            }
+            let (operation, offset, lane) =
+                (story.operation, story.offset + story.given, self.slots.lane(place));
+            let bytes_max = self.geometry.command_bytes_max(operation, &self.limits);
+            let (data, bytes) = match &story.data {
+                Data::None => (Data::None, bytes_max.min(story.bytes - story.given)),
+                data => cut(data, story.given, bytes_max, self.limits.segments_max.max(1)),
+            };
+            let size = story.size;
+            let Some(part) = self.slots.take(0, Kind::Part, lane) else {
+                return Given::NoRoom;
+            };
+            let command = Command { entry: self.geometry.entry(operation, offset, bytes), data };
+            let taken = self.give_command(part, command, now);
+            let story = self.slots.story_mut(place);
+            match taken {
+                Ok(()) => {
+                    story.given += bytes;
+                    story.parts += 1;
+                    self.parts += 1;
+                    let part = self.slots.story_mut(part);
+                    (part.head, part.size) = (place, size);
+                }
+                Err((_, SubmitError::Full)) => {
+                    self.slots.give_back(part);
+                    return Given::NoRoom;
+                }
+                Err(_) => {
+                    story.failure = Some(Status::ABORT_REQUESTED);
+                    self.slots.give_back(part);
+                }
+            }
+        }
+    }
+
+    /// Answers a divided request when its last part is back.
+    fn end_if_whole(&mut self, place: u32) -> Given {
+        let story = self.slots.story_mut(place);
+        if story.parts == 0 {
+            let status = story.failure.unwrap_or(Status::SUCCESS);
+            let data = std::mem::take(&mut story.data);
+            self.finish(place, status, 0, data);
+        }
+        Given::All
+    }
+
+    /// Looks into every queue, and moves on what can be.
+    #[cold]
+    pub(super) fn poll_long(&mut self) -> Result<Option<Answer>, IoError> {
+        if let Some(answer) = self.take_ready() {
+            return Ok(Some(answer));
+        }
+        self.turn()?;
+        Ok(self.take_ready())
+    }
+
+    pub(super) fn take_ready(&mut self) -> Option<Answer> {
+        let answer = self.ready.pop_front()?;
+        self.detours -= 1;
+        Some(answer)
+    }
+
+    /// One look into every queue.
+    pub(super) fn turn(&mut self) -> Result<(), IoError> {
+        let now = self.now();
+        self.expire(now);
+        self.give_out(now);
+        for lane in 0..self.lanes.len() {
+            while let Some(lane) = self.lanes.get_mut(lane)
+                && let Some(answer) = lane.poll()?
+            {
+                self.answered(answer, now);
+            }
+        }
+        self.period.looked();
+        self.give_out(now);
+        self.lanes.iter_mut().try_for_each(Lane::ring)
+    }
+
+    /// A queue answered.
+    fn answered(&mut self, answer: Answer, now: Nanos) {
+        let Answer { completion, data } = answer;
+        let place = u32::try_from(completion.token).unwrap_or(NOWHERE);
+        let kind = self.slots.kind(place);
+        if kind == Kind::Free {
+            return;
+        }
+        if now > Nanos::ZERO && kind != Kind::Plain {
+            let story = self.slots.story(place);
+            let latency = now.since(story.submitted);
+            let size = story.size;
+            self.window.answered(latency);
+            self.period.answered(size, latency);
+        }
+        match kind {
+            Kind::Part => self.part_answered(place, completion.status, data),
+            Kind::Leading => self.leading_answered(place, completion, data),
+            _ => {
+                self.detours += 1;
+                self.finish(place, completion.status, completion.result, data);
+            }
+        }
+    }
+
+    fn part_answered(&mut self, part: u32, status: Status, data: Data) {
+        let place = self.slots.story(part).head;
+        drop(data);
+        self.slots.give_back(part);
+        self.parts -= 1;
+        let story = self.slots.story_mut(place);
+        story.parts -= 1;
+        if !status.is_success() {
+            story.failure.get_or_insert(status);
+        }
+        if story.parts == 0 && !self.outgoing.contains(&place) {
+            self.end_if_whole(place);
+        }
+    }
+
+    /// One command for a request, or for a group. What failed for a group is tried again for each by itself, so that a
+    /// failure is told to whose it is.
+    fn leading_answered(&mut self, place: u32, completion: Completion, data: Data) {
+        self.take_back(place, data);
+        if self.slots.story(place).members.is_empty() {
+            let data = std::mem::take(&mut self.slots.story_mut(place).data);
+            return self.finish(place, completion.status, completion.result, data);
+        }
+        if completion.status.is_success() {
+            return self.finish_group(place, completion.status);
+        }
+        for member in std::mem::take(&mut self.slots.story_mut(place).members) {
+            self.slots.story_mut(member).alone = true;
+            self.enqueue(member);
+        }
+    }
+
+    /// Answers a request that holds its buffers, and the members of its group.
+    pub(super) fn finish_group(&mut self, place: u32, status: Status) {
+        let mut members = std::mem::take(&mut self.slots.story_mut(place).members);
+        if members.is_empty() {
+            members.push(place);
+        }
+        for member in members {
+            let data = std::mem::take(&mut self.slots.story_mut(member).data);
+            self.finish(member, status, 0, data);
+        }
+    }
+
+    /// Answers a request.
+    pub(super) fn finish(&mut self, place: u32, status: Status, result: u32, data: Data) {
+        let awaited = self.slots.kind(place) != Kind::Plain
+            && forget_story(&mut self.slots, place, &mut self.deadlines);
+        let token = self.slots.give_back(place);
+        let answer = Answer { completion: Completion { token, result, status }, data };
+        if awaited {
+            self.detours -= 1;
+            self.awaited = Some(answer);
+        } else {
+            self.ready.push_back(answer);
+        }
+    }
+}
+
+/// The story is over; whether a blocking call waited for its end.
+fn forget_story(
+    slots: &mut Slots,
+    place: u32,
+    deadlines: &mut std::collections::BTreeSet<(Nanos, u32)>,
+) -> bool {
+    let story = slots.story_mut(place);
+    if let Some(deadline) = story.deadline.take() {
+        deadlines.remove(&(deadline, place));
+    }
+    std::mem::take(&mut story.awaited)
+}

@@ -1,0 +1,350 @@
+//! What an application asks of a handle, in bytes, and what becomes of it: an NVMe entry.
+//!
+//! In: requests with their buffers. Out: commands. Invariant: an entry that leaves here names whole blocks inside what this
+//! client may touch, and its length is that of its buffers.
+
+use super::error::{Refused, RequestError};
+use crate::backend::Limits;
+use crate::buffer::Buffer;
+use crate::command::{Command, Data, Durable};
+use crate::completion::{Direction, Work};
+use crate::error::IoError;
+use crate::facts::NamespaceFacts;
+use crate::scheduler::Class;
+use headwater_host::clock::Nanos;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::kv;
+use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange};
+
+/// Most blocks that one command names.
+const BLOCKS_MAX: u64 = 1 << 16;
+/// Most blocks that one range of a discard names.
+const RANGE_BLOCKS_MAX: u64 = u32::MAX as u64;
+/// Bytes of a range in the list of a discard.
+const RANGE_BYTES: u64 = 16;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Bytes of the device to buffers.
+    Read,
+    /// Bytes of buffers to the device.
+    Write(Durable),
+    /// Whether the device has the bytes of a buffer.
+    Compare,
+    /// Zeroes to the device.
+    WriteZeroes(Durable),
+    /// A run of bytes is not needed any more. The buffer is for the list that the device reads.
+    Discard,
+    /// Make durable what was answered before.
+    Flush,
+}
+
+impl Operation {
+    /// Whether it changes what the device holds.
+    #[must_use]
+    #[inline]
+    pub fn is_change(self) -> bool {
+        matches!(self, Self::Write(_) | Self::WriteZeroes(_) | Self::Discard)
+    }
+
+    /// Which way its bytes go.
+    #[must_use]
+    #[inline]
+    pub fn direction(self) -> Direction {
+        match self {
+            Self::Read => Direction::Read,
+            Self::Write(_) | Self::Compare => Direction::Write,
+            Self::WriteZeroes(_) | Self::Discard | Self::Flush => Direction::Other,
+        }
+    }
+
+    /// Requests with the same number may be merged.
+    pub(super) fn sort(self) -> Option<u8> {
+        match self {
+            Self::Read => Some(0),
+            Self::Write(Durable::AsPromised) => Some(1),
+            Self::Write(Durable::Now) => Some(2),
+            _ => None,
+        }
+    }
+}
+
+/// One request.
+#[derive(Debug)]
+pub struct Request {
+    /// What is to be done.
+    pub operation: Operation,
+    /// The first byte on the device.
+    pub offset: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// The buffers.
+    pub data: Data,
+    /// What the policies go by.
+    pub class: Class,
+    /// How long after its submission it must have been answered; if it has not, it is given up.
+    pub within: Option<Nanos>,
+}
+
+impl Request {
+    fn new(operation: Operation, offset: u64, bytes: u64, data: Data) -> Self {
+        Self { operation, offset, bytes, data, class: Class::FIRST, within: None }
+    }
+
+    /// Read as many bytes as fill `into`.
+    #[must_use]
+    #[inline]
+    pub fn read(offset: u64, into: Buffer) -> Self {
+        Self::new(Operation::Read, offset, into.bytes() as u64, Data::FromDevice(into))
+    }
+
+    /// Write what `from` holds.
+    #[must_use]
+    #[inline]
+    pub fn write(offset: u64, from: Buffer, durable: Durable) -> Self {
+        Self::new(Operation::Write(durable), offset, from.bytes() as u64, Data::ToDevice(from))
+    }
+
+    /// Read into buffers, one after the other, each of whole blocks.
+    #[must_use]
+    pub fn read_scattered(offset: u64, into: Vec<Buffer>) -> Self {
+        let data = Data::Scatter(into);
+        Self::new(Operation::Read, offset, data.bytes() as u64, data)
+    }
+
+    /// Write out of buffers, one after the other, each of whole blocks.
+    #[must_use]
+    pub fn write_gathered(offset: u64, from: Vec<Buffer>, durable: Durable) -> Self {
+        let data = Data::Gather(from);
+        Self::new(Operation::Write(durable), offset, data.bytes() as u64, data)
+    }
+
+    /// Compare with what `with` holds: the status is
+    /// [`COMPARE_FAILURE`](headwater_nvme::spec::status::Status::COMPARE_FAILURE) when a byte differs.
+    #[must_use]
+    pub fn compare(offset: u64, with: Buffer) -> Self {
+        Self::new(Operation::Compare, offset, with.bytes() as u64, Data::ToDevice(with))
+    }
+
+    /// Make a run of bytes zeroes.
+    #[must_use]
+    pub fn write_zeroes(offset: u64, bytes: u64, durable: Durable) -> Self {
+        Self::new(Operation::WriteZeroes(durable), offset, bytes, Data::None)
+    }
+
+    /// Say that a run of bytes is not needed any more. `list` is for what the device is told: 16 bytes for each 4 G blocks.
+    #[must_use]
+    pub fn discard(offset: u64, bytes: u64, list: Buffer) -> Self {
+        Self::new(Operation::Discard, offset, bytes, Data::ToDevice(list))
+    }
+
+    /// Make durable what was answered before.
+    #[must_use]
+    pub fn flush() -> Self {
+        Self::new(Operation::Flush, 0, 0, Data::None)
+    }
+
+    /// The same, of this class.
+    #[must_use]
+    pub fn of_class(self, class: Class) -> Self {
+        Self { class, ..self }
+    }
+
+    /// The same, to be answered within this time or given up: then the status is
+    /// [`ABORT_REQUESTED`](headwater_nvme::spec::status::Status::ABORT_REQUESTED).
+    #[must_use]
+    pub fn within(self, span: Nanos) -> Self {
+        Self { within: Some(span), ..self }
+    }
+
+    /// What makes it like others in what it takes.
+    #[must_use]
+    #[inline]
+    pub fn work(&self) -> Work {
+        let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);
+        Work { direction: self.operation.direction(), bytes }
+    }
+}
+
+/// What a handle knows of its namespace.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Geometry {
+    namespace: u32,
+    block_shift: u32,
+    /// One less than the bytes of a block.
+    mask: u64,
+    /// The first byte that may be touched, and one past the last.
+    first: u64,
+    end: u64,
+    writable: bool,
+}
+
+impl Geometry {
+    pub(super) fn of(facts: &NamespaceFacts) -> Result<Self, IoError> {
+        let namespace = facts.id;
+        if !facts.block_bytes.is_power_of_two() {
+            return Err(IoError::Namespace { namespace, what: "holds keys; a handle needs blocks" });
+        }
+        let block_bytes = u64::from(facts.block_bytes);
+        let (first, end) = facts.blocks.unwrap_or((0, facts.size));
+        Ok(Self {
+            namespace,
+            block_shift: facts.block_bytes.trailing_zeros(),
+            mask: block_bytes - 1,
+            first: first.saturating_mul(block_bytes),
+            end: end.min(facts.size).saturating_mul(block_bytes),
+            writable: facts.writable,
+        })
+    }
+
+    /// Bytes of a block.
+    pub(super) fn block_bytes(&self) -> u64 {
+        self.mask + 1
+    }
+
+    /// One past the last byte that may be touched.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Whether a request can be carried out as it is, by one command or several.
+    #[inline]
+    pub(super) fn judge(&self, request: &Request, limits: &Limits) -> Result<(), RequestError> {
+        let (offset, bytes) = (request.offset, request.bytes);
+        if request.operation == Operation::Flush {
+            return Ok(());
+        }
+        if (offset | bytes) & self.mask != 0 || bytes == 0 {
+            return Err(self.misaligned(offset, bytes));
+        }
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.end && offset >= self.first => {}
+            _ => return Err(RequestError::OutOfRange { offset, bytes, end: self.end }),
+        }
+        if !self.writable && request.operation.is_change() {
+            return Err(RequestError::ReadOnly { namespace: self.namespace });
+        }
+        match &request.data {
+            Data::FromDevice(buffer) => reachable(buffer, limits),
+            Data::None => Ok(()),
+            Data::ToDevice(buffer) if request.operation != Operation::Discard => reachable(buffer, limits),
+            _ => self.judge_data(request, limits),
+        }
+    }
+
+    #[cold]
+    fn misaligned(&self, offset: u64, bytes: u64) -> RequestError {
+        if bytes == 0 {
+            return RequestError::Empty { offset };
+        }
+        RequestError::Misaligned { offset, bytes, block_bytes: 1 << self.block_shift }
+    }
+
+    /// Lists and vectors.
+    fn judge_data(&self, request: &Request, limits: &Limits) -> Result<(), RequestError> {
+        if request.operation == Operation::Discard {
+            let ranges = (request.bytes >> self.block_shift).div_ceil(RANGE_BLOCKS_MAX);
+            let (given, needed) = (request.data.bytes() as u64, ranges * RANGE_BYTES);
+            if given < needed {
+                return Err(RequestError::Short { given, needed });
+            }
+        } else {
+            for buffer in request.data.buffers() {
+                let bytes = buffer.bytes() as u64;
+                if bytes == 0 || bytes & self.mask != 0 {
+                    return Err(self.misaligned(request.offset, bytes));
+                }
+            }
+        }
+        request.data.buffers().iter().try_for_each(|buffer| reachable(buffer, limits))
+    }
+
+    /// The entry of a run of bytes that was judged, and is no longer than one command may be.
+    #[inline]
+    pub(super) fn entry(&self, operation: Operation, offset: u64, bytes: u64) -> SubmissionEntry {
+        let blocks = u32::try_from(bytes >> self.block_shift).unwrap_or(u32::MAX);
+        let range = BlockRange { start: offset >> self.block_shift, blocks };
+        let options = |durable| match durable {
+            Durable::AsPromised => BlockOptions::NONE,
+            Durable::Now => BlockOptions::FORCE_UNIT_ACCESS,
+        };
+        match operation {
+            Operation::Read => nvm::read(self.namespace, range, 0, BlockOptions::NONE),
+            Operation::Write(durable) => nvm::write(self.namespace, range, 0, options(durable)),
+            Operation::Compare => nvm::compare(self.namespace, range, 0, BlockOptions::NONE),
+            Operation::WriteZeroes(durable) => nvm::write_zeroes(self.namespace, range, options(durable)),
+            Operation::Discard | Operation::Flush => kv::flush(self.namespace),
+        }
+    }
+
+    /// The command of a discard that was judged.
+    pub(super) fn discard(&self, offset: u64, bytes: u64, list: &Buffer) -> Result<Command, IoError> {
+        let (mut first, mut blocks) = (offset >> self.block_shift, bytes >> self.block_shift);
+        let mut ranges = Vec::new();
+        while blocks > 0 {
+            let part = blocks.min(RANGE_BLOCKS_MAX);
+            ranges.push((first, u32::try_from(part).unwrap_or(u32::MAX)));
+            first += part;
+            blocks -= part;
+        }
+        Command::discard(self.namespace, &ranges, list)
+    }
+
+    /// Most bytes of one command.
+    pub(super) fn command_bytes_max(&self, operation: Operation, limits: &Limits) -> u64 {
+        let of_blocks = BLOCKS_MAX << self.block_shift;
+        match operation {
+            Operation::Read | Operation::Write(_) | Operation::Compare => {
+                (limits.transfer_bytes_max as u64 & !self.mask).clamp(self.block_bytes(), of_blocks)
+            }
+            Operation::WriteZeroes(_) => of_blocks,
+            Operation::Discard | Operation::Flush => u64::MAX,
+        }
+    }
+
+    /// A request back from its parts, with the reason why it is not taken.
+    #[cold]
+    pub(super) fn refuse(request: Request, error: RequestError) -> Refused {
+        Refused { request, error }
+    }
+}
+
+#[inline]
+fn reachable(buffer: &Buffer, limits: &Limits) -> Result<(), RequestError> {
+    let (address, align) = (buffer.address(), limits.memory_align.max(1));
+    if align.is_power_of_two() && address & (align as u64 - 1) != 0 {
+        return Err(RequestError::Unreachable { address, align });
+    }
+    Ok(())
+}
+
+/// A run of the buffers of a request, from byte `from` on: at most so many bytes and so many buffers.
+pub(super) fn cut(data: &Data, from: u64, bytes_max: u64, segments_max: usize) -> (Data, u64) {
+    let mut parts = Vec::new();
+    let (mut at, mut taken) = (0, 0);
+    for buffer in data.buffers() {
+        let end = at + buffer.bytes() as u64;
+        if end > from + taken && parts.len() < segments_max && taken < bytes_max {
+            let begin = from + taken - at;
+            let bytes = (end - at - begin).min(bytes_max - taken);
+            // Inside, by the lines above.
+            let part = usize::try_from(begin).ok().zip(usize::try_from(bytes).ok());
+            parts.extend(part.and_then(|(begin, bytes)| buffer.slice(begin, bytes).ok()));
+            taken += bytes;
+        }
+        at = end;
+    }
+    (shaped(parts, matches!(data, Data::FromDevice(_) | Data::Scatter(_))), taken)
+}
+
+/// Buffers as the data of one command.
+pub(super) fn shaped(mut parts: Vec<Buffer>, from_device: bool) -> Data {
+    match (parts.len(), from_device) {
+        (0, _) => Data::None,
+        (1, true) => parts.pop().map_or(Data::None, Data::FromDevice),
+        (1, false) => parts.pop().map_or(Data::None, Data::ToDevice),
+        (_, true) => Data::Scatter(parts),
+        (_, false) => Data::Gather(parts),
+    }
+}

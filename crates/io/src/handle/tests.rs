@@ -1,0 +1,266 @@
+//! Handles beside a model of the device, under every policy and while policies and queues change.
+
+use super::*;
+use crate::backend::Backend as _;
+use crate::buffer::Buffer;
+use crate::command::Durable;
+use crate::completion::{Aggregation, Pace};
+use crate::model::{Contents, Faults, Model, ModelSettings, Service};
+use crate::queue::Queue;
+use crate::scheduler::{CLASSES, Class, Scheduling};
+use crate::selector::QueueName;
+use crate::shared_queue::SharedQueue;
+use headwater_nvme::spec::status::Status;
+use std::collections::BTreeMap;
+
+mod changes;
+mod golden;
+mod misuse;
+mod selection;
+mod threads;
+
+const SIZE: u64 = 4 << 20;
+
+/// A model with memory whose commands are at most so long, in virtual time.
+fn model(time: &Timepiece, transfer_bytes_max: usize, service: Service) -> Model {
+    let null = ModelSettings::null(SIZE);
+    let limits = Limits { transfer_bytes_max, segments_max: 4, ..null.limits };
+    let settings = ModelSettings { limits, contents: Contents::Memory, service: Some(service), ..null };
+    Model::in_time(settings, time.clone()).unwrap()
+}
+
+fn queue(model: &mut Model, depth: u32) -> Queue {
+    Queue::over(model.queue(depth).unwrap())
+}
+
+fn filled(model: &mut Model, bytes: usize, fill: u8) -> Buffer {
+    let mut buffer = model.region(bytes).unwrap();
+    buffer.bytes_mut().unwrap().fill(fill);
+    buffer
+}
+
+fn bytes_of(data: &Data) -> Vec<u8> {
+    let mut all = Vec::new();
+    for buffer in data.buffers() {
+        let mut bytes = vec![0; buffer.bytes()];
+        buffer.read(0, &mut bytes).unwrap();
+        all.extend(bytes);
+    }
+    all
+}
+
+/// Every answer that is owed, by token.
+fn drain(handle: &mut Handle) -> BTreeMap<u64, (Status, Data)> {
+    let mut answers = BTreeMap::new();
+    while let Some(Answer { completion, data }) = handle.wait(None).unwrap() {
+        let twice = answers.insert(completion.token, (completion.status, data));
+        assert!(twice.is_none(), "token {} was answered twice", completion.token);
+    }
+    assert_eq!(handle.unanswered(), 0);
+    answers
+}
+
+#[test]
+fn the_short_way_answers_every_read_with_its_token_and_buffer() {
+    let mut model = Model::new(ModelSettings::null(SIZE)).unwrap();
+    let own = queue(&mut model, 8);
+    let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
+    assert!(handle.plain);
+    for round in 0..100_u64 {
+        for token in 0..8 {
+            let buffer = filled(&mut model, 4_096, 3);
+            handle.submit(Request::read(token * 4_096, buffer), round * 8 + token).unwrap();
+        }
+        assert_eq!((handle.detours, handle.unanswered()), (0, 8));
+        for token in 0..8 {
+            let answer = handle.poll().unwrap().unwrap();
+            assert_eq!(answer.completion.token, round * 8 + token);
+            assert_eq!(bytes_of(&answer.data), [3; 4_096]);
+        }
+        assert!(handle.poll().unwrap().is_none());
+    }
+}
+
+/// B4: as many requests in flight as a queue has entries would overflow it, since one entry stays empty. A queue of depth d
+/// takes d, the one after it is told so or waits, and each is answered.
+#[test]
+fn b4_a_full_queue_takes_its_depth_and_what_is_beyond_waits_or_is_refused_with_the_numbers() {
+    for depth in [1, 2, 3, 31, 32, 33] {
+        for waiting_max in [0, 5] {
+            let mut model = Model::new(ModelSettings::null(SIZE)).unwrap();
+            let own = queue(&mut model, depth);
+            let mut handle =
+                Handle::builder(model.facts()).queue(own).waiting_max(waiting_max).build().unwrap();
+            let most = depth + waiting_max;
+            for token in 0..most {
+                let buffer = model.region(512).unwrap();
+                handle.submit(Request::read(0, buffer), token.into()).unwrap();
+            }
+            let buffer = model.region(512).unwrap();
+            let Err(refused) = handle.submit(Request::read(0, buffer), 99) else { panic!("it is full") };
+            assert_eq!(refused.error, RequestError::Full { unanswered: most, most });
+            assert_eq!(refused.request.data.bytes(), 512, "the buffer comes back");
+            assert_eq!(drain(&mut handle).len(), usize::try_from(most).unwrap());
+            assert!(handle.submit(refused.request, 1).is_ok());
+            assert_eq!(drain(&mut handle).len(), 1);
+        }
+    }
+}
+
+/// B2: completions had no status, so errors of the medium were told as success.
+#[test]
+fn b2_a_failure_of_the_device_is_the_status_of_the_request_whichever_way_it_went() {
+    let time = Timepiece::at_zero();
+    for merging in [Merging::Off, Merging::Adjacent] {
+        let mut model = model(&time, 16_384, Service::default());
+        model.set_faults(Faults::default().with(9, 10, Status::UNRECOVERED_READ_ERROR));
+        let own = queue(&mut model, 8);
+        let mut handle =
+            Handle::builder(model.facts()).queue(own).merging(merging).time(time.clone()).build().unwrap();
+        for token in 0..8 {
+            let buffer = model.region(1_024).unwrap();
+            handle.submit(Request::read(token * 1_024, buffer), token).unwrap();
+        }
+        // Divided: the fault lies in its first part.
+        let long = model.region(65_536).unwrap();
+        handle.submit(Request::read(0, long), 100).unwrap();
+        for (token, (status, data)) in drain(&mut handle) {
+            let expected =
+                if matches!(token, 4 | 100) { Status::UNRECOVERED_READ_ERROR } else { Status::SUCCESS };
+            assert_eq!(status, expected, "request {token}, {merging:?}");
+            assert_eq!(data.bytes(), if token == 100 { 65_536 } else { 1_024 });
+        }
+        let failed = handle.read(4_608, model.region(512).unwrap()).unwrap_err();
+        assert_eq!(failed.error.status(), Some(Status::UNRECOVERED_READ_ERROR));
+        assert_eq!(failed.data.bytes(), 512);
+    }
+}
+
+/// B6: one list page for each request, 64 for a handle, and a spin when there was none. A request of any length is divided,
+/// and waits for room where there is none.
+#[test]
+fn b6_requests_of_any_length_go_through_a_small_queue() {
+    let time = Timepiece::at_zero();
+    let mut model = model(&time, 4_096, Service::default());
+    let own = queue(&mut model, 3);
+    let mut handle = Handle::builder(model.facts()).queue(own).time(time.clone()).build().unwrap();
+    let whole = usize::try_from(SIZE).unwrap();
+    let from = filled(&mut model, whole, 7);
+    let from = handle.write(0, from, Durable::Now).unwrap();
+    from.write(0, &vec![0; whole]).unwrap();
+    for token in 0..20 {
+        let into = model.region(whole / 4).unwrap();
+        handle.submit(Request::read(token % 4 * SIZE / 4, into), token).unwrap();
+    }
+    let answers = drain(&mut handle);
+    assert_eq!(answers.len(), 20);
+    assert!(
+        answers
+            .values()
+            .all(|(status, data)| { status.is_success() && bytes_of(data).iter().all(|&byte| byte == 7) })
+    );
+}
+
+/// B12: destroying a handle leaked what it had mapped. What is in flight when a handle is dropped goes with its queue.
+#[test]
+fn b12_a_dropped_handle_leaves_neither_buffers_nor_queues_behind() {
+    let time = Timepiece::at_zero();
+    let mut model = model(&time, 65_536, Service::default());
+    // More queues than the device has, one after the other, each with commands in flight.
+    for round in 0..1_500_u64 {
+        let own = queue(&mut model, 4);
+        let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
+        for token in 0..4 {
+            let buffer = model.region(4_096).unwrap();
+            handle.submit(Request::read(token * 4_096, buffer), round).unwrap();
+        }
+        handle.ring().unwrap();
+        drop(handle);
+        time.sleep(Nanos::from_millis(1));
+    }
+}
+
+#[test]
+fn a_request_that_waits_is_cancelled_at_once_and_one_at_the_device_is_asked_for() {
+    let time = Timepiece::at_zero();
+    let service = Service { units: 1, ..Service::default() };
+    let mut model = model(&time, 65_536, service);
+    let own = queue(&mut model, 2);
+    let mut handle = Handle::builder(model.facts()).queue(own).time(time.clone()).build().unwrap();
+    for token in 0..6 {
+        let from = filled(&mut model, 512, 1);
+        handle.submit(Request::write(token * 512, from, Durable::Now), token).unwrap();
+    }
+    handle.ring().unwrap();
+    assert_eq!(handle.cancel(5), Cancelled::Waiting);
+    assert_eq!(handle.cancel(1), Cancelled::Asked);
+    assert_eq!(handle.cancel(0), Cancelled::Asked, "it is being served: too late for the device");
+    assert_eq!(handle.cancel(77), Cancelled::Unknown);
+    let answers = drain(&mut handle);
+    for (token, (status, data)) in &answers {
+        let expected = if matches!(token, 1 | 5) { Status::ABORT_REQUESTED } else { Status::SUCCESS };
+        assert_eq!(*status, expected, "request {token}");
+        assert_eq!(data.bytes(), 512);
+    }
+    assert_eq!(answers.len(), 6);
+}
+
+#[test]
+fn what_is_not_answered_by_its_deadline_is_given_up_and_answered_once() {
+    let time = Timepiece::at_zero();
+    let service = Service { units: 1, fixed: Nanos::from_micros(100), ..Service::default() };
+    let mut model = model(&time, 65_536, service);
+    let own = queue(&mut model, 1);
+    let mut handle = Handle::builder(model.facts()).queue(own).time(time.clone()).build().unwrap();
+    for token in 0..20 {
+        let buffer = model.region(512).unwrap();
+        let request = Request::read(0, buffer).within(Nanos::from_micros(550));
+        handle.submit(request, token).unwrap();
+    }
+    let answers = drain(&mut handle);
+    let served = answers.values().filter(|(status, _)| status.is_success()).count();
+    assert_eq!((answers.len(), served), (20, 6));
+    assert!(handle.deadlines.is_empty());
+}
+
+#[test]
+fn deadlines_keep_the_urgent_in_time_through_a_whole_handle_under_overload() {
+    let time = Timepiece::at_zero();
+    let service =
+        Service { units: 1, fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 10 };
+    let mut model = model(&time, 65_536, service);
+    let own = queue(&mut model, 64);
+    let deadline = Nanos::from_millis(2);
+    let mut within = [Nanos::from_millis(10_000); CLASSES];
+    within[0] = deadline;
+    let scheduling = Scheduling::Deadline { within, late: crate::scheduler::Late::Serve };
+    let mut handle = Handle::builder(model.facts())
+        .queue(own)
+        .scheduling(scheduling)
+        .waiting_max(1_000)
+        .time(time.clone())
+        .build()
+        .unwrap();
+    let mut latencies = Vec::new();
+    let mut sent = BTreeMap::new();
+    for round in 0..60_000_u64 {
+        // Every 60 us one request, each tenth urgent; the device needs 100 us for each.
+        let urgent = round % 10 == 0;
+        let class = if urgent { Class::FIRST } else { Class::LAST };
+        if round % 3 == 0 && handle.unanswered() < 1_000 {
+            let buffer = model.region(512).unwrap();
+            handle.submit(Request::read(0, buffer).of_class(class), round).unwrap();
+            sent.insert(round, (time.now(), urgent));
+        }
+        time.sleep(Nanos::from_micros(20));
+        while let Some(answer) = handle.poll().unwrap() {
+            let (at, urgent) = sent.remove(&answer.completion.token).unwrap();
+            if urgent && round > 5_000 {
+                latencies.push(time.now().since(at));
+            }
+        }
+    }
+    latencies.sort_unstable();
+    let p99 = latencies[latencies.len() * 99 / 100];
+    assert!(latencies.len() > 500 && p99 <= Nanos(2 * deadline.0), "{p99} of {}", latencies.len());
+}

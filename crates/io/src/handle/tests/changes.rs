@@ -1,0 +1,113 @@
+//! Policies and queues that change while commands are in flight.
+
+use super::*;
+
+#[test]
+fn queues_come_and_go_with_commands_in_flight_and_every_request_is_answered_once() {
+    for seed in 0..40 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let time = Timepiece::at_zero();
+        let service = Service { jitter_percent: 60, units: 4, ..Service::default() };
+        let mut model = model(&time, 8_192, service);
+        let own = queue(&mut model, rng.u32(1..9));
+        let mut handle = Handle::builder(model.facts())
+            .queue(own)
+            .selector(Selector::MostRoom)
+            .time(time.clone())
+            .build()
+            .unwrap();
+        let (mut next, mut answers) = (0_u64, Vec::new());
+        for _ in 0..400 {
+            match rng.u8(..12) {
+                0 => {
+                    let attached = queue(&mut model, rng.u32(1..9));
+                    handle.attach(attached);
+                }
+                1 => {
+                    let names = handle.queues();
+                    if names.len() > 1 {
+                        let name = names[rng.usize(..names.len())];
+                        let left = handle.detach(name, None).unwrap();
+                        assert!(matches!(left, Some(Attachment::Own(queue)) if queue.in_flight() == 0));
+                    }
+                }
+                2 => handle.set_scheduling(Scheduling::share(&[rng.u16(1..5), 1])),
+                3 => handle.set_scheduling(Scheduling::Fifo),
+                4 => handle.set_merging(if rng.bool() { Merging::Adjacent } else { Merging::Off }),
+                5 => {
+                    let selector = if rng.bool() { Selector::First } else { Selector::MostRoom };
+                    handle.set_selector(selector);
+                }
+                _ => {
+                    let bytes = 512 * rng.usize(1..40);
+                    let offset = rng.u64(..100) * 512;
+                    let request = Request::read(offset, model.region(bytes).unwrap());
+                    match handle.submit(request, next) {
+                        Ok(()) => next += 1,
+                        Err(refused) => assert!(matches!(refused.error, RequestError::Full { .. })),
+                    }
+                }
+            }
+            if rng.bool() {
+                answers.extend(handle.poll().unwrap().map(|answer| answer.completion.token));
+            }
+        }
+        answers.extend(drain(&mut handle).into_keys());
+        answers.sort_unstable();
+        assert_eq!(answers, (0..next).collect::<Vec<_>>(), "seed {seed}");
+    }
+}
+
+/// B9: setting a feature of a handle flipped a flag that nothing looked at. Each policy has an effect from its next
+/// request on, and none when it is taken back.
+#[test]
+fn b9_a_policy_that_is_set_has_its_effect_and_loses_it_when_it_is_taken_back() {
+    let time = Timepiece::at_zero();
+    let service =
+        Service { units: 1, fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 0 };
+    let mut model = model(&time, 65_536, service);
+    let own = queue(&mut model, 8);
+    let mut handle =
+        Handle::builder(model.facts()).queue(own).in_flight_max(1).time(time.clone()).build().unwrap();
+    let mut order = |handle: &mut Handle| -> Vec<u64> {
+        for token in 0..6 {
+            let class = Class::new(u8::try_from(6 - token).unwrap()).unwrap();
+            let buffer = model.region(512).unwrap();
+            handle.submit(Request::read(token * 4_096, buffer).of_class(class), token).unwrap();
+        }
+        std::iter::from_fn(|| handle.wait(None).unwrap().map(|answer| answer.completion.token)).collect()
+    };
+    assert_eq!(order(&mut handle), [0, 1, 2, 3, 4, 5]);
+    handle.set_scheduling(Scheduling::Priority { overtakes_max: 100 });
+    assert_eq!(order(&mut handle), [5, 4, 3, 2, 1, 0]);
+    handle.set_scheduling(Scheduling::Fifo);
+    assert_eq!(order(&mut handle), [0, 1, 2, 3, 4, 5]);
+    assert!(!handle.plain);
+    handle.set_in_flight_max(u32::MAX);
+    assert!(handle.plain);
+}
+
+/// B8: an error path returned with a lock held, and the next call waited for ever.
+#[test]
+fn b8_after_any_error_the_next_call_works() {
+    let service = Service { fixed: Nanos::from_micros(5), ..Service::default() };
+    let settings = ModelSettings { contents: Contents::Memory, ..ModelSettings::timed(SIZE, service) };
+    let mut model = Model::new(settings).unwrap();
+    model.set_faults(Faults::default().with(0, 1, Status::UNRECOVERED_READ_ERROR));
+    let shared = SharedQueue::new(queue(&mut model, 2));
+    let mut one = Handle::builder(model.facts()).queue(shared.clone()).waiting_max(0).build().unwrap();
+    let mut other = Handle::builder(model.facts()).queue(shared.clone()).waiting_max(0).build().unwrap();
+    for _ in 0..10 {
+        assert!(one.read(0, model.region(512).unwrap()).is_err());
+        assert!(other.read(1, model.region(512).unwrap()).is_err(), "misaligned");
+        let tokens = (0..4).filter(|&token| one.submit(Request::flush(), token).is_ok()).count();
+        assert_eq!(tokens, 2);
+        assert!(one.detach(QueueName(5), None).is_err());
+        while one.unanswered() > 0 {
+            one.poll().unwrap();
+        }
+        assert!(other.read(4_096, model.region(512).unwrap()).is_ok());
+    }
+    assert!(model.queue(5_000).is_err(), "deeper than a queue can be");
+    assert!(model.queue(4).is_ok());
+}

@@ -1,0 +1,100 @@
+//! Mistakes of the application: told with the numbers, before anything reaches a device.
+
+use super::*;
+
+fn refusal(handle: &mut Handle, request: Request) -> RequestError {
+    let Err(Refused { error, .. }) = handle.submit(request, 0) else { panic!("it was accepted") };
+    error
+}
+
+#[test]
+fn misaligned_empty_short_and_out_of_range_are_refused_with_the_numbers_and_reach_no_device() {
+    let mut model = Model::new(ModelSettings { block_bytes: 4_096, ..ModelSettings::null(SIZE) }).unwrap();
+    let own = queue(&mut model, 4);
+    let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
+    let mut buffer = |bytes| model.region(bytes).unwrap();
+    let block_bytes = 4_096;
+    assert_eq!(
+        refusal(&mut handle, Request::read(512, buffer(4_096))),
+        RequestError::Misaligned { offset: 512, bytes: 4_096, block_bytes }
+    );
+    assert_eq!(
+        refusal(&mut handle, Request::write(4_096, buffer(100), Durable::Now)),
+        RequestError::Misaligned { offset: 4_096, bytes: 100, block_bytes }
+    );
+    assert_eq!(
+        refusal(&mut handle, Request::write_zeroes(0, 0, Durable::Now)),
+        RequestError::Empty { offset: 0 }
+    );
+    let beyond = RequestError::OutOfRange { offset: SIZE - 4_096, bytes: 8_192, end: SIZE };
+    assert_eq!(refusal(&mut handle, Request::read(SIZE - 4_096, buffer(8_192))), beyond);
+    let last = u64::MAX - 4_095;
+    assert_eq!(
+        refusal(&mut handle, Request::write_zeroes(last, 4_096, Durable::Now)),
+        RequestError::OutOfRange { offset: last, bytes: 4_096, end: SIZE }
+    );
+    let list = buffer(4_096).slice(0, 8).unwrap();
+    assert_eq!(
+        refusal(&mut handle, Request::discard(0, 4_096, list)),
+        RequestError::Short { given: 8, needed: 16 }
+    );
+    let odd = buffer(8_192).slice(1, 4_096).unwrap();
+    assert!(matches!(
+        refusal(&mut handle, Request::read(0, odd)),
+        RequestError::Unreachable { align: 4, .. }
+    ));
+    let uneven = vec![buffer(4_096), buffer(1_024)];
+    assert!(matches!(
+        refusal(&mut handle, Request::read_scattered(0, uneven)),
+        RequestError::Misaligned { bytes: 5_120, .. }
+    ));
+    assert_eq!(handle.unanswered(), 0);
+    assert!(handle.poll().unwrap().is_none());
+}
+
+#[test]
+fn a_window_of_blocks_and_a_read_only_namespace_are_kept() {
+    let mut model = Model::new(ModelSettings::null(SIZE)).unwrap();
+    let facts = crate::NamespaceFacts { blocks: Some((8, 16)), writable: false, ..model.facts().clone() };
+    let own = queue(&mut model, 4);
+    let mut handle = Handle::builder(&facts).queue(own).build().unwrap();
+    let mut read = |block: u64, blocks: usize| {
+        let buffer = model.region(blocks * 512).unwrap();
+        handle.submit(Request::read(block * 512, buffer), 0)
+    };
+    assert!(read(8, 8).is_ok());
+    assert!(matches!(read(7, 1).unwrap_err().error, RequestError::OutOfRange { .. }));
+    assert!(matches!(read(15, 2).unwrap_err().error, RequestError::OutOfRange { .. }));
+    let zeroes = Request::write_zeroes(8 * 512, 512, Durable::Now);
+    assert_eq!(refusal(&mut handle, zeroes), RequestError::ReadOnly { namespace: 1 });
+}
+
+#[test]
+fn a_handle_needs_blocks_and_a_queue() {
+    let mut model = Model::new(ModelSettings::null(SIZE)).unwrap();
+    let closed = Handle::builder(model.facts()).build().unwrap_err();
+    assert!(matches!(closed, IoError::Request(RequestError::Closed)));
+    let own = queue(&mut model, 4);
+    let keys = crate::NamespaceFacts::key_space(2);
+    assert!(matches!(
+        Handle::builder(&keys).queue(own).build(),
+        Err(IoError::Namespace { namespace: 2, .. })
+    ));
+}
+
+#[test]
+fn a_handle_whose_last_queue_left_says_so_and_works_again_with_another() {
+    let mut model = Model::new(ModelSettings::null(SIZE)).unwrap();
+    let own = queue(&mut model, 4);
+    let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
+    let Some(Attachment::Own(back)) = handle.detach(QueueName(0), None).unwrap() else {
+        panic!("it was idle")
+    };
+    let buffer = model.region(512).unwrap();
+    let Err(refused) = handle.submit(Request::read(0, buffer), 7) else { panic!("there is no queue") };
+    assert!(matches!(refused.error, RequestError::Closed | RequestError::Full { .. }), "{}", refused.error);
+    assert!(handle.detach(QueueName(0), None).is_err());
+    assert_eq!(handle.attach(back), QueueName(1));
+    handle.submit(refused.request, 7).unwrap();
+    assert_eq!(drain(&mut handle).len(), 1);
+}

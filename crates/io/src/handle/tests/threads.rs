@@ -1,0 +1,105 @@
+//! Shared queues, and threads that look for completions, in the machine's time.
+
+use super::*;
+
+const READS: u64 = 2_000;
+
+fn read_all(mut handle: Handle, mut model: Model, seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let (mut sent, mut answered) = (0, 0);
+    let mut expected = BTreeMap::new();
+    while answered < READS {
+        while sent < READS && handle.unanswered() < 4 {
+            let bytes = 512 * rng.usize(1..9);
+            let offset = rng.u64(..100) * 4_096;
+            let buffer = model.region(bytes).unwrap();
+            let address = buffer.address();
+            handle.submit(Request::read(offset, buffer), sent).unwrap();
+            expected.insert(sent, address);
+            sent += 1;
+        }
+        let answer = handle.wait(None).unwrap().expect("answers are owed");
+        let buffer = &answer.data.buffers()[0];
+        assert_eq!(expected.remove(&answer.completion.token), Some(buffer.address()), "seed {seed}");
+        answered += 1;
+    }
+    assert_eq!(handle.unanswered(), 0);
+}
+
+fn fast() -> Service {
+    Service { fixed: Nanos::from_micros(5), per_kib: Nanos::ZERO, jitter_percent: 50, units: 4 }
+}
+
+#[test]
+fn threads_that_share_a_queue_each_get_their_own_answers() {
+    for policy in [
+        CompletionPolicy::Inline,
+        CompletionPolicy::Paced(Pace::Adaptive),
+        CompletionPolicy::Interrupt(Aggregation::NONE),
+        CompletionPolicy::Thread(Pace::Adaptive, Aggregation::NONE),
+        CompletionPolicy::Thread(Pace::Busy, Aggregation { count: 3, time: Nanos::from_micros(20) }),
+    ] {
+        let mut model = Model::new(ModelSettings::timed(SIZE, fast())).unwrap();
+        let shared = SharedQueue::new(queue(&mut model, 8));
+        let threads: Vec<_> = (0..3)
+            .map(|seed| {
+                let builder = Handle::builder(model.facts()).queue(shared.clone()).completion(policy);
+                let (handle, model) = (builder.build().unwrap(), model.clone());
+                std::thread::spawn(move || read_all(handle, model, seed))
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// B10: a condition that was never initialised, a spin on the state of another thread, and a join of a thread that was never
+/// made. Threads come and go while commands are in flight, and the queue is the handle's own again.
+#[test]
+fn b10_threads_that_look_for_completions_come_and_go_with_commands_in_flight() {
+    let mut model = Model::new(ModelSettings::timed(SIZE, fast())).unwrap();
+    let own = queue(&mut model, 8);
+    let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
+    let mut answered = 0;
+    for round in 0..60_u64 {
+        for token in 0..6 {
+            let buffer = model.region(4_096).unwrap();
+            handle.submit(Request::read(token * 4_096, buffer), round * 6 + token).unwrap();
+        }
+        handle.ring().unwrap();
+        let policy = match round % 3 {
+            0 => CompletionPolicy::Thread(Pace::Adaptive, Aggregation::NONE),
+            1 => CompletionPolicy::Thread(Pace::Fixed(Nanos::from_micros(50)), Aggregation::NONE),
+            _ => CompletionPolicy::Inline,
+        };
+        handle.set_completion(policy).unwrap();
+        while handle.unanswered() > usize::try_from(round % 4).map_or(0, |keep| u32::try_from(keep).unwrap())
+        {
+            answered += u64::from(handle.wait(None).unwrap().is_some());
+        }
+    }
+    handle.set_completion(CompletionPolicy::Inline).unwrap();
+    while handle.wait(None).unwrap().is_some() {
+        answered += 1;
+    }
+    assert_eq!(answered, 360);
+    assert!(handle.plain, "the queue is its own again");
+}
+
+#[test]
+fn a_handle_that_is_dropped_with_answers_owed_leaves_the_shared_queue_to_others() {
+    let mut model = Model::new(ModelSettings::timed(SIZE, fast())).unwrap();
+    let shared = SharedQueue::new(queue(&mut model, 4));
+    for _ in 0..50 {
+        let mut one = Handle::builder(model.facts()).queue(shared.clone()).build().unwrap();
+        let mut other = Handle::builder(model.facts()).queue(shared.clone()).build().unwrap();
+        for token in 0..3 {
+            one.submit(Request::read(0, model.region(512).unwrap()), token).unwrap();
+        }
+        one.ring().unwrap();
+        drop(one);
+        assert!(other.read(4_096, model.region(4_096).unwrap()).is_ok());
+    }
+    assert!(shared.into_queue().is_ok(), "nobody else has it");
+}

@@ -1,0 +1,206 @@
+//! Waiting for answers, as the completion policy says.
+//!
+//! In: a longest time. Out: an answer, or none when the time is over. Invariant: nobody sleeps while an answer is there to
+//! be taken, nor when nothing could come.
+
+use super::Handle;
+use super::lane::{Lane, Link};
+use crate::backend::{Answer, Armed};
+use crate::completion::{Aggregator, CompletionPolicy, Due};
+use crate::error::IoError;
+use crate::queue::SPIN;
+use headwater_host::clock::Nanos;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use std::os::fd::BorrowedFd;
+
+/// Looks between two looks at the clock.
+const LOOKS: u32 = 32;
+/// Between two looks at queues that have no descriptor, where there are several.
+const REST: Nanos = Nanos::from_micros(50);
+
+impl Handle {
+    /// Waits for the next answer, at most for `longest`. `None` when the time is over or nothing is unanswered.
+    ///
+    /// # Errors
+    /// [`IoError`] when a device is gone or breaks the protocol.
+    pub fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<Answer>, IoError> {
+        for _ in 0..LOOKS {
+            if let Some(answer) = self.poll()? {
+                return Ok(Some(answer));
+            }
+            if !self.is_inline() || self.unanswered() == 0 {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        self.wait_for(longest, |handle| handle.poll())
+    }
+
+    /// Waits until `look` finds something.
+    pub(super) fn wait_for<T>(
+        &mut self,
+        longest: Option<Nanos>,
+        mut look: impl FnMut(&mut Self) -> Result<Option<T>, IoError>,
+    ) -> Result<Option<T>, IoError> {
+        let started = self.time.now();
+        loop {
+            for _ in 0..if self.is_inline() { LOOKS } else { 1 } {
+                if let Some(found) = look(self)? {
+                    return Ok(Some(found));
+                }
+                std::hint::spin_loop();
+            }
+            if self.unanswered() == 0 {
+                return Ok(None);
+            }
+            let waited = self.time.now().since(started);
+            if longest.is_some_and(|longest| waited >= longest) {
+                return Ok(None);
+            }
+            if !self.is_inline() || waited >= self.time.spin(SPIN) {
+                self.rest(longest.map(|longest| longest.since(waited)))?;
+            }
+        }
+    }
+
+    /// Shows the devices what was submitted, and asks for the [`descriptors`](Self::descriptors) to become readable with the
+    /// next answer.
+    ///
+    /// # Errors
+    /// [`IoError::Refused`] for a queue without a descriptor (let a thread look at it instead); [`IoError`] when a device
+    /// is gone.
+    pub fn arm(&mut self) -> Result<Armed, IoError> {
+        self.ring()?;
+        if !self.ready.is_empty() {
+            return Ok(Armed::Ready);
+        }
+        let mut all = Armed::Waiting;
+        for lane in &mut self.lanes {
+            if lane.arm()? == Armed::Ready {
+                all = Armed::Ready;
+            }
+        }
+        Ok(all)
+    }
+
+    /// What is readable once an answer has come, one for each queue; after [`arm`](Self::arm).
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.lanes.iter().filter_map(Lane::descriptor)
+    }
+
+    fn is_inline(&self) -> bool {
+        matches!(self.completion, CompletionPolicy::Inline)
+    }
+
+    /// One look into the queues, and a rest if nothing came.
+    pub(super) fn look_and_rest(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
+        let had = self.ready.len();
+        self.turn()?;
+        if self.ready.len() == had && self.awaited.is_none() {
+            self.rest(longest)?;
+        }
+        Ok(())
+    }
+
+    /// Sleeps until something may have come, as the policy says.
+    fn rest(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
+        let longest = self.until_deadline(longest);
+        match self.completion {
+            CompletionPolicy::Inline => self.sleep_on_queues(longest),
+            CompletionPolicy::Paced(_) => {
+                let now = self.time.now();
+                let span = self.period.next(now, self.slots.in_flight());
+                let span = longest.map_or(span, |longest| span.min(longest));
+                if span == Nanos::ZERO {
+                    self.time.looked();
+                } else {
+                    self.time.sleep(span);
+                    self.period.woke(span, self.time.now().since(now));
+                }
+                Ok(())
+            }
+            CompletionPolicy::Interrupt(aggregation) => {
+                self.sleep_on_queues(longest)?;
+                let mut aggregator = Aggregator::new(aggregation);
+                if aggregator.is_none() {
+                    return Ok(());
+                }
+                let now = self.time.now();
+                aggregator.came(1, now);
+                if let Due::At(at) = aggregator.due(now)
+                    && self.unanswered() > 1
+                {
+                    let span = at.since(now);
+                    self.time.sleep(longest.map_or(span, |longest| span.min(longest)));
+                }
+                Ok(())
+            }
+            CompletionPolicy::Thread(..) => self.sleep_on_seats(longest),
+        }
+    }
+
+    /// No longer than until the next deadline of a request.
+    fn until_deadline(&self, longest: Option<Nanos>) -> Option<Nanos> {
+        let first = self.deadlines.first().map(|&(at, _)| at.since(self.time.now()));
+        first.into_iter().chain(longest).min()
+    }
+
+    /// Until a queue says that something has come.
+    fn sleep_on_queues(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
+        match self.lanes.as_mut_slice() {
+            [Lane { link: Link::Own(queue), .. }] => queue.sleep(longest),
+            [Lane { link: Link::Shared(seat), .. }] => seat.sleep(longest),
+            lanes => {
+                let mut descriptors = true;
+                for lane in lanes.iter_mut() {
+                    match lane.arm() {
+                        Ok(Armed::Ready) => return Ok(()),
+                        Ok(Armed::Waiting) => {}
+                        Err(IoError::Refused { .. }) => descriptors = false,
+                        Err(error) => return Err(error),
+                    }
+                }
+                let polled: Vec<_> = lanes
+                    .iter()
+                    .filter_map(Lane::descriptor)
+                    .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                    .collect();
+                let descriptors = descriptors && polled.len() == lanes.len();
+                if polled.is_empty() {
+                    self.time.sleep(longest.map_or(REST, |longest| longest.min(REST)));
+                    return Ok(());
+                }
+                let longest = if descriptors {
+                    longest
+                } else {
+                    Some(longest.map_or(REST, |longest| longest.min(REST)))
+                };
+                wait_any(polled, longest)
+            }
+        }
+    }
+
+    /// Until the thread of a shared queue has found something for this handle.
+    fn sleep_on_seats(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
+        if let [Lane { link: Link::Shared(seat), .. }] = self.lanes.as_mut_slice() {
+            return seat.sleep(longest);
+        }
+        self.sleep_on_queues(longest)
+    }
+}
+
+/// Until one of the descriptors is readable.
+fn wait_any(mut polled: Vec<PollFd<'_>>, longest: Option<Nanos>) -> Result<(), IoError> {
+    let timeout = longest.map(|span| {
+        let span = span.to_duration();
+        Timespec {
+            tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(span.subsec_nanos()),
+        }
+    });
+    match rustix::event::poll(&mut polled, timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(IoError::Device { reason: format!("poll: {errno}") }),
+    }
+}

@@ -1,0 +1,162 @@
+//! Loom models of the exchange: every interleaving of two threads at one queue, within bounds.
+//!
+//! In: nothing. Out: proof that an answer goes to whose command it was and that nobody who waits is forgotten. A lost wake-up
+//! shows as a deadlock, which loom reports.
+
+use super::{Exchange, Line};
+use headwater_host::sync::{Condvar, ModelBuilder, Mutex, thread};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Context switches that loom may force at arbitrary points, beside those at which a thread waits.
+const PREEMPTIONS: usize = 2;
+
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = ModelBuilder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.check(model);
+}
+
+/// A device with a thread of its own: what was submitted, what is answered, and a bell that is rung if it was armed.
+#[derive(Default)]
+struct Device {
+    state: Mutex<DeviceState>,
+    work: Condvar,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct DeviceState {
+    submitted: VecDeque<u64>,
+    answered: VecDeque<u64>,
+    armed: bool,
+    rung: bool,
+}
+
+impl Device {
+    fn serve(&self, commands: usize) {
+        for _ in 0..commands {
+            let mut state = self.state.lock().unwrap();
+            let token = loop {
+                match state.submitted.pop_front() {
+                    Some(token) => break token,
+                    None => state = self.work.wait(state).unwrap(),
+                }
+            };
+            state.answered.push_back(token);
+            if state.armed {
+                state.armed = false;
+                state.rung = true;
+                self.bell.notify_one();
+            }
+        }
+    }
+
+    /// Stands for a poll of the queue's descriptor.
+    fn sleep(&self) {
+        let mut state = self.state.lock().unwrap();
+        while !state.rung {
+            state = self.bell.wait(state).unwrap();
+        }
+        state.rung = false;
+    }
+}
+
+struct ModelLine(Arc<Device>);
+
+impl Line for ModelLine {
+    type Command = ();
+    type Answer = u64;
+    type Rejected = ();
+    type Error = ();
+
+    fn submit(&mut self, (): (), token: u64) -> Result<(), ()> {
+        self.0.state.lock().unwrap().submitted.push_back(token);
+        self.0.work.notify_one();
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<Option<(u64, u64)>, ()> {
+        Ok(self.0.state.lock().unwrap().answered.pop_front().map(|token| (token, token)))
+    }
+
+    fn arm(&mut self) -> Result<bool, ()> {
+        let mut state = self.0.state.lock().unwrap();
+        if !state.answered.is_empty() {
+            return Ok(false);
+        }
+        (state.armed, state.rung) = (true, false);
+        Ok(true)
+    }
+}
+
+/// A user: so many commands, each waited for; every answer is its own.
+fn user(exchange: &Exchange<ModelLine>, device: &Device, seat: u32, commands: u32) {
+    for place in 0..commands {
+        exchange.submit(seat, (), place).unwrap();
+    }
+    let mut answers = 0;
+    while answers < commands {
+        match exchange.take(seat).unwrap() {
+            Some((place, token)) => {
+                assert_eq!(token, super::token(seat, place), "somebody else's answer");
+                answers += 1;
+            }
+            None => exchange
+                .wait(seat, None, |_| {
+                    device.sleep();
+                    Ok(())
+                })
+                .unwrap(),
+        }
+    }
+    assert_eq!(exchange.owed(seat), 0);
+}
+
+#[test]
+fn loom_two_threads_share_a_queue_and_nobody_is_forgotten() {
+    check(|| {
+        let device = Arc::new(Device::default());
+        let exchange = Arc::new(Exchange::new(ModelLine(device.clone())));
+        let seats = [exchange.sit_down(), exchange.sit_down()];
+        let server = {
+            let device = device.clone();
+            thread::spawn(move || device.serve(2))
+        };
+        let other = {
+            let (exchange, device) = (exchange.clone(), device.clone());
+            thread::spawn(move || user(&exchange, &device, seats[1], 1))
+        };
+        user(&exchange, &device, seats[0], 1);
+        other.join().unwrap();
+        server.join().unwrap();
+    });
+}
+
+/// B10: a completion thread that is ended while users wait, or that goes idle as a command comes.
+#[test]
+fn loom_b10_a_thread_that_looks_is_woken_by_work_and_ends_without_leaving_a_user_behind() {
+    check(|| {
+        let device = Arc::new(Device::default());
+        let exchange = Arc::new(Exchange::new(ModelLine(device.clone())));
+        let seat = exchange.sit_down();
+        exchange.begin_thread();
+        let looks = {
+            let (exchange, device) = (exchange.clone(), device.clone());
+            thread::spawn(move || {
+                while exchange.thread_rest() {
+                    // One command is served between two looks, so that the model has an end.
+                    device.serve(1);
+                    if exchange.thread_turn(|_| ()).is_none() {
+                        return;
+                    }
+                }
+            })
+        };
+        user(&exchange, &device, seat, 1);
+        exchange.stop_thread();
+        looks.join().unwrap();
+        exchange.end_thread();
+        assert!(exchange.take(seat).unwrap().is_none());
+    });
+}
