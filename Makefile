@@ -48,6 +48,7 @@ test-vm: ## guests under QEMU whose own drivers use the device (VM_ARGS= names b
 	@.ci/packages python3=python3 depmod=kmod nvme=nvme-cli fio=fio mkfs.ext4=e2fsprogs redis-cli=redis-tools
 	cargo build --package headwater-node
 	cargo build --package headwater-dma --example vfio_pool --example numa_pool
+	cargo build --package headwater --example nvme_ng
 	cargo build --package headwater-nvme --example vfio_nvme
 	cargo build --package headwater --example device_blocks
 	python3 tests/vm/run.py --program $(TARGET_DIR)/debug/headwater --cache $(or $(HEADWATER_VM_CACHE),$(TARGET_DIR)/vm) $(VM_ARGS)

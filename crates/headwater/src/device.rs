@@ -6,6 +6,7 @@ use crate::in_process;
 use crate::url::{Place, Url};
 use headwater_io::attach::{AttachBackend, AttachOptions};
 use headwater_io::nvme_tcp::key_file;
+use headwater_io::passthrough::Passthrough;
 use headwater_io::uring::UringDevice;
 use headwater_io::vfio::VfioDevice;
 use headwater_io::{Backend, IoError, NvmeTcp, NvmeTcpTarget};
@@ -28,7 +29,7 @@ impl Device {
     /// [`IoError`] when the URL names none, or the device cannot be opened.
     pub fn open(url: &str) -> Result<Self, IoError> {
         let Url { place, namespace } = Url::parse(url)?;
-        let backend: Box<dyn Backend> = match place {
+        let mut backend: Box<dyn Backend> = match place {
             Place::Memory(bytes) => Box::new(in_process::in_memory(bytes)?),
             Place::Directory(path, capacity) => Box::new(in_process::in_directory(&path, capacity)?),
             Place::Attach(path) => Box::new(AttachBackend::connect(&path, AttachOptions::default())?),
@@ -44,6 +45,13 @@ impl Device {
                 device.check(namespace)?;
                 Box::new(device)
             }
+            Place::Passthrough(path, options) => {
+                let device = Passthrough::open(&path, options)?;
+                for note in device.notes() {
+                    tracing::warn!("{note}");
+                }
+                Box::new(device)
+            }
             Place::NvmeTcp { address, subsystem, psk, host } => {
                 let resolved = address.to_socket_addrs().ok().and_then(|mut found| found.next());
                 let reason = format!("{address}: no such host, or no port; write nvme-tcp://HOST:PORT/NQN");
@@ -56,6 +64,10 @@ impl Device {
                 }
                 Box::new(NvmeTcp::open(target)?)
             }
+        };
+        let namespace = match namespace {
+            0 => backend.namespaces()?.first().map_or(0, |only| only.id),
+            named => named,
         };
         headwater_io::Device::over(backend, namespace).map(Self::from)
     }

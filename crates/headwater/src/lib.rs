@@ -6,13 +6,15 @@
 //! | `file:DIR`, or a path | in this process, on the flash file of a data directory, made if there is none |
 //! | `io-uring:PATH` | a file or a block device, as blocks, past the page cache |
 //! | `vfio:0000:00:04.0` | an NVMe SSD by our own driver; its PCI function is bound to vfio-pci |
+//! | `nvme-ng:/dev/ngXnY` | a namespace that the kernel's NVMe driver has, command by command |
 //! | `attach:PATH` | in a daemon on this machine, through shared memory; `PATH` is its attach socket |
 //! | `nvme-tcp://HOST:PORT/NQN` | on a network |
 //!
 //! Behind a `?` come `ns=N`, the namespace (1 if none is named), and for a new `file:` device `capacity=SIZE`; joined by `&`.
 //! `psk=FILE` makes `nvme-tcp:` connect inside TLS with the host key in that file (`host=NQN` chooses among several); it needs
-//! the feature `tls`. `io-uring:` takes `create=SIZE`, which makes the file if there is none, `poll=1`, for devices whose
-//! completions can be polled, and `plain=1`, which makes plain system calls instead.
+//! the feature `tls`. `io-uring:` takes `create=SIZE`, which makes the file if there is none. `poll=1`, for devices whose
+//! completions can be polled, and `plain=1`, which makes plain system calls instead of using io_uring, are for `io-uring:` and
+//! `nvme-ng:`. The latter has one namespace, whichever its number, and takes `partition=N`, beyond which nothing is touched.
 //!
 //! ```
 //! use headwater::Device;

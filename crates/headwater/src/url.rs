@@ -5,6 +5,7 @@
 
 use headwater_host::uring::UringChoice;
 use headwater_io::IoError;
+use headwater_io::passthrough::PassthroughOptions;
 use headwater_io::uring::UringOptions;
 use std::path::PathBuf;
 
@@ -21,6 +22,8 @@ pub enum Place {
     Uring(PathBuf, UringOptions),
     /// An NVMe controller on this machine's PCI bus, driven by this process.
     Vfio(String),
+    /// An NVMe namespace that the kernel drives, by its generic device.
+    Passthrough(PathBuf, PassthroughOptions),
     /// On a network.
     NvmeTcp {
         /// `HOST:PORT`.
@@ -39,7 +42,7 @@ pub enum Place {
 pub struct Url {
     /// Where.
     pub place: Place,
-    /// Which namespace.
+    /// Which namespace; 0 for the only one of a device that has one, whatever its number.
     pub namespace: u32,
 }
 
@@ -51,9 +54,11 @@ impl Url {
     pub fn parse(text: &str) -> Result<Self, IoError> {
         let (body, query) = text.split_once('?').unwrap_or((text, ""));
         let mut query = Query::read(text, query)?;
-        let namespace = query.take("ns", "a number", |number| number.parse().ok())?.unwrap_or(1);
+        let namespace = query.number("ns")?;
         let place = parse_place(text, body, &mut query)?;
         query.end()?;
+        let first = if matches!(place, Place::Passthrough(..)) { 0 } else { 1 };
+        let namespace = namespace.unwrap_or(first);
         Ok(Self { place, namespace })
     }
 }
@@ -86,6 +91,10 @@ impl<'a> Query<'a> {
         Ok(found)
     }
 
+    fn number(&mut self, key: &str) -> Result<Option<u32>, IoError> {
+        self.take(key, "a number", |number| number.parse().ok())
+    }
+
     fn size(&mut self, key: &str) -> Result<Option<u64>, IoError> {
         self.take(key, "a size, as 1GiB", parse_size)
     }
@@ -101,6 +110,10 @@ impl<'a> Query<'a> {
             _ => None,
         };
         Ok(self.take(key, "1 or 0", known)?.unwrap_or(false))
+    }
+
+    fn uring(&mut self) -> Result<UringChoice, IoError> {
+        Ok(if self.switch("plain")? { UringChoice::Never } else { UringChoice::Auto })
     }
 
     /// Nothing may be left.
@@ -125,9 +138,13 @@ fn parse_place(text: &str, body: &str, query: &mut Query<'_>) -> Result<Place, I
         Some(("file", rest)) => Ok(Place::Directory(path(rest)?, query.size("capacity")?)),
         Some(("attach", rest)) => Ok(Place::Attach(path(rest)?)),
         Some(("io-uring", rest)) => {
-            let uring = if query.switch("plain")? { UringChoice::Never } else { UringChoice::Auto };
-            let options = UringOptions { poll: query.switch("poll")?, create: query.size("create")?, uring };
-            Ok(Place::Uring(path(rest)?, options))
+            let (poll, uring) = (query.switch("poll")?, query.uring()?);
+            Ok(Place::Uring(path(rest)?, UringOptions { poll, create: query.size("create")?, uring }))
+        }
+        Some(("nvme-ng", rest)) => {
+            let (poll, uring) = (query.switch("poll")?, query.uring()?);
+            let partition = query.number("partition")?;
+            Ok(Place::Passthrough(path(rest)?, PassthroughOptions { partition, poll, uring }))
         }
         Some(("vfio", rest)) => match rest.split(':').count() {
             3 => Ok(Place::Vfio(rest.to_owned())),
@@ -148,9 +165,10 @@ fn parse_place(text: &str, body: &str, query: &mut Query<'_>) -> Result<Place, I
             }
         }
         // A colon far behind is part of a path.
-        Some((scheme, _)) if !scheme.contains(['/', '.']) => {
-            Err(wrong(text, "known are mem:, file:, io-uring:, vfio:, attach: and nvme-tcp:, or a path"))
-        }
+        Some((scheme, _)) if !scheme.contains(['/', '.']) => Err(wrong(
+            text,
+            "known are mem:, file:, io-uring:, nvme-ng:, vfio:, attach: and nvme-tcp:, or a path",
+        )),
         _ => Ok(Place::Directory(path(body)?, query.size("capacity")?)),
     }
 }
@@ -201,6 +219,12 @@ mod tests {
         assert_eq!(parsed("io-uring:/dev/sda2?create=4MiB&plain=1&poll=0"), (plain, 1));
         assert_eq!(parsed("vfio:0000:00:04.0"), (Place::Vfio("0000:00:04.0".into()), 1));
         assert_eq!(parsed("vfio:0000:00:04.0?ns=2"), (Place::Vfio("0000:00:04.0".into()), 2));
+        let passed = |partition, poll, uring| {
+            Place::Passthrough("/dev/ng0n1".into(), PassthroughOptions { partition, poll, uring })
+        };
+        assert_eq!(parsed("nvme-ng:/dev/ng0n1"), (passed(None, false, UringChoice::Auto), 0));
+        let whole = "nvme-ng:/dev/ng0n1?partition=2&poll=1&plain=1&ns=1";
+        assert_eq!(parsed(whole), (passed(Some(2), true, UringChoice::Never), 1));
         let tcp = |psk: Option<&str>, host: Option<&str>| Place::NvmeTcp {
             address: "127.0.0.1:4420".into(),
             subsystem: "nqn.2014-08.org:x".into(),
@@ -236,6 +260,10 @@ mod tests {
             "io-uring:x?poll=yes",
             "io-uring:x?create=",
             "io-uring:x?capacity=1M",
+            "io-uring:x?partition=1",
+            "nvme-ng:",
+            "nvme-ng:x?partition=two",
+            "nvme-ng:x?create=1M",
             "attach:x?poll=1",
             "data?ns",
         ] {

@@ -120,7 +120,7 @@ impl Device {
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, IoError> {
         let namespace = self.namespace.id;
         loop {
-            let scratch = self.scratch(0)?;
+            let scratch = self.answer_scratch()?;
             let completion = self.run(Command::get(namespace, key, scratch.clone())?)?;
             if completion.status.is(Status::KEY_DOES_NOT_EXIST) {
                 return Ok(None);
@@ -130,6 +130,10 @@ impl Device {
                 let mut value = vec![0; bytes];
                 scratch.read(0, &mut value)?;
                 return Ok(Some(value));
+            }
+            let most = self.transfer_bytes_max()?;
+            if bytes > most {
+                return Err(IoError::Length { bytes, most });
             }
             // The value is longer than the buffer was: once more with a longer one.
             self.scratch(bytes)?;
@@ -150,6 +154,10 @@ impl Device {
     /// # Errors
     /// [`IoError`].
     pub fn put_if(&mut self, key: &[u8], value: &[u8], condition: Condition) -> Result<(), IoError> {
+        let most = self.transfer_bytes_max()?;
+        if value.len() > most {
+            return Err(IoError::Length { bytes: value.len(), most });
+        }
         let from = self.scratch(value.len())?.slice(0, value.len())?;
         from.write(0, value)?;
         self.run(Command::put(self.namespace.id, key, from, condition)?)?.ok().map(drop)
@@ -185,7 +193,7 @@ impl Device {
     /// # Errors
     /// [`IoError`].
     pub fn list(&mut self, from: Option<&[u8]>) -> Result<Vec<Vec<u8>>, IoError> {
-        let scratch = self.scratch(0)?;
+        let scratch = self.answer_scratch()?;
         // An answer that is shorter than the last one must not be read beyond its end: the count in front says how far.
         self.run(Command::list(self.namespace.id, from, scratch.clone())?)?.ok()?;
         let mut answer = vec![0; scratch.bytes()];
@@ -241,11 +249,22 @@ impl Device {
         if block_bytes == 0 {
             return Err(IoError::Namespace { namespace, what: "holds keys; read and write need blocks" });
         }
+        let most = self.transfer_bytes_max()?;
+        Ok(block_bytes * (most / block_bytes).clamp(1, crate::command::BLOCKS_MAX as usize))
+    }
+
+    /// Most bytes of one blocking call's command.
+    fn transfer_bytes_max(&mut self) -> Result<usize, IoError> {
         self.scratch(0)?;
         let limits = self.blocking.as_ref().map(|blocking| blocking.queue.limits());
-        let most =
-            limits.map_or(TRANSFER_BYTES_MAX, |limits| limits.transfer_bytes_max.min(TRANSFER_BYTES_MAX));
-        Ok(block_bytes * (most / block_bytes).clamp(1, crate::command::BLOCKS_MAX as usize))
+        Ok(limits.map_or(TRANSFER_BYTES_MAX, |limits| limits.transfer_bytes_max.min(TRANSFER_BYTES_MAX)))
+    }
+
+    /// The buffer of blocking calls, as much of it as one command may fill.
+    fn answer_scratch(&mut self) -> Result<Buffer, IoError> {
+        let most = self.transfer_bytes_max()?;
+        let scratch = self.scratch(0)?;
+        Ok(scratch.slice(0, scratch.bytes().min(most))?)
     }
 
     /// The buffer of blocking calls, of at least so many bytes.

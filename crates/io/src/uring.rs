@@ -10,6 +10,7 @@
 mod file;
 pub(crate) mod pool;
 mod queue;
+pub(crate) mod sysfs;
 pub(crate) mod translate;
 
 pub use file::UringOptions;

@@ -76,9 +76,10 @@ impl Wire for BlockWork {
         }
     }
 
+    /// What is durable goes by the kernel's machinery of flushes, whose completions come by interrupt.
     #[inline]
     fn polls(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::Write { .. })
+        matches!(self, Self::Read { .. } | Self::Write { durable: false, .. })
     }
 
     #[inline]

@@ -8,6 +8,10 @@ use crate::attach::admin::{NamespaceText, NamespaceWish};
 use crate::buffer::Buffer;
 use crate::error::IoError;
 use crate::facts::NamespaceFacts;
+use crate::identify::{
+    IDENTIFY_BYTES, KEY_VALUE, VIEW_DESCRIPTORS, VIEW_NAMESPACE, VIEW_OF_SET, block_namespace, command_set,
+    key_space, word,
+};
 use headwater_dma::iova::Iova;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::foreign::Foreign;
@@ -23,8 +27,6 @@ use zerocopy::little_endian::U32;
 
 /// Entries of the admin queue.
 const ADMIN_ENTRIES: u16 = 32;
-/// Bytes of every Identify answer, and of the buffer of this file.
-const IDENTIFY_BYTES: usize = 4_096;
 /// Numbers in a namespace list.
 const LIST_NUMBERS: usize = 1_024;
 /// CC: every command set, entries of 64 and 16 bytes, enabled.
@@ -44,7 +46,6 @@ mod number {
     pub(super) const KEEP_ALIVE: u8 = 0x18;
     pub(super) const FORMAT: u8 = 0x80;
     pub(super) const NUMBER_OF_QUEUES: u32 = 0x07;
-    pub(super) const KEY_VALUE: u8 = 0x01;
     pub(super) const DISCOVERY_LOG: u32 = 0x70;
 }
 
@@ -142,19 +143,11 @@ impl Control {
     }
 
     fn namespace(&mut self, id: u32) -> Result<NamespaceFacts, IoError> {
-        let descriptors = self.identify(id, 0x03, 0)?;
-        if command_set(&descriptors) == number::KEY_VALUE {
-            let page = self.identify(id, 0x05, number::KEY_VALUE)?;
-            return Ok(NamespaceFacts { size: word(&page, 0), ..NamespaceFacts::key_space(id) });
+        let descriptors = self.identify(id, VIEW_DESCRIPTORS, 0)?;
+        if command_set(&descriptors) == KEY_VALUE {
+            return Ok(key_space(id, &self.identify(id, VIEW_OF_SET, KEY_VALUE)?));
         }
-        let page = self.identify(id, 0x00, 0)?;
-        // FLBAS 3:0 names a format, whose third byte (LBADS) is a power of two.
-        let format = usize::from(page[26] & 0xF);
-        let shift = u32::from(page[128 + 4 * format + 2]);
-        let block_bytes = 1_u32.checked_shl(shift).filter(|&bytes| bytes >= 512);
-        let block_bytes =
-            block_bytes.ok_or(IoError::Protocol { reason: format!("blocks of 2^{shift} bytes") })?;
-        Ok(NamespaceFacts { id, block_bytes, size: word(&page, 0), writable: true, blocks: None })
+        block_namespace(id, &self.identify(id, VIEW_NAMESPACE, 0)?).map(|(facts, _)| facts)
     }
 
     /// Asks by Namespace Management, Namespace Attachment and Format NVM, which know sizes and formats only.
@@ -293,41 +286,8 @@ fn plain(text: &NamespaceText) -> NamespaceText {
 /// Command set and format index for blocks of so many bytes, 0 for keys.
 fn format_of(block_bytes: u32) -> (u8, u8) {
     match block_bytes {
-        0 => (number::KEY_VALUE, 0),
+        0 => (KEY_VALUE, 0),
         4_096 => (0, 1),
         _ => (0, 0),
-    }
-}
-
-fn word(page: &[u8], at: usize) -> u64 {
-    page.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
-}
-
-/// The command set in a list of namespace identification descriptors: type 4, length 1. NVM where none is named.
-fn command_set(descriptors: &[u8]) -> u8 {
-    let mut rest = descriptors;
-    while let [kind, bytes, _, _, after @ ..] = rest {
-        match (kind, after.first()) {
-            (0, _) => break,
-            (4, Some(&set)) => return set,
-            _ => rest = after.get(usize::from(*bytes)..).unwrap_or(&[]),
-        }
-    }
-    0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_command_set_is_found_behind_other_descriptors_or_is_nvm() {
-        let mut list = vec![2, 16, 0, 0];
-        list.extend([9; 16]);
-        list.extend([4, 1, 0, 0, 1, 0, 0, 0]);
-        assert_eq!(command_set(&list), 1);
-        assert_eq!(command_set(&list[..20]), 0);
-        assert_eq!(command_set(&[]), 0);
-        assert_eq!(command_set(&[3, 255, 0, 0, 1]), 0, "a length beyond the end");
     }
 }

@@ -4,8 +4,11 @@
 //! all of them lie in it.
 
 use super::NAMESPACE;
+use super::sysfs::{number_in, queue_of, unsplit};
+use crate::command::BLOCKS_MAX;
 use crate::error::IoError;
 use crate::facts::NamespaceFacts;
+use headwater_host::device_ring::{EXTENT_BYTES_MAX, EXTENTS_MAX};
 use headwater_host::file::allocate;
 use headwater_host::uring::UringChoice;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, ioctl_blksszget, major, minor, statx};
@@ -39,6 +42,10 @@ pub(super) struct BlockFile {
     pub(super) facts: NamespaceFacts,
     /// What addresses of buffers are a multiple of, in bytes.
     pub(super) memory_align: usize,
+    /// Most bytes of one command.
+    pub(super) transfer_bytes_max: usize,
+    /// Most buffers of one command.
+    pub(super) segments_max: usize,
     /// It is a block device, which can be told what is not needed any more.
     pub(super) is_device: bool,
     /// What is not as one would wish.
@@ -87,19 +94,30 @@ impl BlockFile {
         });
         let facts = NamespaceFacts { id: NAMESPACE, block_bytes: align.block, size, writable, blocks: None };
         let memory_align = if direct { align.memory } else { 1 };
-        Ok(Self { file: Arc::new(file), path: path.to_owned(), facts, memory_align, is_device, note })
+        let (transfer_bytes_max, segments_max) = if options.poll {
+            // A polled transfer that has to be split is tried again for ever by kernels up to 6.1.
+            let queue = queue_under(&file, is_device);
+            (queue.map_or(PAGE_BYTES as usize, |queue| unsplit(&queue, "max_sectors_kb").0), 1)
+        } else {
+            ((align.block as usize * BLOCKS_MAX as usize).min(EXTENT_BYTES_MAX), EXTENTS_MAX)
+        };
+        Ok(Self {
+            file: Arc::new(file),
+            path: path.to_owned(),
+            facts,
+            memory_align,
+            transfer_bytes_max,
+            segments_max,
+            is_device,
+            note,
+        })
     }
 
     /// Whether the device under it has queues that are polled, as far as the kernel says.
     pub(super) fn polls(&self) -> Result<(), IoError> {
-        let stat = fstat(&self.file).map_err(|errno| IoError::Device { reason: errno.to_string() })?;
-        let number = if self.is_device { stat.st_rdev } else { stat.st_dev };
-        let place = format!("/sys/dev/block/{}:{}", major(number), minor(number));
-        // A partition has its queues one folder up.
-        let said = ["queue/io_poll", "../queue/io_poll"]
-            .iter()
-            .find_map(|name| std::fs::read_to_string(format!("{place}/{name}")).ok());
-        if said.is_some_and(|said| said.trim() == "0") { Err(self.no_polling()) } else { Ok(()) }
+        let said =
+            queue_under(&self.file, self.is_device).and_then(|queue| number_in(&queue.join("io_poll")));
+        if said == Some(0) { Err(self.no_polling()) } else { Ok(()) }
     }
 
     pub(super) fn no_polling(&self) -> IoError {
@@ -111,6 +129,13 @@ impl BlockFile {
             ),
         }
     }
+}
+
+/// What sysfs says of the queue of a block device, or of the one under a file.
+fn queue_under(file: &File, is_device: bool) -> Option<PathBuf> {
+    let stat = fstat(file).ok()?;
+    let number = if is_device { stat.st_rdev } else { stat.st_dev };
+    queue_of(major(number), minor(number))
 }
 
 /// Makes a file with space for so many bytes, unless there is one.

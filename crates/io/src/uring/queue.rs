@@ -8,12 +8,12 @@ use super::file::BlockFile;
 use super::translate::{Way, dataset_ranges, extents_of, status_of};
 use crate::backend::{Answer, Armed, Limits, Transport};
 use crate::buffer::Buffer;
-use crate::command::{BLOCKS_MAX, Command, Data};
+use crate::command::{Command, Data};
 use crate::error::{IoError, Rejected, SubmitError};
 use crate::queue::Completion;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
-use headwater_host::device_ring::{BlockWork, DeviceRing, Done, EXTENT_BYTES_MAX, EXTENTS_MAX};
+use headwater_host::device_ring::{BlockWork, DeviceRing, Done};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::NvmOpcode;
 use headwater_nvme::spec::status::Status;
@@ -156,6 +156,11 @@ impl UringQueue {
 
     #[inline]
     fn check_memory(&self, data: &Data) -> Result<(), SubmitError> {
+        if data.bytes() > self.file.transfer_bytes_max {
+            return Err(SubmitError::Unfit {
+                what: "more bytes than the queue's transfer_bytes_max; send several commands",
+            });
+        }
         let align = self.file.memory_align;
         let block_bytes = self.file.facts.block_bytes as usize;
         let fits = |buffer: &Buffer| buffer.process_address().is_multiple_of(align);
@@ -171,7 +176,7 @@ impl UringQueue {
                 what: "one of several buffers holds no whole number of blocks",
             });
         }
-        if buffers.len() > EXTENTS_MAX {
+        if buffers.len() > self.file.segments_max {
             return Err(SubmitError::Unfit { what: "more buffers than the queue's segments_max" });
         }
         Ok(())
@@ -276,10 +281,9 @@ impl UringQueue {
 
 impl Transport for UringQueue {
     fn limits(&self) -> Limits {
-        let blocks = self.file.facts.block_bytes as usize * BLOCKS_MAX as usize;
         Limits {
-            transfer_bytes_max: blocks.min(EXTENT_BYTES_MAX),
-            segments_max: EXTENTS_MAX,
+            transfer_bytes_max: self.file.transfer_bytes_max,
+            segments_max: self.file.segments_max,
             memory_align: self.file.memory_align,
         }
     }

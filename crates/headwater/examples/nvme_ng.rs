@@ -1,0 +1,329 @@
+//! A disk that the kernel drives, used by this program beside it: every block command against a model and against what the
+//! kernel's own block device reads, keys, refusals beyond a partition, and traffic for as long as the kernel has its own.
+//!
+//! In: the URL of a device. Out: what was done, and an error for the first byte or answer that is not as it should be.
+//!
+//! `nvme_ng golden URL PATH`, `nvme_ng keys URL`, `nvme_ng outside URL`, `nvme_ng traffic URL SECONDS`
+#![expect(clippy::print_stdout, reason = "what was seen is what this program is for")]
+
+use headwater::host::clock::{Clock, Nanos};
+use headwater::{Buffer, Command, Condition, Device, Durable, IoError, Queue, Status};
+use std::error::Error;
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+/// Most blocks of the run that the golden test works on.
+const BLOCKS: u64 = 1_024;
+const ROUNDS: u32 = 400;
+const DEPTH: u32 = 16;
+
+/// One namespace, a queue to it, and a model of the first of its blocks.
+struct Golden {
+    device: Device,
+    queue: Queue,
+    buffer: Buffer,
+    namespace: u32,
+    block_bytes: u32,
+    model: Vec<u8>,
+}
+
+impl Golden {
+    fn open(url: &str) -> Result<Self, Box<dyn Error>> {
+        let mut device = Device::open(url)?;
+        let facts = device.namespace().clone();
+        let queue = device.queue(4)?;
+        let blocks = usize::try_from(facts.size.min(BLOCKS))?;
+        let model = vec![0; blocks * facts.block_bytes as usize];
+        let buffer = device.buffer(queue.limits().transfer_bytes_max.min(model.len()))?;
+        let (namespace, block_bytes) = (facts.id, facts.block_bytes);
+        Ok(Self { device, queue, buffer, namespace, block_bytes, model })
+    }
+
+    fn run(&mut self, command: Command) -> Result<u32, IoError> {
+        self.queue.submit(command, 3)?;
+        let gone = || IoError::Device { reason: "the queue has no answer".to_owned() };
+        self.queue.wait(None)?.ok_or_else(gone)?.ok()
+    }
+
+    /// A run of blocks: the first, how many, and where its bytes lie in the model.
+    fn some_blocks(&self, most: usize) -> (u64, usize, std::ops::Range<usize>) {
+        let bytes = self.block_bytes as usize;
+        let all = self.model.len() / bytes;
+        let count = fastrand::usize(1..=most.min(self.buffer.bytes() / bytes).min(all));
+        let first = fastrand::usize(0..=all - count);
+        (first as u64, count, first * bytes..(first + count) * bytes)
+    }
+
+    fn write(&mut self, most: usize) -> Outcome {
+        let (lba, _, place) = self.some_blocks(most);
+        let durable = if fastrand::bool() { Durable::Now } else { Durable::AsPromised };
+        fastrand::fill(&mut self.model[place.clone()]);
+        let from = self.buffer.slice(0, place.len())?;
+        from.write(0, &self.model[place])?;
+        let command = match self.in_pieces(&from)? {
+            Some(pieces) => Command::write_gathered(self.namespace, lba, self.block_bytes, pieces, durable)?,
+            None => Command::write(self.namespace, lba, self.block_bytes, from, durable)?,
+        };
+        self.run(command)?;
+        Ok(())
+    }
+
+    fn read(&mut self, most: usize) -> Outcome {
+        let (lba, _, place) = self.some_blocks(most);
+        let into = self.buffer.slice(0, place.len())?;
+        into.write(0, &vec![0xEE; place.len()])?;
+        let command = match self.in_pieces(&into)? {
+            Some(pieces) => Command::read_scattered(self.namespace, lba, self.block_bytes, pieces)?,
+            None => Command::read(self.namespace, lba, self.block_bytes, into.clone())?,
+        };
+        self.run(command)?;
+        same(&bytes_of(&into)?, &self.model[place], &format!("read from block {lba} on"))
+    }
+
+    /// Two halves of a buffer, for about every other one that has two pages or more.
+    fn in_pieces(&self, buffer: &Buffer) -> Result<Option<Vec<Buffer>>, Box<dyn Error>> {
+        let half = buffer.bytes() / 2 / 4_096 * 4_096;
+        if half == 0 || self.queue.limits().segments_max < 2 || fastrand::bool() {
+            return Ok(None);
+        }
+        Ok(Some(vec![buffer.slice(0, half)?, buffer.slice(half, buffer.bytes() - half)?]))
+    }
+
+    fn zeroes(&mut self) -> Outcome {
+        let (lba, count, place) = self.some_blocks(64);
+        self.run(Command::write_zeroes(self.namespace, lba, u32::try_from(count)?, Durable::AsPromised)?)?;
+        self.model[place].fill(0);
+        Ok(())
+    }
+
+    /// What was discarded is as it was or zeroes, block by block; the rest is as it was.
+    fn discard(&mut self) -> Outcome {
+        let runs: Vec<_> = (0..fastrand::usize(1..4)).map(|_| self.some_blocks(32)).collect();
+        let ranges: Result<Vec<(u64, u32)>, _> =
+            runs.iter().map(|(lba, count, _)| u32::try_from(*count).map(|count| (*lba, count))).collect();
+        let list = self.buffer.slice(0, 4_096)?;
+        let discard = Command::discard(self.namespace, &ranges?, &list)?;
+        self.run(discard)?;
+        let mut now = vec![0; self.model.len()];
+        self.device.read(0, &mut now)?;
+        let bytes = self.block_bytes as usize;
+        for (_, _, place) in runs {
+            for (block, model) in now[place.clone()].chunks(bytes).zip(self.model[place].chunks_mut(bytes)) {
+                if block.iter().all(|&byte| byte == 0) {
+                    model.fill(0);
+                }
+            }
+        }
+        same(&now, &self.model, "after a discard")
+    }
+
+    fn compare(&mut self) -> Outcome {
+        let (lba, _, place) = self.some_blocks(32);
+        let with = self.buffer.slice(0, place.len())?;
+        let mut bytes = self.model[place].to_vec();
+        with.write(0, &bytes)?;
+        self.run(Command::compare(self.namespace, lba, self.block_bytes, with.clone())?)?;
+        let at = fastrand::usize(0..bytes.len());
+        bytes[at] ^= 1;
+        with.write(0, &bytes)?;
+        match self.run(Command::compare(self.namespace, lba, self.block_bytes, with)?) {
+            Err(IoError::Status(status)) if status.text() == Status::COMPARE_FAILURE.text() => Ok(()),
+            other => Err(format!("a compare with one byte changed: {other:?}").into()),
+        }
+    }
+
+    fn round(&mut self) -> Outcome {
+        match fastrand::u32(0..10) {
+            0..=3 => self.write(64),
+            4..=5 => self.read(64),
+            6 => self.zeroes(),
+            7 => self.discard(),
+            8 => self.compare(),
+            _ => Ok(self.run(Command::flush(self.namespace)).map(drop)?),
+        }
+    }
+}
+
+fn golden(url: &str, path: &str) -> Outcome {
+    let mut ours = Golden::open(url)?;
+    // Plain direct reads of the kernel's own block device.
+    let mut kernel = Device::open(&format!("io-uring:{path}?plain=1"))?;
+    let size = |device: &Device| device.namespace().size * u64::from(device.namespace().block_bytes);
+    if size(&ours.device) != size(&kernel) {
+        return Err(format!("{} bytes here and {} there", size(&ours.device), size(&kernel)).into());
+    }
+    fastrand::seed(42);
+    fastrand::fill(&mut ours.model);
+    ours.device.write(0, &ours.model, Durable::Now)?;
+    let mut now = vec![0; ours.model.len()];
+    for round in 0..ROUNDS {
+        ours.round().map_err(|error| format!("round {round}: {error}"))?;
+        if round % 40 == 39 {
+            kernel.read(0, &mut now)?;
+            same(&now, &ours.model, &format!("the kernel's block device after round {round}"))?;
+        }
+    }
+    let most = ours.buffer.bytes();
+    for _ in 0..4 {
+        ours.write(most)?;
+        ours.read(most)?;
+    }
+    // And the other way: what the kernel writes is read here.
+    fastrand::fill(&mut ours.model);
+    kernel.write(0, &ours.model, Durable::Now)?;
+    ours.device.read(0, &mut now)?;
+    same(&now, &ours.model, "what the kernel wrote")?;
+    println!(
+        "{ROUNDS} rounds on {} blocks of {} bytes, up to {most} bytes a command",
+        now.len() / ours.block_bytes as usize,
+        ours.block_bytes
+    );
+    Ok(())
+}
+
+fn keys(url: &str) -> Outcome {
+    let mut device = Device::open(url)?;
+    let namespace = device.namespace().id;
+    for bytes in [0, 1, 77, 4_096, 5_000, 100_000] {
+        let mut value = vec![0; bytes];
+        fastrand::fill(&mut value);
+        device.put(b"passed through", &value)?;
+        let found = device.get(b"passed through")?.ok_or("a key that was just put is not there")?;
+        same(&found, &value, &format!("a value of {bytes} bytes"))?;
+    }
+    let taken =
+        device.put_if(b"passed through", b"w", Condition::IfAbsent).err().and_then(|error| error.status());
+    if taken.map(Status::text) != Some(Status::KEY_EXISTS.text()) {
+        return Err(format!("a put of a key that is there, if it is absent: {taken:?}").into());
+    }
+    let listed = device.list(None)?;
+    if !listed.iter().any(|key| key == b"passed through") || !device.exist(b"passed through")? {
+        return Err(format!("the key is not among {} that are listed", listed.len()).into());
+    }
+    let buffer = device.buffer(64 * 512)?;
+    let mut queue = device.queue(DEPTH)?;
+    for turn in 0..512_u64 {
+        let value = buffer.slice(usize::try_from(turn % 64)? * 512, 512)?;
+        if queue.in_flight() == queue.depth() {
+            queue.wait(None)?.ok_or("no answer")?.ok()?;
+        }
+        queue.submit(Command::put(namespace, &turn.to_le_bytes(), value, Condition::Always)?, turn)?;
+    }
+    while let Some(completion) = queue.wait(None)? {
+        completion.ok()?;
+    }
+    device.flush()?;
+    device.delete(b"passed through")?;
+    if device.exist(b"passed through")? || !device.exist(&511_u64.to_le_bytes())? {
+        return Err("delete or put did something else".into());
+    }
+    println!("values of 0 to 100000 bytes, and 512 keys at depth {DEPTH}");
+    Ok(())
+}
+
+/// Every command that leaves the partition, at either end, is refused with its numbers.
+fn outside(url: &str) -> Outcome {
+    let mut ours = Golden::open(url)?;
+    let size = ours.device.namespace().size;
+    let (id, block) = (ours.namespace, ours.block_bytes);
+    let mut refused = 0;
+    // The last two are blocks before the partition, for whoever adds its start without looking.
+    for first in [size, size - 1, size + 1, u64::MAX, u64::MAX - 7, u64::MAX / 2 + 1] {
+        let two = ours.buffer.slice(0, 2 * block as usize)?;
+        let list = ours.device.buffer(4_096)?;
+        let commands = [
+            Command::write(id, first, block, two.clone(), Durable::Now)?,
+            Command::write_gathered(id, first, block, vec![two.clone()], Durable::Now)?,
+            Command::read(id, first, block, two.clone())?,
+            Command::compare(id, first, block, two)?,
+            Command::write_zeroes(id, first, 2, Durable::Now)?,
+            Command::discard(id, &[(first, 2)], &list)?,
+            Command::discard(id, &[(0, 1), (size / 2, 1), (first, 2)], &ours.device.buffer(4_096)?)?,
+        ];
+        for command in commands {
+            let opcode = command.entry.opcode;
+            match ours.run(command) {
+                Err(IoError::Range { size: told, .. }) if told == size => refused += 1,
+                other => return Err(format!("opcode {opcode:#x} at block {first}: {other:?}").into()),
+            }
+        }
+    }
+    println!("{refused} commands refused, each with its numbers");
+    Ok(())
+}
+
+/// Writes and reads again, at depth, for so long; every block that is read holds what was last written there.
+fn traffic(url: &str, span: Nanos) -> Outcome {
+    let mut device = Device::open(url)?;
+    let facts = device.namespace().clone();
+    let bytes = facts.block_bytes as usize;
+    let run = 8;
+    let slots = usize::try_from(DEPTH)?;
+    let buffer = device.buffer(slots * run * bytes)?;
+    let mut queue = device.queue(DEPTH)?;
+    let clock = Clock::start();
+    let places = facts.size / run as u64 / u64::from(DEPTH);
+    let (mut written, mut stamp) = (0_u64, 0_u64);
+    while clock.now() < span {
+        stamp += 1;
+        let turns: Vec<u64> =
+            (0..u64::from(DEPTH)).map(|slot| slot * places + fastrand::u64(0..places)).collect();
+        for write in [true, false] {
+            for (slot, &turn) in turns.iter().enumerate() {
+                let part = buffer.slice(slot * run * bytes, run * bytes)?;
+                let lba = turn * run as u64;
+                part.write(
+                    0,
+                    &if write { stamped(stamp, turn, part.bytes()) } else { vec![0xEE; part.bytes()] },
+                )?;
+                let command = if write {
+                    Command::write(facts.id, lba, facts.block_bytes, part, Durable::AsPromised)?
+                } else {
+                    Command::read(facts.id, lba, facts.block_bytes, part)?
+                };
+                queue.submit(command, slot as u64)?;
+            }
+            while let Some(completion) = queue.wait(None)? {
+                completion.ok()?;
+            }
+        }
+        for (slot, &turn) in turns.iter().enumerate() {
+            let part = buffer.slice(slot * run * bytes, run * bytes)?;
+            same(&bytes_of(&part)?, &stamped(stamp, turn, part.bytes()), &format!("place {turn}"))?;
+        }
+        written += u64::from(DEPTH);
+        if stamp.is_multiple_of(16) {
+            device.flush()?;
+        }
+    }
+    println!("{written} runs of {run} blocks written and read again");
+    Ok(())
+}
+
+fn stamped(stamp: u64, turn: u64, bytes: usize) -> Vec<u8> {
+    [stamp.to_le_bytes(), turn.to_le_bytes()].concat().into_iter().cycle().take(bytes).collect()
+}
+
+fn bytes_of(buffer: &Buffer) -> Result<Vec<u8>, Box<dyn Error>> {
+    let mut bytes = vec![0; buffer.bytes()];
+    buffer.read(0, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn same(found: &[u8], wanted: &[u8], what: &str) -> Outcome {
+    match found.iter().zip(wanted).position(|(found, wanted)| found != wanted) {
+        None if found.len() == wanted.len() => Ok(()),
+        at => Err(format!("{what}: byte {at:?} of {} is another", wanted.len()).into()),
+    }
+}
+
+fn main() -> Outcome {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["golden", url, path] => golden(url, path),
+        ["keys", url] => keys(url),
+        ["outside", url] => outside(url),
+        ["traffic", url, seconds] => traffic(url, Nanos::from_millis(seconds.parse::<u64>()? * 1_000)),
+        _ => Err("nvme_ng golden URL PATH | keys URL | outside URL | traffic URL SECONDS".into()),
+    }
+}

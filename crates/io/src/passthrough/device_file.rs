@@ -1,0 +1,238 @@
+//! The generic device of a namespace: what it is, and which part of it is ours.
+//!
+//! In: a path, the number of a partition. Out: a [`DeviceFile`]. Facts come from Identify, which needs CAP_SYS_ADMIN, or from
+//! sysfs, which everybody may read; partitions and limits from sysfs.
+
+use crate::error::{IoError, SubmitError};
+use crate::facts::NamespaceFacts;
+use crate::identify::{
+    IDENTIFY_BYTES, KEY_VALUE, VIEW_DESCRIPTORS, VIEW_NAMESPACE, VIEW_OF_SET, block_namespace, command_set,
+    key_space,
+};
+use crate::uring::sysfs::{number_in, unsplit};
+use headwater_host::device_ring::{NvmeCommand, admin_command, namespace_of};
+use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor};
+use rustix::io::Errno;
+use std::fmt::Display;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Admin opcode Identify.
+const IDENTIFY: u8 = 0x06;
+/// What sysfs counts partitions in, whatever the block size.
+const SECTOR_BYTES: u64 = 512;
+/// Most buffers of one command.
+const SEGMENTS: usize = 16;
+
+/// The blocks that may be touched, in the device's numbering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    /// The first.
+    pub(super) start: u64,
+    /// How many.
+    pub(super) blocks: u64,
+}
+
+impl Window {
+    /// Where a run of blocks begins in the device's numbering, if it lies inside.
+    ///
+    /// # Errors
+    /// [`SubmitError::Range`] with the client's numbers.
+    #[inline]
+    pub(super) fn locate(self, first: u64, blocks: u64) -> Result<u64, SubmitError> {
+        let inside = first.checked_add(blocks).is_some_and(|end| end <= self.blocks);
+        let start = self.start.checked_add(first).filter(|_| inside);
+        start.ok_or(SubmitError::Range { first, blocks, size: self.blocks })
+    }
+}
+
+/// An open generic device.
+#[derive(Debug)]
+pub(super) struct DeviceFile {
+    pub(super) file: Arc<File>,
+    pub(super) path: PathBuf,
+    pub(super) facts: NamespaceFacts,
+    pub(super) window: Window,
+    /// Most bytes of one command: the driver splits nothing.
+    pub(super) transfer_bytes_max: usize,
+    /// Most buffers of one command.
+    pub(super) segments_max: usize,
+    /// The folder of its block device in sysfs.
+    disk: PathBuf,
+}
+
+impl DeviceFile {
+    pub(super) fn open(path: &Path, partition: Option<u32>) -> Result<Self, IoError> {
+        let wrong = |reason: &dyn Display| device_error(path, reason);
+        let (file, writable) = open_best(path).map_err(|errno| wrong(&errno))?;
+        let stat = fstat(&file).map_err(|errno| wrong(&errno))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice {
+            return Err(wrong(
+                &"is no character device; name /dev/ngXnY, or open a block device as io-uring:PATH",
+            ));
+        }
+        let id = namespace_of(&file)
+            .map_err(|error| wrong(&format_args!("is no NVMe namespace ({error}); name /dev/ngXnY")))?;
+        let number = format!("/sys/dev/char/{}:{}", major(stat.st_rdev), minor(stat.st_rdev));
+        let generic = std::fs::canonicalize(number).map_err(|error| wrong(&error))?;
+        let name =
+            generic.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("ng"));
+        let name = name.ok_or_else(|| wrong(&"is not the device of one namespace; name /dev/ngXnY"))?;
+        let disk = Path::new("/sys/class/block").join(format!("nvme{name}"));
+        let facts = NamespaceFacts { writable, ..facts_of(&file, id, &disk).map_err(|error| wrong(&error))? };
+        let window = match partition {
+            None => Window { start: 0, blocks: facts.size },
+            Some(number) => partition_window(&disk, number, &facts).map_err(|reason| wrong(&reason))?,
+        };
+        let size = if facts.is_key_space() { facts.size } else { window.blocks };
+        let (bytes, segments) = unsplit(&disk.join("queue"), "max_hw_sectors_kb");
+        // Buffers that do not fill whole pages would be copied by the driver, and many small ones need many segments.
+        let (transfer_bytes_max, segments_max) = (bytes, segments.min(SEGMENTS));
+        Ok(Self {
+            file: Arc::new(file),
+            path: path.to_owned(),
+            facts: NamespaceFacts { size, ..facts },
+            window,
+            transfer_bytes_max,
+            segments_max,
+            disk,
+        })
+    }
+
+    /// Whether the driver has queues that are polled.
+    pub(super) fn polls(&self) -> Result<(), IoError> {
+        if number_in(&self.disk.join("queue/io_poll")) == Some(1) { Ok(()) } else { Err(self.no_polling()) }
+    }
+
+    pub(super) fn no_polling(&self) -> IoError {
+        device_error(
+            &self.path,
+            &"cannot be polled: the driver has no queues for that (nvme.poll_queues=N on the kernel's command line), or io_uring \
+              is refused; open it without poll=1",
+        )
+    }
+}
+
+fn device_error(path: &Path, reason: &dyn Display) -> IoError {
+    IoError::Device { reason: format!("{}: {reason}", path.display()) }
+}
+
+/// Opens for writing if that is allowed.
+fn open_best(path: &Path) -> Result<(File, bool), Errno> {
+    let tried = |access| rustix::fs::open(path, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
+    match tried(OFlags::RDWR) {
+        Ok(descriptor) => Ok((File::from(descriptor), true)),
+        Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Ok((File::from(tried(OFlags::RDONLY)?), false)),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// What Identify says of a namespace, or else sysfs.
+fn facts_of(file: &File, id: u32, disk: &Path) -> Result<NamespaceFacts, IoError> {
+    let refused = |reason: String| IoError::Refused { reason };
+    let Ok(descriptors) = identify(file, id, VIEW_DESCRIPTORS, 0) else {
+        let bytes =
+            number_in(&disk.join("size")).map(|sectors| sectors * SECTOR_BYTES).filter(|&bytes| bytes > 0);
+        let block_bytes =
+            number_in(&disk.join("queue/logical_block_size")).filter(|&bytes| bytes >= SECTOR_BYTES);
+        let metadata = number_in(&disk.join("metadata_bytes")).unwrap_or(0);
+        return match (bytes, block_bytes) {
+            (Some(bytes), Some(block_bytes)) if metadata == 0 => Ok(NamespaceFacts {
+                id,
+                block_bytes: u32::try_from(block_bytes).unwrap_or(u32::MAX),
+                size: bytes / block_bytes,
+                writable: true,
+                blocks: None,
+            }),
+            _ => Err(refused("Identify needs CAP_SYS_ADMIN, and sysfs knows no blocks of it".to_owned())),
+        };
+    };
+    if command_set(&descriptors) == KEY_VALUE {
+        return Ok(key_space(id, &identify(file, id, VIEW_OF_SET, KEY_VALUE)?));
+    }
+    let (facts, metadata) = block_namespace(id, &identify(file, id, VIEW_NAMESPACE, 0)?)?;
+    if metadata > 0 {
+        return Err(refused(format!(
+            "its format has {metadata} bytes of metadata behind each block; choose one without"
+        )));
+    }
+    Ok(facts)
+}
+
+fn identify(file: &File, id: u32, view: u8, set: u8) -> Result<Vec<u8>, IoError> {
+    let mut page = vec![0; IDENTIFY_BYTES];
+    let words_10_15 = [u32::from(view), u32::from(set) << 24, 0, 0, 0, 0];
+    let command = NvmeCommand { opcode: IDENTIFY, namespace: id, words_10_15, ..NvmeCommand::default() };
+    match admin_command(file, command, &mut page) {
+        Ok((0, _)) => Ok(page),
+        Ok((status, _)) => {
+            Err(IoError::Protocol { reason: format!("Identify {view:02x}h: status {status:#x}") })
+        }
+        Err(error) => Err(IoError::Refused { reason: format!("Identify {view:02x}h: {error}") }),
+    }
+}
+
+/// The blocks of a partition.
+fn partition_window(disk: &Path, number: u32, facts: &NamespaceFacts) -> Result<Window, String> {
+    let name = disk.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let folder = disk.with_file_name(format!("{name}p{number}"));
+    let sectors = |file: &str| number_in(&folder.join(file));
+    let (Some(start), Some(count)) = (sectors("start"), sectors("size")) else {
+        return Err(format!("{name} has no partition {number}; look at /sys/class/block"));
+    };
+    let block_sectors = u64::from(facts.block_bytes) / SECTOR_BYTES;
+    let whole = block_sectors > 0 && start.is_multiple_of(block_sectors);
+    let window = Window { start: start / block_sectors.max(1), blocks: count / block_sectors.max(1) };
+    let inside = window.start.checked_add(window.blocks).is_some_and(|end| end <= facts.size);
+    if whole && inside && window.blocks > 0 {
+        return Ok(window);
+    }
+    Err(format!(
+        "partition {number}, {count} sectors from {start} on, is no run of the {} blocks of {} bytes",
+        facts.size, facts.block_bytes
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_is_a_run_of_whole_blocks_inside_its_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = folder.path().join("nvme0n1");
+        let part = folder.path().join("nvme0n1p2");
+        std::fs::create_dir(&part).unwrap();
+        let facts =
+            |block_bytes, size| NamespaceFacts { id: 1, block_bytes, size, writable: true, blocks: None };
+        let set = |start: &str, size: &str| {
+            std::fs::write(part.join("start"), start).unwrap();
+            std::fs::write(part.join("size"), size).unwrap();
+        };
+        set("2048\n", "4100\n");
+        assert_eq!(
+            partition_window(&disk, 2, &facts(512, 10_000)),
+            Ok(Window { start: 2_048, blocks: 4_100 })
+        );
+        assert_eq!(partition_window(&disk, 2, &facts(4_096, 10_000)), Ok(Window { start: 256, blocks: 512 }));
+        assert!(
+            partition_window(&disk, 2, &facts(512, 6_000)).unwrap_err().contains("4100 sectors from 2048")
+        );
+        assert!(partition_window(&disk, 1, &facts(512, 10_000)).unwrap_err().contains("no partition 1"));
+        set("2049", "4096");
+        assert!(partition_window(&disk, 2, &facts(4_096, 10_000)).is_err(), "it begins inside of a block");
+        set("18446744073709551615", "2");
+        assert!(partition_window(&disk, 2, &facts(512, 10_000)).is_err());
+        set("0", "7");
+        assert!(partition_window(&disk, 2, &facts(4_096, 10_000)).is_err(), "it holds no block");
+    }
+
+    #[test]
+    fn what_is_no_namespace_says_so() {
+        for path in ["/dev/null", "/dev/there-is-none", "/tmp"] {
+            let error = DeviceFile::open(Path::new(path), None).unwrap_err().to_string();
+            assert!(error.contains(path), "{error}");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! What may go to a device that others use too, and as what.
+//!
+//! In: a command of the client's, the facts of its namespace, the window it may touch. Out: the command as the device gets it, or
+//! why not. Invariants: every block it names lies in the window, the start of which is added here and nowhere else; the bytes
+//! it moves are those of its data; what is not known here does not go.
+
+use super::device_file::Window;
+use crate::command::{Command, Data};
+use crate::error::SubmitError;
+use crate::facts::NamespaceFacts;
+use crate::uring::translate::dataset_ranges;
+use headwater_host::device_ring::NvmeCommand;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::nvm::DatasetRange;
+use headwater_nvme::spec::opcode::{DataTransfer, IoOpcode, NvmOpcode};
+use headwater_nvme::spec::status::Status;
+use zerocopy::little_endian::{U32, U64};
+
+/// A command that may go.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Fit {
+    /// As the device gets it.
+    pub(super) command: NvmeCommand,
+    /// Ranges that go in the place of the client's list, who could change that after it was judged.
+    pub(super) ranges: Option<Vec<[u8; 16]>>,
+}
+
+/// The verdict: a command that goes, a status that answers it here, or a refusal.
+pub(super) type Verdict = Result<Result<Fit, Status>, SubmitError>;
+
+/// Judges a command.
+#[inline]
+pub(super) fn judge(command: &Command, facts: &NamespaceFacts, window: Window) -> Verdict {
+    let Command { entry, data } = command;
+    // Every namespace at once (FFFFFFFFh) is not this client's to name.
+    if entry.namespace.get() != facts.id {
+        return Ok(Err(Status::INVALID_NAMESPACE));
+    }
+    if entry.has_special_flags() {
+        return Ok(Err(Status::INVALID_FIELD));
+    }
+    let way = match data {
+        Data::None => DataTransfer::None,
+        Data::ToDevice(_) | Data::Gather(_) => DataTransfer::HostToController,
+        Data::FromDevice(_) | Data::Scatter(_) => DataTransfer::ControllerToHost,
+    };
+    if facts.is_key_space() {
+        Ok(on_keys(entry, data, way, facts))
+    } else {
+        on_blocks(entry, data, way, facts, window)
+    }
+}
+
+fn on_keys(
+    entry: &SubmissionEntry,
+    data: &Data,
+    way: DataTransfer,
+    facts: &NamespaceFacts,
+) -> Result<Fit, Status> {
+    let opcode = IoOpcode::from_number(entry.opcode);
+    let (changes, wanted) = match opcode {
+        Some(IoOpcode::Store) => (true, DataTransfer::HostToController),
+        Some(IoOpcode::Retrieve | IoOpcode::List) => (false, DataTransfer::ControllerToHost),
+        Some(IoOpcode::Delete) => (true, DataTransfer::None),
+        Some(IoOpcode::Exist | IoOpcode::Flush) => (false, DataTransfer::None),
+        Some(IoOpcode::UioPut | IoOpcode::UioGet) | None => return Err(Status::INVALID_OPCODE),
+    };
+    if changes && !facts.writable {
+        return Err(Status::READ_ONLY);
+    }
+    // A value of no bytes has no buffer, or one that the driver would not map.
+    let bytes = if wanted == DataTransfer::None { 0 } else { entry.kv_data_bytes() as usize };
+    if data.bytes() != bytes || (bytes > 0 && way != wanted) {
+        return Err(Status::DATA_SGL_LENGTH_INVALID);
+    }
+    Ok(Fit { command: as_is(entry), ranges: None })
+}
+
+#[inline]
+fn on_blocks(
+    entry: &SubmissionEntry,
+    data: &Data,
+    way: DataTransfer,
+    facts: &NamespaceFacts,
+    window: Window,
+) -> Verdict {
+    let Some(opcode) = NvmOpcode::from_number(entry.opcode) else {
+        return Ok(Err(Status::INVALID_OPCODE));
+    };
+    let (changes, wanted) = match opcode {
+        NvmOpcode::Write | NvmOpcode::DatasetManagement => (true, DataTransfer::HostToController),
+        NvmOpcode::WriteZeroes => (true, DataTransfer::None),
+        NvmOpcode::Read => (false, DataTransfer::ControllerToHost),
+        NvmOpcode::Compare => (false, DataTransfer::HostToController),
+        NvmOpcode::Flush | NvmOpcode::Verify => (false, DataTransfer::None),
+        // Its sources lie in memory, by formats that may name other namespaces.
+        NvmOpcode::Copy => return Ok(Err(Status::INVALID_OPCODE)),
+    };
+    if changes && !facts.writable {
+        return Ok(Err(Status::READ_ONLY));
+    }
+    if way != wanted {
+        return Ok(Err(Status::DATA_SGL_LENGTH_INVALID));
+    }
+    let mut command = as_is(entry);
+    match opcode {
+        NvmOpcode::Flush => return Ok(Ok(Fit { command, ranges: None })),
+        NvmOpcode::DatasetManagement => return on_ranges(entry, data, window),
+        _ => {}
+    }
+    let blocks = entry.nvm_blocks();
+    let start = window.locate(entry.nvm_start(), blocks.into())?;
+    let moved =
+        if wanted == DataTransfer::None { 0 } else { u64::from(blocks) * u64::from(facts.block_bytes) };
+    if u64::try_from(data.bytes()) != Ok(moved) {
+        return Ok(Err(Status::DATA_SGL_LENGTH_INVALID));
+    }
+    let [low, high]: [U32; 2] = zerocopy::transmute!(U64::new(start));
+    (command.words_10_15[0], command.words_10_15[1]) = (low.get(), high.get());
+    Ok(Ok(Fit { command, ranges: None }))
+}
+
+fn on_ranges(entry: &SubmissionEntry, data: &Data, window: Window) -> Verdict {
+    let listed = match dataset_ranges(entry, data) {
+        Ok(listed) => listed,
+        Err(status) => return Ok(Err(status)),
+    };
+    let mut ranges = Vec::with_capacity(listed.len());
+    for (first, blocks) in listed {
+        let start = window.locate(first, blocks)?;
+        let blocks = U32::new(u32::try_from(blocks).unwrap_or(0));
+        let range = DatasetRange { blocks, start: U64::new(start), ..DatasetRange::default() };
+        ranges.push(zerocopy::transmute!(range));
+    }
+    Ok(Ok(Fit { command: as_is(entry), ranges: Some(ranges) }))
+}
+
+/// The entry as the driver takes it.
+#[inline]
+fn as_is(entry: &SubmissionEntry) -> NvmeCommand {
+    NvmeCommand {
+        opcode: entry.opcode,
+        namespace: entry.namespace.get(),
+        words_2_3: [entry.cdw2.get(), entry.cdw3.get()],
+        words_10_15: [entry.cdw10, entry.cdw11, entry.cdw12, entry.cdw13, entry.cdw14, entry.cdw15]
+            .map(U32::get),
+        timeout_ms: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Buffer;
+    use crate::command::Durable;
+    use headwater_dma::iova::Iova;
+    use headwater_host::foreign::Foreign;
+
+    const WINDOW: Window = Window { start: 1 << 33, blocks: 100 };
+
+    fn facts() -> NamespaceFacts {
+        NamespaceFacts { id: 7, block_bytes: 512, size: WINDOW.blocks, writable: true, blocks: None }
+    }
+
+    fn buffer(bytes: usize) -> Buffer {
+        Buffer::whole(Foreign::anonymous(64 << 10).unwrap(), Iova(0)).slice(0, bytes).unwrap()
+    }
+
+    fn start(fit: &Fit) -> u64 {
+        u64::from(fit.command.words_10_15[1]) << 32 | u64::from(fit.command.words_10_15[0])
+    }
+
+    /// One of every command that names a run of blocks.
+    fn on(lba: u64, blocks: u32) -> Vec<Command> {
+        let bytes = blocks as usize * 512;
+        let mut verify = Command::write_zeroes(7, lba, blocks, Durable::AsPromised).unwrap();
+        verify.entry.opcode = NvmOpcode::Verify.number();
+        vec![
+            Command::read(7, lba, 512, buffer(bytes)).unwrap(),
+            Command::write(7, lba, 512, buffer(bytes), Durable::Now).unwrap(),
+            Command::compare(7, lba, 512, buffer(bytes)).unwrap(),
+            Command::write_zeroes(7, lba, blocks, Durable::Now).unwrap(),
+            verify,
+        ]
+    }
+
+    #[test]
+    fn every_command_lands_in_the_window_or_is_refused_with_the_numbers() {
+        let firsts = (0..=101).chain([u64::MAX - 1, u64::MAX, WINDOW.start, WINDOW.start + 50]);
+        for first in firsts {
+            for blocks in [1_u32, 2, 50, 100, 101] {
+                let inside = first.checked_add(blocks.into()).is_some_and(|end| end <= 100);
+                for command in on(first, blocks) {
+                    let verdict = judge(&command, &facts(), WINDOW);
+                    if inside {
+                        assert_eq!(start(&verdict.unwrap().unwrap()), (1 << 33) + first, "{command:?}");
+                    } else {
+                        let refused = SubmitError::Range { first, blocks: blocks.into(), size: 100 };
+                        assert_eq!(verdict, Err(refused), "{command:?}");
+                    }
+                }
+                let list = buffer(4_096);
+                let discard = Command::discard(7, &[(0, 100), (first, blocks), (3, 0)], &list).unwrap();
+                match judge(&discard, &facts(), WINDOW) {
+                    Ok(Ok(fit)) => {
+                        assert!(inside);
+                        let ranges = fit.ranges.unwrap();
+                        let starts: Vec<u64> =
+                            ranges.iter().map(|range| crate::identify::word(range, 8)).collect();
+                        assert_eq!(starts, [1 << 33, (1 << 33) + first, (1 << 33) + 3]);
+                        let counts: Vec<u64> =
+                            ranges.iter().map(|range| crate::identify::word(range, 0) >> 32).collect();
+                        assert_eq!(counts, [100, blocks.into(), 0]);
+                    }
+                    refused => {
+                        assert!(!inside);
+                        assert_eq!(
+                            refused,
+                            Err(SubmitError::Range { first, blocks: blocks.into(), size: 100 })
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_command_moves_what_its_data_has_and_goes_the_way_its_opcode_says() {
+        let status = |command: &Command| judge(command, &facts(), WINDOW).unwrap().unwrap_err();
+        for mut command in on(0, 4) {
+            command.entry.cdw12.set(command.entry.cdw12.get() + 1);
+            let opcode = command.entry.opcode;
+            if command.data.bytes() > 0 {
+                assert_eq!(status(&command), Status::DATA_SGL_LENGTH_INVALID, "{opcode}");
+                command.data = Data::None;
+            } else {
+                command.data = Data::ToDevice(buffer(5 * 512));
+            }
+            assert_eq!(status(&command), Status::DATA_SGL_LENGTH_INVALID, "{opcode}");
+        }
+        let mut write = Command::write(7, 0, 512, buffer(512), Durable::Now).unwrap();
+        write.data = Data::FromDevice(buffer(512));
+        assert_eq!(status(&write), Status::DATA_SGL_LENGTH_INVALID, "the device would write to it, or read");
+        let mut discard = Command::discard(7, &[(0, 1)], &buffer(16)).unwrap();
+        discard.entry.cdw10.set(1);
+        assert_eq!(status(&discard), Status::DATA_SGL_LENGTH_INVALID, "a range that is not there");
+    }
+
+    #[test]
+    fn what_is_not_known_does_not_go() {
+        let status =
+            |command: &Command, facts: &NamespaceFacts| judge(command, facts, WINDOW).unwrap().unwrap_err();
+        for opcode in 0..=u8::MAX {
+            let mut command = Command::flush(7);
+            command.entry.opcode = opcode;
+            if opcode != 0 && judge(&command, &facts(), WINDOW).is_ok_and(|verdict| verdict.is_ok()) {
+                assert!([0x08, 0x0C].contains(&opcode), "{opcode:#x}");
+            }
+        }
+        let other = Command::flush(u32::MAX);
+        assert_eq!(status(&other, &facts()), Status::INVALID_NAMESPACE);
+        let mut fused = Command::flush(7);
+        fused.entry.flags = 1;
+        assert_eq!(status(&fused, &facts()), Status::INVALID_FIELD);
+        let read_only = NamespaceFacts { writable: false, ..facts() };
+        let write = Command::write(7, 0, 512, buffer(512), Durable::Now).unwrap();
+        assert_eq!(status(&write, &read_only), Status::READ_ONLY);
+    }
+
+    #[test]
+    fn keys_go_as_they_are_with_the_bytes_they_say() {
+        let keys = NamespaceFacts::key_space(7);
+        let put =
+            Command::put(7, b"some key of many", buffer(77), crate::command::Condition::Always).unwrap();
+        let fit = judge(&put, &keys, WINDOW).unwrap().unwrap();
+        assert_eq!((fit.command.opcode, fit.command.words_10_15[0]), (1, 77));
+        assert_eq!(fit.command.words_2_3, [put.entry.cdw2.get(), put.entry.cdw3.get()]);
+        for command in [
+            Command::get(7, b"k", buffer(4_096)).unwrap(),
+            Command::list(7, None, buffer(4_096)).unwrap(),
+            Command::delete(7, b"k").unwrap(),
+            Command::exist(7, b"k").unwrap(),
+            Command::flush(7),
+        ] {
+            assert!(judge(&command, &keys, WINDOW).unwrap().is_ok());
+            let mut longer = command;
+            longer.data = Data::FromDevice(buffer(100));
+            assert_eq!(judge(&longer, &keys, WINDOW), Ok(Err(Status::DATA_SGL_LENGTH_INVALID)));
+        }
+        let mut uio = Command::flush(7);
+        uio.entry.opcode = IoOpcode::UioGet.number();
+        assert_eq!(
+            judge(&uio, &keys, WINDOW),
+            Ok(Err(Status::INVALID_OPCODE)),
+            "its addresses are no data of ours"
+        );
+    }
+}

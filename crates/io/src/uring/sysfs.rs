@@ -1,0 +1,49 @@
+//! What sysfs says of a block device's queue.
+//!
+//! In: folders of sysfs. Out: numbers, where there are any.
+
+use std::path::{Path, PathBuf};
+
+/// Pages that drivers count data in.
+const PAGE_BYTES: usize = 4_096;
+/// Bytes of a transfer where sysfs does not say more.
+const TRANSFER_BYTES: usize = 128 << 10;
+
+/// The number in a file.
+pub(crate) fn number_in(path: &Path) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The folder of the queue of a block device, or of the disk that it is a partition of.
+pub(crate) fn queue_of(major: u32, minor: u32) -> Option<PathBuf> {
+    let device = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    let own = device.join("queue");
+    let found = if own.is_dir() { Some(own) } else { device.parent().map(|disk| disk.join("queue")) };
+    found.filter(|folder| folder.is_dir())
+}
+
+/// Most bytes of one command to the device, and most segments; larger ones would be split, which not every way can. `most` is the
+/// file that counts: what the hardware takes, or what the kernel sends.
+pub(crate) fn unsplit(queue: &Path, most: &str) -> (usize, usize) {
+    let number = |file: &str| number_in(&queue.join(file)).and_then(|number| usize::try_from(number).ok());
+    let segments = number("max_segments");
+    // A buffer that begins inside of a page has one page more than its bytes fill, and each page may be a segment.
+    let pages = segments.map(|segments| (segments.max(2) - 1) * PAGE_BYTES);
+    let bytes = number(most).map(|kib| kib << 10).into_iter().chain(pages).min().unwrap_or(TRANSFER_BYTES);
+    (bytes.max(PAGE_BYTES), segments.unwrap_or(1).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_narrowest_limit_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(unsplit(folder.path(), "max_sectors_kb"), (TRANSFER_BYTES, 1));
+        std::fs::write(folder.path().join("max_sectors_kb"), "512\n").unwrap();
+        assert_eq!(unsplit(folder.path(), "max_sectors_kb"), (512 << 10, 1));
+        std::fs::write(folder.path().join("max_segments"), "127\n").unwrap();
+        assert_eq!(unsplit(folder.path(), "max_sectors_kb"), (126 * 4_096, 127));
+    }
+}
