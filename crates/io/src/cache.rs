@@ -18,6 +18,7 @@
 //! Several threads use one cache as a [`SharedCache`]. Two caches over the same bytes know nothing of each other.
 
 pub use config::{CacheConfig, CacheError, PAGES_LEAST, WritePolicy};
+pub use handle_lower::HandleLower;
 pub use lower::{Done, Kind, Lower, LowerLimits, NotTaken, Transfer};
 pub use queue_lower::{LISTS_BYTES, QueueLower};
 pub use request::{Finished, Owner, Refused, Request, Submitted};
@@ -49,6 +50,7 @@ mod direct;
 mod flight;
 mod flush;
 mod frames;
+mod handle_lower;
 mod index;
 mod lower;
 mod owner;

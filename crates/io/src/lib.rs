@@ -15,6 +15,7 @@ pub mod attach;
 pub mod backend;
 pub mod buffer;
 pub mod cache;
+pub mod cached_handle;
 pub mod command;
 pub mod completion;
 pub mod device;
@@ -39,6 +40,7 @@ pub mod vfio;
 
 pub use backend::{Answer, Armed, Backend, Limits, Transport};
 pub use buffer::Buffer;
+pub use cached_handle::{CachePath, CachedHandle};
 pub use command::{Command, Condition, Data, Durable};
 pub use device::Device;
 pub use device_pool::{DevicePool, Registrar};

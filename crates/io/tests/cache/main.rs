@@ -3,6 +3,7 @@
 //! In: seeds. Out: a verdict for each. Invariant: what the device below does is drawn from the seed alone.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod cached_handles;
 mod durability;
 mod examples;
 mod fake;

@@ -1,0 +1,161 @@
+//! A handle as what is below a cache: its queues, selector, scheduler and completion policy carry what the cache asks.
+//!
+//! In: transfers in bytes from the first that this client may touch. Out: requests of the handle. Invariant: the list of a
+//! discard is used again when the device is done with it.
+
+use super::lower::{Done, Kind, Lower, LowerLimits, NotTaken, Transfer};
+use super::shape::Shape;
+use crate::backend::Answer;
+use crate::buffer::Buffer;
+use crate::command::{BLOCKS_MAX, Data};
+use crate::error::IoError;
+use crate::facts::NamespaceFacts;
+use crate::handle::{Handle, Refused, Request, RequestError};
+use headwater_host::clock::Nanos;
+use headwater_nvme::spec::status::Status;
+use std::collections::VecDeque;
+
+/// Bytes of the list of a discard of one range.
+const LIST_BYTES: usize = 16;
+
+/// A handle below a cache. Offset 0 of the cache is the first byte that this client may touch.
+#[derive(Debug)]
+pub struct HandleLower {
+    handle: Handle,
+    first: u64,
+    lists: Vec<Buffer>,
+    /// Answers that came while somebody rested.
+    ready: VecDeque<Answer>,
+    failure: Option<IoError>,
+}
+
+impl HandleLower {
+    /// Over a handle that is used for nothing else, with a buffer of the same device of at least 16 bytes for each
+    /// discard at a time ([`LISTS_BYTES`](super::LISTS_BYTES) are plenty).
+    ///
+    /// # Errors
+    /// [`IoError::Namespace`] for one without blocks.
+    pub fn new(handle: Handle, facts: &NamespaceFacts, lists: &Buffer) -> Result<Self, IoError> {
+        if facts.block_bytes == 0 {
+            return Err(IoError::Namespace { namespace: facts.id, what: "holds keys; a cache needs blocks" });
+        }
+        let (first, _) = facts.blocks.unwrap_or((0, facts.size));
+        let cut = |at| lists.slice(at * LIST_BYTES, LIST_BYTES);
+        let lists = (0..lists.bytes() / LIST_BYTES).map(cut).collect::<Result<_, _>>()?;
+        let first = first.saturating_mul(handle.block_bytes());
+        Ok(Self { handle, first, lists, ready: VecDeque::new(), failure: None })
+    }
+
+    /// What a cache over it caches.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        let block_bytes = u32::try_from(self.handle.block_bytes()).unwrap_or(u32::MAX);
+        Shape { device_bytes: self.handle.end().saturating_sub(self.first), block_bytes }
+    }
+
+    /// The first byte that this client may touch.
+    #[must_use]
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The handle, to change its queues and policies. Requests are the cache's.
+    pub fn handle(&mut self) -> &mut Handle {
+        &mut self.handle
+    }
+
+    /// The handle back, once nothing of the cache is under way.
+    #[must_use]
+    pub fn into_handle(self) -> Handle {
+        self.handle
+    }
+
+    /// Why the device is gone, once.
+    pub fn take_failure(&mut self) -> Option<IoError> {
+        self.failure.take()
+    }
+
+    /// Waits as the handle's completion policy says until something has come, at most for `longest`.
+    pub fn rest(&mut self, longest: Nanos) {
+        match self.handle.wait(Some(longest)) {
+            Ok(answer) => self.ready.extend(answer),
+            Err(error) => self.failure = Some(error),
+        }
+    }
+
+    /// Takes the list of a discard back.
+    fn recover(&mut self, kind: Kind, data: Data) -> Vec<Buffer> {
+        match data {
+            Data::None => Vec::new(),
+            Data::ToDevice(list) if kind == Kind::Discard => {
+                self.lists.push(list);
+                Vec::new()
+            }
+            Data::ToDevice(segment) | Data::FromDevice(segment) => vec![segment],
+            Data::Gather(segments) | Data::Scatter(segments) => segments,
+        }
+    }
+}
+
+impl Lower for HandleLower {
+    fn limits(&self) -> LowerLimits {
+        let limits = self.handle.limits();
+        let most = self.handle.block_bytes().saturating_mul(u64::from(BLOCKS_MAX));
+        let bytes = usize::try_from(most).unwrap_or(usize::MAX);
+        LowerLimits {
+            transfer_bytes_max: limits.transfer_bytes_max.min(bytes),
+            segments_max: limits.segments_max.max(1),
+            range_bytes_max: most,
+        }
+    }
+
+    fn submit(&mut self, transfer: Transfer, ticket: u64) -> Result<(), NotTaken> {
+        if transfer.kind == Kind::Discard && self.lists.is_empty() {
+            return Err(NotTaken::Full(transfer));
+        }
+        let Transfer { kind, offset, bytes, durable, mut segments } = transfer;
+        let at = self.first + offset;
+        let one = if segments.len() == 1 { segments.pop() } else { None };
+        let request = match (kind, one) {
+            (Kind::Read, Some(into)) => Request::read(at, into),
+            (Kind::Read, None) => Request::read_scattered(at, segments),
+            (Kind::Write, Some(from)) => Request::write(at, from, durable),
+            (Kind::Write, None) => Request::write_gathered(at, segments, durable),
+            (Kind::Zeroes, _) => Request::write_zeroes(at, bytes, durable),
+            (Kind::Discard, _) => match self.lists.pop() {
+                Some(list) => Request::discard(at, bytes, list),
+                None => return Err(NotTaken::Failed(Status::INTERNAL_ERROR)),
+            },
+            (Kind::Flush, _) => Request::flush(),
+        };
+        let Err(Refused { request, error }) = self.handle.submit(request, ticket) else {
+            return Ok(());
+        };
+        let segments = self.recover(kind, request.data);
+        Err(match error {
+            RequestError::Full { .. } => NotTaken::Full(Transfer { kind, offset, bytes, durable, segments }),
+            RequestError::OutOfRange { .. } => NotTaken::Failed(Status::LBA_OUT_OF_RANGE),
+            RequestError::ReadOnly { .. } => NotTaken::Failed(Status::READ_ONLY),
+            RequestError::Closed | RequestError::Gone => NotTaken::Failed(Status::INTERNAL_ERROR),
+            _ => NotTaken::Failed(Status::INVALID_FIELD),
+        })
+    }
+
+    fn poll(&mut self) -> Result<Option<Done>, Status> {
+        let answer = match self.ready.pop_front() {
+            Some(answer) => Some(answer),
+            None => self.handle.poll().map_err(|error| {
+                let status = error.status().unwrap_or(Status::INTERNAL_ERROR);
+                self.failure = Some(error);
+                status
+            })?,
+        };
+        Ok(answer.map(|Answer { completion, data }| {
+            // Nothing else moves so few bytes.
+            if data.bytes() == LIST_BYTES {
+                self.recover(Kind::Discard, data);
+            }
+            Done { ticket: completion.token, status: completion.status }
+        }))
+    }
+}

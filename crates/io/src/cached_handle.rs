@@ -1,0 +1,404 @@
+//! A handle with a block cache before its queues: the same requests and answers, in bytes of any number.
+//!
+//! In: [`Request`]s as a [`Handle`] takes them. Out: one answer for each accepted request, with its buffers. Invariant: all
+//! that goes to the device goes by the cache's rules, past it or not, so that both ways see the same bytes.
+//!
+//! ```text
+//!   submit --judge--> pieces, one for each buffer --> cache --misses, write-backs--> Handle --> queues
+//! ```
+//!
+//! One cache may be that of several handles: each [`join`](CachedHandle::join)s it. Scheduler, selector, queues and
+//! completion of the handle below are changed through [`with_handle`](CachedHandle::with_handle), at any time.
+
+use crate::backend::Answer;
+use crate::buffer::Buffer;
+use crate::cache::{
+    Cache, CacheConfig, CacheStatistics, Finished, HandleLower, Member, Request as Asked, SharedCache,
+    Submitted, WritePolicy,
+};
+use crate::command::Data;
+use crate::error::IoError;
+use crate::facts::NamespaceFacts;
+use crate::handle::{Handle, Operation, Refused, Request, RequestError};
+use crate::queue::Completion;
+use crate::timepiece::Timepiece;
+use headwater_host::clock::Nanos;
+use headwater_nvme::spec::status::Status;
+use std::collections::{BTreeMap, VecDeque};
+
+mod blocking;
+
+/// Which way reads and writes go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CachePath {
+    /// Through the cache.
+    #[default]
+    Cached,
+    /// Past it, from and to the caller's buffers, in whole blocks; coherent all the same.
+    Past,
+}
+
+/// How the buffers of a request came, and go back.
+#[derive(Debug)]
+enum Shape {
+    None,
+    /// Of a discard: what the caller lent for the device's list.
+    List(Data),
+    ToDevice,
+    FromDevice,
+    Gather,
+    Scatter,
+}
+
+/// A request under way, one piece for each of its buffers.
+#[derive(Debug)]
+struct Whole {
+    token: u64,
+    shape: Shape,
+    pieces: Vec<Option<Buffer>>,
+    left: usize,
+    status: Status,
+    deadline: Option<Nanos>,
+}
+
+impl Whole {
+    fn of(token: u64, shape: Shape, pieces: usize, deadline: Option<Nanos>) -> Self {
+        let pieces: Vec<Option<Buffer>> = (0..pieces).map(|_| None).collect();
+        let left = pieces.len();
+        Self { token, shape, pieces, left, status: Status::SUCCESS, deadline }
+    }
+
+    fn answer(self) -> Answer {
+        let mut buffers: Vec<Buffer> = self.pieces.into_iter().flatten().collect();
+        let data = match self.shape {
+            Shape::None => Data::None,
+            Shape::List(list) => list,
+            Shape::ToDevice => buffers.pop().map_or(Data::None, Data::ToDevice),
+            Shape::FromDevice => buffers.pop().map_or(Data::None, Data::FromDevice),
+            Shape::Gather => Data::Gather(buffers),
+            Shape::Scatter => Data::Scatter(buffers),
+        };
+        Answer { completion: Completion { token: self.token, result: 0, status: self.status }, data }
+    }
+}
+
+/// What the cache is asked for a piece of a read, a write or a compare.
+fn asked_of(operation: Operation, offset: u64, buffer: Buffer, past: bool) -> Asked {
+    match operation {
+        Operation::Write(durable) if past => Asked::DirectWrite { offset, from: buffer, durable },
+        Operation::Write(durable) => Asked::Write { offset, from: buffer, durable },
+        Operation::Compare => Asked::Compare { offset, with: buffer },
+        _ if past => Asked::DirectRead { offset, into: buffer },
+        _ => Asked::Read { offset, into: buffer },
+    }
+}
+
+/// The token of a piece, below the cache.
+fn piece_token(key: u32, piece: u32) -> u64 {
+    (u64::from(key) << 32) | u64::from(piece)
+}
+
+fn piece_of(token: u64) -> (u32, u32) {
+    let half = |half: u64| u32::try_from(half & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+    (half(token >> 32), half(token))
+}
+
+/// A handle on a namespace with a cache before its queues. It belongs to one thread at a time.
+#[derive(Debug)]
+pub struct CachedHandle {
+    member: Member<HandleLower>,
+    facts: NamespaceFacts,
+    first: u64,
+    end: u64,
+    path: CachePath,
+    wholes: BTreeMap<u32, Whole>,
+    next: u32,
+    /// Answers, by the key that the request had.
+    ready: VecDeque<(u32, Answer)>,
+    time: Timepiece,
+}
+
+impl CachedHandle {
+    /// Puts a cache before a handle that has nothing under way. `memory` gives blocks of the device's memory
+    /// ([`Device::buffer`](crate::Device::buffer)).
+    ///
+    /// # Errors
+    /// [`IoError`] for a namespace of keys, an impossible configuration, or when there is no memory.
+    pub fn new(
+        handle: Handle,
+        facts: &NamespaceFacts,
+        config: CacheConfig,
+        memory: &mut dyn FnMut(usize) -> Result<Buffer, IoError>,
+    ) -> Result<Self, IoError> {
+        let lower = HandleLower::new(handle, facts, &memory(crate::cache::LISTS_BYTES)?)?;
+        let cache = Cache::new(lower.shape(), config, memory)?;
+        Ok(Self::join(&SharedCache::new(cache, lower), facts))
+    }
+
+    /// One more handle on a cache.
+    #[must_use]
+    pub fn join(cache: &SharedCache<HandleLower>, facts: &NamespaceFacts) -> Self {
+        let (first, bytes) = cache.with(|cache, lower| (lower.first(), cache.shape().device_bytes));
+        Self {
+            member: cache.join(),
+            facts: facts.clone(),
+            first,
+            end: first.saturating_add(bytes),
+            path: CachePath::Cached,
+            wholes: BTreeMap::new(),
+            next: 0,
+            ready: VecDeque::new(),
+            time: Timepiece::machine(),
+        }
+    }
+
+    /// The cache, for other handles to join.
+    #[must_use]
+    pub fn cache(&self) -> SharedCache<HandleLower> {
+        self.member.cache().clone()
+    }
+
+    /// Takes the cache off: flushes, waits, and gives the handle back.
+    ///
+    /// # Errors
+    /// The failure of the flush, or that others use the cache; with this handle as it was.
+    pub fn into_handle(mut self) -> Result<Handle, (Box<Self>, IoError)> {
+        if let Err(failed) = self.run(Request::flush()) {
+            return Err((Box::new(self), failed.error));
+        }
+        let Self { member, facts, path, time, .. } = self;
+        let cache = member.cache().clone();
+        drop(member);
+        match cache.into_parts() {
+            Ok((_, lower)) => Ok(lower.into_handle()),
+            Err(cache) => {
+                let again = Self { path, time, ..Self::join(&cache, &facts) };
+                let reason = "other handles use this cache; drop them first".to_owned();
+                Err((Box::new(again), IoError::Refused { reason }))
+            }
+        }
+    }
+
+    /// Which way reads and writes go from now on; those under way keep theirs.
+    pub fn set_path(&mut self, path: CachePath) {
+        self.path = path;
+    }
+
+    /// When writes are answered from now on, of all users of the cache.
+    pub fn set_policy(&mut self, policy: WritePolicy) {
+        self.member.cache().set_policy(policy);
+    }
+
+    /// Changes the size of the cache and waits for it.
+    ///
+    /// # Errors
+    /// [`IoError`] for an impossible size, without memory, or when a dirty page cannot be written.
+    pub fn resize(
+        &mut self,
+        pages: usize,
+        memory: &mut dyn FnMut(usize) -> Result<Buffer, IoError>,
+    ) -> Result<(), IoError> {
+        let key = self.keep(Whole::of(0, Shape::None, 1, None));
+        match self.member.resize(pages, piece_token(key, 0), memory) {
+            Ok(Submitted::Later) => self.wait_whole(key).completion.ok().map(drop),
+            Ok(Submitted::Done(finished)) => {
+                self.wholes.remove(&key);
+                if finished.status.is_success() { Ok(()) } else { Err(IoError::Status(finished.status)) }
+            }
+            Err(error) => {
+                self.wholes.remove(&key);
+                Err(error)
+            }
+        }
+    }
+
+    /// The handle below, to change its queues and policies.
+    pub fn with_handle<R>(&mut self, call: impl FnOnce(&mut Handle) -> R) -> R {
+        self.member.cache().with(|_, lower| call(lower.handle()))
+    }
+
+    /// What the cache counted, and how things stand.
+    #[must_use]
+    pub fn statistics(&self) -> CacheStatistics {
+        self.member.cache().statistics()
+    }
+
+    /// Copies bytes that are all in the cache. `false`: nothing was copied, [`submit`](Self::submit) a read.
+    #[inline]
+    pub fn read_hit(&mut self, offset: u64, into: &mut [u8]) -> bool {
+        self.path == CachePath::Cached
+            && offset >= self.first
+            && self.member.read_hit(offset - self.first, into)
+    }
+
+    /// Copies bytes onto pages that are all in the cache. `false`: nothing was copied, [`submit`](Self::submit) a write.
+    #[inline]
+    pub fn write_hit(&mut self, offset: u64, from: &[u8]) -> bool {
+        let may = self.facts.writable && self.path == CachePath::Cached && offset >= self.first;
+        may && self.member.write_hit(offset - self.first, from)
+    }
+
+    /// Takes a request. `Ok` means that exactly one answer with this token will follow.
+    ///
+    /// # Errors
+    /// [`Refused`], with the request: nothing happened.
+    pub fn submit(&mut self, request: Request, token: u64) -> Result<(), Refused> {
+        match self.judge(&request) {
+            Ok(()) => {
+                self.begin(request, token);
+                Ok(())
+            }
+            Err(error) => Err(Refused { request, error }),
+        }
+    }
+
+    fn judge(&self, request: &Request) -> Result<(), RequestError> {
+        let Request { operation, offset, bytes, .. } = *request;
+        if operation == Operation::Flush {
+            return Ok(());
+        }
+        if bytes == 0 {
+            return Err(RequestError::Empty { offset });
+        }
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.end && offset >= self.first => {}
+            _ => return Err(RequestError::OutOfRange { offset, bytes, end: self.end }),
+        }
+        if !self.facts.writable && operation.is_change() {
+            return Err(RequestError::ReadOnly { namespace: self.facts.id });
+        }
+        let through =
+            matches!(operation, Operation::Read | Operation::Write(_)) && self.path == CachePath::Cached;
+        if through || operation == Operation::Compare {
+            return Ok(());
+        }
+        let block_bytes = self.facts.block_bytes;
+        let block = u64::from(block_bytes);
+        let moved = if operation == Operation::Discard { &[] } else { request.data.buffers() };
+        let whole = moved.iter().all(|buffer| buffer.bytes().is_multiple_of(block_bytes as usize));
+        if offset.is_multiple_of(block) && bytes.is_multiple_of(block) && whole {
+            return Ok(());
+        }
+        Err(RequestError::Misaligned { offset, bytes, block_bytes })
+    }
+
+    /// Gives a request that was judged to the cache, piece by piece.
+    fn begin(&mut self, request: Request, token: u64) -> u32 {
+        let Request { operation, offset, bytes, data, within, .. } = request;
+        let deadline = within.map(|span| self.time.now().after(span));
+        let mut at = offset.saturating_sub(self.first);
+        let past = self.path == CachePath::Past;
+        let (shape, buffers) = match (operation, data) {
+            (Operation::Discard, list) => (Shape::List(list), Vec::new()),
+            (_, Data::None) => (Shape::None, Vec::new()),
+            (_, Data::ToDevice(buffer)) => (Shape::ToDevice, vec![buffer]),
+            (_, Data::FromDevice(buffer)) => (Shape::FromDevice, vec![buffer]),
+            (_, Data::Gather(buffers)) => (Shape::Gather, buffers),
+            (_, Data::Scatter(buffers)) => (Shape::Scatter, buffers),
+        };
+        let key = self.keep(Whole::of(token, shape, buffers.len().max(1), deadline));
+        if buffers.is_empty() {
+            let asked = match operation {
+                Operation::WriteZeroes(durable) => Asked::Zeroes { offset: at, bytes, durable },
+                Operation::Discard => Asked::Discard { offset: at, bytes },
+                _ => Asked::Flush,
+            };
+            self.ask(asked, key, 0);
+            return key;
+        }
+        for (piece, buffer) in (0..).zip(buffers) {
+            let bytes = buffer.bytes() as u64;
+            self.ask(asked_of(operation, at, buffer, past), key, piece);
+            at += bytes;
+        }
+        key
+    }
+
+    fn ask(&mut self, asked: Asked, key: u32, piece: u32) {
+        let token = piece_token(key, piece);
+        match self.member.submit(asked, token) {
+            Ok(Submitted::Later) => {}
+            Ok(Submitted::Done(finished)) => self.piece_done(finished),
+            Err(refused) => {
+                // It was judged: the device went meanwhile.
+                let data = refused.request.into_buffer();
+                self.piece_done(Finished { token, status: Status::INTERNAL_ERROR, data });
+            }
+        }
+    }
+
+    fn keep(&mut self, whole: Whole) -> u32 {
+        while self.wholes.contains_key(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let key = self.next;
+        self.next = key.wrapping_add(1);
+        self.wholes.insert(key, whole);
+        key
+    }
+
+    fn piece_done(&mut self, finished: Finished) {
+        let (key, piece) = piece_of(finished.token);
+        let Some(whole) = self.wholes.get_mut(&key) else { return };
+        if let Some(place) = whole.pieces.get_mut(piece as usize) {
+            *place = finished.data;
+        }
+        if whole.status.is_success() {
+            whole.status = finished.status;
+        }
+        whole.left = whole.left.saturating_sub(1);
+        if whole.left == 0
+            && let Some(whole) = self.wholes.remove(&key)
+        {
+            self.ready.push_back((key, whole.answer()));
+        }
+    }
+
+    /// Takes the next answer, if one has come, after what is due was done for all users of the cache.
+    ///
+    /// # Errors
+    /// [`IoError`] when the device is gone, once all that was under way is answered.
+    pub fn poll(&mut self) -> Result<Option<Answer>, IoError> {
+        self.turn();
+        if let Some((_, answer)) = self.ready.pop_front() {
+            return Ok(Some(answer));
+        }
+        match self.member.cache().with(|_, lower| lower.take_failure()) {
+            Some(error) => Err(error),
+            None => Ok(None),
+        }
+    }
+
+    fn turn(&mut self) {
+        let now = self.time.now();
+        let late = |whole: &Whole| whole.deadline.is_some_and(|deadline| deadline <= now);
+        let expired: Vec<u32> =
+            self.wholes.iter().filter(|(_, whole)| late(whole)).map(|(&key, _)| key).collect();
+        for key in expired {
+            self.give_up(key);
+        }
+        while let Some(finished) = self.member.poll(now) {
+            self.piece_done(finished);
+        }
+    }
+
+    /// Cancels a request; it still has its one answer. `false` when there is none, or all of it is at the device.
+    pub fn cancel(&mut self, token: u64) -> bool {
+        let found = self.wholes.iter().find(|(_, whole)| whole.token == token).map(|(&key, _)| key);
+        found.is_some_and(|key| self.give_up(key))
+    }
+
+    fn give_up(&mut self, key: u32) -> bool {
+        let Some(whole) = self.wholes.get_mut(&key) else { return false };
+        whole.deadline = None;
+        let pieces = u32::try_from(whole.pieces.len()).unwrap_or(0).max(1);
+        let given_up = (0..pieces).filter(|&piece| self.member.cancel(piece_token(key, piece)));
+        given_up.count() > 0
+    }
+
+    /// Requests accepted and not yet answered to the caller.
+    #[must_use]
+    pub fn unanswered(&self) -> usize {
+        self.wholes.len() + self.ready.len()
+    }
+}

@@ -1,0 +1,121 @@
+//! Calls on a cached handle that return when their request is answered.
+//!
+//! In: requests, a longest time. Out: answers. Invariant: nobody sleeps with the cache locked while others use it; answers
+//! of other requests that come meanwhile stay there to be taken.
+
+use super::CachedHandle;
+use crate::backend::Answer;
+use crate::buffer::Buffer;
+use crate::command::{Data, Durable};
+use crate::error::IoError;
+use crate::handle::{Failed, Refused, Request};
+use headwater_host::clock::Nanos;
+
+/// Longest sleep while others may want the cache.
+const REST: Nanos = Nanos::from_micros(20);
+/// Longest sleep of the only user.
+const LONG_REST: Nanos = Nanos::from_millis(10);
+/// Looks before the first sleep.
+const LOOKS: u32 = 64;
+
+impl CachedHandle {
+    /// Waits for the next answer, at most for `longest`. `None` when the time is over or nothing is unanswered.
+    ///
+    /// # Errors
+    /// [`IoError`] when the device is gone, once all that was under way is answered.
+    pub fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<Answer>, IoError> {
+        let started = self.time.now();
+        let mut looks = 0;
+        loop {
+            if let Some(answer) = self.poll()? {
+                return Ok(Some(answer));
+            }
+            let waited = self.time.now().since(started);
+            if self.unanswered() == 0 || longest.is_some_and(|longest| waited >= longest) {
+                return Ok(None);
+            }
+            looks += 1;
+            self.pause(looks, longest.map(|longest| longest.since(waited)));
+        }
+    }
+
+    /// Reads as many bytes as fill `into`.
+    ///
+    /// # Errors
+    /// [`Failed`], with the buffer.
+    pub fn read(&mut self, offset: u64, into: Buffer) -> Result<Buffer, Box<Failed>> {
+        self.run(Request::read(offset, into)).and_then(only)
+    }
+
+    /// Writes what `from` holds.
+    ///
+    /// # Errors
+    /// [`Failed`], with the buffer.
+    pub fn write(&mut self, offset: u64, from: Buffer, durable: Durable) -> Result<Buffer, Box<Failed>> {
+        self.run(Request::write(offset, from, durable)).and_then(only)
+    }
+
+    /// Makes durable what was answered before, to this handle or another of the cache.
+    ///
+    /// # Errors
+    /// [`IoError`]; after it, what could not be written is still in the cache, and tried again.
+    pub fn flush(&mut self) -> Result<(), IoError> {
+        self.run(Request::flush()).map(drop).map_err(|failed| failed.error)
+    }
+
+    /// Any request, from its submission to its answer; its buffers.
+    ///
+    /// # Errors
+    /// [`Failed`], with the buffers.
+    pub fn run(&mut self, request: Request) -> Result<Data, Box<Failed>> {
+        if let Err(error) = self.judge(&request) {
+            let Refused { request, error } = Refused { request, error };
+            return Err(Box::new(Failed { error: error.into(), data: request.data }));
+        }
+        let key = self.begin(request, 0);
+        let Answer { completion, data } = self.wait_whole(key);
+        match completion.ok() {
+            Ok(_) => Ok(data),
+            Err(error) => Err(Box::new(Failed { error, data })),
+        }
+    }
+
+    /// Waits for the answer of one request.
+    pub(super) fn wait_whole(&mut self, key: u32) -> Answer {
+        let mut looks = 0;
+        loop {
+            let found = self.ready.iter().position(|(of, _)| *of == key);
+            if let Some((_, answer)) = found.and_then(|at| self.ready.remove(at)) {
+                return answer;
+            }
+            looks += 1;
+            if looks > 1 {
+                self.pause(looks, None);
+            }
+            self.turn();
+        }
+    }
+
+    fn pause(&mut self, looks: u32, longest: Option<Nanos>) {
+        if looks < LOOKS {
+            return std::hint::spin_loop();
+        }
+        if self.member.is_alone() {
+            let span = longest.map_or(LONG_REST, |longest| longest.min(LONG_REST));
+            self.member.cache().with(|_, lower| lower.rest(span));
+        } else {
+            self.time.sleep(longest.map_or(REST, |longest| longest.min(REST)));
+        }
+    }
+}
+
+/// The one buffer of a request that had one.
+fn only(data: Data) -> Result<Buffer, Box<Failed>> {
+    match data {
+        Data::FromDevice(buffer) | Data::ToDevice(buffer) => Ok(buffer),
+        data => {
+            let reason = "the buffer did not come back".to_owned();
+            Err(Box::new(Failed { error: IoError::Device { reason }, data }))
+        }
+    }
+}
