@@ -60,13 +60,15 @@ pub enum Code {
     Panic = 24,
     /// Anything else; hw_last_error() says what.
     Other = 25,
+    /// The way of pinning needs an object that this interface has no way to take.
+    Unavailable = 26,
 }
 
 impl Code {
     /// Every code, in the order of the numbers.
     ///
     /// cbindgen:ignore
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Ok,
         Self::Null,
         Self::Handle,
@@ -93,6 +95,7 @@ impl Code {
         Self::NoThread,
         Self::Panic,
         Self::Other,
+        Self::Unavailable,
     ];
 
     /// Its name in the header.
@@ -125,6 +128,7 @@ impl Code {
             Self::NoThread => c"HW_CODE_NO_THREAD",
             Self::Panic => c"HW_CODE_PANIC",
             Self::Other => c"HW_CODE_OTHER",
+            Self::Unavailable => c"HW_CODE_UNAVAILABLE",
         }
     }
 }

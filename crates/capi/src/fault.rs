@@ -4,10 +4,11 @@
 
 use crate::code::Code;
 use headwater_dma::pool::PoolError;
+use headwater_dma::pool::calibration::NotBorders;
 use headwater_host::reservation::AdoptError;
 
 /// Why a call failed.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("{0} is null: pass the address of what is to be read or written")]
     Null(&'static str),
@@ -29,6 +30,10 @@ pub(crate) enum Fault {
     Preset,
     #[error("{0} pools are open: close one, and free its buffers")]
     TooManyPools(usize),
+    #[error("pinning {0}: choose HW_PINNING_NONE or HW_PINNING_LOCKED, or open the pool from Rust")]
+    Unavailable(&'static str),
+    #[error("{0}")]
+    Borders(NotBorders),
     #[error(
         "the system would not start a thread (error {0}): raise the limit of processes, or call hw_pool_tick yourself"
     )]
@@ -43,7 +48,8 @@ impl Fault {
             Self::Null(_) => Code::Null,
             Self::Misaligned(_) | Self::Flags(_) | Self::Length { .. } => Code::Argument,
             Self::Handle => Code::Handle,
-            Self::Choice { .. } | Self::Preset => Code::Config,
+            Self::Choice { .. } | Self::Preset | Self::Borders(_) => Code::Config,
+            Self::Unavailable(_) => Code::Unavailable,
             Self::TooManyPools(_) => Code::TooManyPools,
             Self::NoThread(_) => Code::NoThread,
             Self::Pool(error) => code_of(error),

@@ -10,6 +10,7 @@
 
 pub mod code;
 pub mod config;
+pub mod device;
 pub mod memory;
 pub mod message;
 pub mod pool;
