@@ -12,7 +12,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_TARGETS := admin_command attach_message command_decode data_pointer resp media_recovery config vfio_user tcp_target tcp_initiator psk_interchange
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build test test-tools test-loom test-tls test-vm soak proof lab fuzz header capi install-capi deny fmt clippy doc tidy check clean
+.PHONY: help run build test test-tools test-loom test-tls test-vm fio test-fio soak proof lab fuzz header capi install-capi deny fmt clippy doc tidy check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -52,6 +52,18 @@ test-vm: ## guests under QEMU whose own drivers use the device (VM_ARGS= names b
 	cargo build --package headwater-nvme --example vfio_nvme
 	cargo build --package headwater --example device_blocks
 	python3 tests/vm/run.py --program $(TARGET_DIR)/debug/headwater --cache $(or $(HEADWATER_VM_CACHE),$(TARGET_DIR)/vm) $(VM_ARGS)
+
+# fio's engines are built into its structs, so the source of the installed version is fetched from its package archive.
+fio: ## fio's engine for every device, target/fio/headwater.so (plugins/fio/README.md)
+	@.ci/packages gcc=gcc make=make fio=fio
+	cargo build --release --package headwater-capi
+	plugins/fio/build $(TARGET_DIR)/release $(TARGET_DIR)/fio
+
+test-fio: ## fio verifies what it writes through the engine, on every kind of device that is here
+	@.ci/packages gcc=gcc make=make fio=fio
+	cargo build --package headwater-capi --package headwater-node
+	plugins/fio/build $(TARGET_DIR)/debug $(TARGET_DIR)/debug/fio
+	plugins/fio/verify $(abspath $(TARGET_DIR)/debug/fio/headwater.so) $(TARGET_DIR)/debug/headwater
 
 soak: ## a minute of the pinned pool under threads, cancellations, cap changes and a failing node
 	cargo test --release --package headwater-dma --test pool -- --ignored --nocapture soak_

@@ -12,13 +12,13 @@ pub enum Code {
     Ok = 0,
     /// A pointer that must point somewhere is null.
     Null = 1,
-    /// The pool is none that this library opened, or it is closed and all of its memory is back.
+    /// A handle that this library did not give, or that was closed: a pool once all of its memory is back, anything else at once.
     Handle = 2,
     /// A pointer that is not aligned for what it points to, a flag that does not exist, a struct of the wrong length.
     Argument = 3,
     /// The configuration contradicts itself.
     Config = 4,
-    /// More pools are open than there is room for.
+    /// More pools, devices, queues or handles are open than there is room for.
     TooManyPools = 5,
     /// A request for 0 bytes.
     Zero = 6,
@@ -60,15 +60,35 @@ pub enum Code {
     Panic = 24,
     /// Anything else; hw_last_error() says what.
     Other = 25,
-    /// The way of pinning needs an object that this interface has no way to take.
-    Unavailable = 26,
+    /// The device answered with a failure; hw_last_error() says which.
+    Status = 26,
+    /// An offset or a length that is no whole number of blocks.
+    Misaligned = 27,
+    /// Bytes outside of what the handle may touch.
+    OutOfRange = 28,
+    /// A change, where the client may only read.
+    ReadOnly = 29,
+    /// This way to a device has no such thing.
+    Unsupported = 30,
+    /// The device is gone for good: open it again.
+    Gone = 31,
+    /// The daemon or the device refused.
+    Refused = 32,
+    /// Somebody else uses it: another thread a handle, a handle a queue.
+    Busy = 33,
+    /// The device cannot be opened, or failed; hw_last_error() says why.
+    Device = 34,
+    /// A request that cannot be cancelled any more: it will be answered.
+    TooLate = 35,
+    /// No request with that tag is on the way.
+    Unknown = 36,
 }
 
 impl Code {
     /// Every code, in the order of the numbers.
     ///
     /// cbindgen:ignore
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 37] = [
         Self::Ok,
         Self::Null,
         Self::Handle,
@@ -95,7 +115,17 @@ impl Code {
         Self::NoThread,
         Self::Panic,
         Self::Other,
-        Self::Unavailable,
+        Self::Status,
+        Self::Misaligned,
+        Self::OutOfRange,
+        Self::ReadOnly,
+        Self::Unsupported,
+        Self::Gone,
+        Self::Refused,
+        Self::Busy,
+        Self::Device,
+        Self::TooLate,
+        Self::Unknown,
     ];
 
     /// Its name in the header.
@@ -128,7 +158,17 @@ impl Code {
             Self::NoThread => c"HW_CODE_NO_THREAD",
             Self::Panic => c"HW_CODE_PANIC",
             Self::Other => c"HW_CODE_OTHER",
-            Self::Unavailable => c"HW_CODE_UNAVAILABLE",
+            Self::Status => c"HW_CODE_STATUS",
+            Self::Misaligned => c"HW_CODE_MISALIGNED",
+            Self::OutOfRange => c"HW_CODE_OUT_OF_RANGE",
+            Self::ReadOnly => c"HW_CODE_READ_ONLY",
+            Self::Unsupported => c"HW_CODE_UNSUPPORTED",
+            Self::Gone => c"HW_CODE_GONE",
+            Self::Refused => c"HW_CODE_REFUSED",
+            Self::Busy => c"HW_CODE_BUSY",
+            Self::Device => c"HW_CODE_DEVICE",
+            Self::TooLate => c"HW_CODE_TOO_LATE",
+            Self::Unknown => c"HW_CODE_UNKNOWN",
         }
     }
 }

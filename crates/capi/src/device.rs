@@ -1,101 +1,143 @@
-//! What a device is told: where it finds a buffer, and which tier a request belongs to.
+//! Devices and their memory: opened by URL, asked what they are, closed.
 //!
-//! In: addresses and handles. Out: numbers. Invariant: nothing is lent by this: as long as a device works on a buffer, the
-//! program neither touches nor frees it.
+//! In: URLs, lengths, addresses. Out: handles, facts, addresses. Invariant: a device that was closed stays as long as its
+//! queues do.
 
-use crate::border::{Out, guarded};
+use crate::border::{Out, check, guarded};
+use crate::buffers::Buffers;
 use crate::code::Code;
 use crate::fault::Fault;
-use crate::handles::{self, PoolHandle};
-use headwater_dma::pool::PoolError;
-use headwater_dma::pool::calibration::Choice;
-use headwater_host::reservation::AdoptError;
-use std::ffi::c_void;
+use crate::table::Table;
+use headwater::{Device, NamespaceFacts};
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+use std::sync::Arc;
 
-/// The device has addresses of its own, and `iova` is one.
-pub const HW_DEVICE_IOVA: u32 = 1;
-/// A ring knows the memory by number, and `slot` is that.
-pub const HW_DEVICE_SLOT: u32 = 2;
+/// Most devices that C can have open at a time.
+const DEVICES_MAX: usize = 256;
 
-/// Where a device finds a part of a buffer.
+/// A device, seen through one of its namespaces.
+#[derive(Debug)]
+pub struct DeviceHandle {
+    _opaque: (),
+}
+
+/// What a device is.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct DeviceSegment {
-    /// Where it starts in this process.
-    pub address: *mut c_void,
-    /// Its length: to the end of the buffer's last page.
-    pub bytes: usize,
-    /// The address by which the device knows it, if `known` has HW_DEVICE_IOVA; else 0. Without it a device that can be
-    /// reached at all takes the address.
-    pub iova: u64,
-    /// Bytes from the start of the registered range of that number, if `known` has HW_DEVICE_SLOT; else 0.
-    pub slot_offset: u64,
-    /// The number of the range, if `known` has HW_DEVICE_SLOT; else 0.
-    pub slot: u32,
-    /// HW_DEVICE_IOVA and HW_DEVICE_SLOT, by how the pool pins.
-    pub known: u32,
+pub struct Facts {
+    /// Bytes of this struct. Set it to sizeof(hw_facts).
+    pub struct_bytes: usize,
+    /// Blocks of the namespace that this client may touch.
+    pub blocks: u64,
+    /// Bytes of a block; 0 for a namespace of keys.
+    pub block_bytes: u32,
+    /// Number of the namespace.
+    pub namespace_id: u32,
+    /// 1 if this client may change what it holds.
+    pub writable: u32,
+    /// Always 0.
+    pub reserved: u32,
 }
 
-/// The borders between small, medium and large requests.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tiers {
-    /// Longest request that is worth copying to memory that stays pinned.
-    pub small_max_bytes: u64,
-    /// Shortest request that is pinned for itself.
-    pub large_min_bytes: u64,
-    /// From so many bytes on the program's own memory is pinned where it is and not copied; 0 is never.
-    pub import_min_bytes: u64,
+/// What stands behind a handle.
+#[derive(Debug)]
+pub(crate) struct OpenDevice {
+    pub(crate) device: Device,
+    pub(crate) buffers: Arc<Buffers>,
 }
 
-/// Where a device finds the bytes from `address` to the end of the buffer that it lies in, written to `out`. Each buffer is
-/// one piece for the device, too; memory in several pieces is asked for piece by piece. HW_CODE_FOREIGN if the address lies
-/// in no buffer of the pool.
+pub(crate) static DEVICES: Table<OpenDevice, DEVICES_MAX> = Table::new("device");
+
+/// The blocks that a client may touch: how many.
+pub(crate) fn blocks_of(facts: &NamespaceFacts) -> u64 {
+    facts.blocks.map_or(facts.size, |(first, end)| end.saturating_sub(first))
+}
+
+/// Opens the device that a URL names, and writes its handle to `out`: "null:1G", "mem:64MiB", "file:DIR", "attach:PATH",
+/// "nvme-tcp://HOST:PORT/NQN", "io-uring:PATH", "nvme-ng:/dev/ng0n1", "vfio:0000:00:04.0", with "?ns=N" for a namespace other
+/// than 1. A child of this process cannot use it.
+///
+/// # Safety
+/// A `url` that is not null is a string. An `out` that is neither null nor misaligned is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_open(url: *const c_char, out: *mut *mut DeviceHandle) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::at(out, "out") }?;
+        check(url, "url")?;
+        // SAFETY: not null, and so a string that ends, by the caller's promise, which is not kept beyond this call.
+        let url = unsafe { CStr::from_ptr(url) };
+        let url = url.to_str().map_err(|_| Fault::Url)?;
+        let device = Device::open(url)?;
+        out.write(DEVICES.add(OpenDevice { device, buffers: Arc::default() })?);
+        Ok(())
+    })
+}
+
+/// Closes a device. Its queues and handles stay usable; buffers that were not put back go with the device.
+#[unsafe(no_mangle)]
+pub extern "C" fn hw_close(device: *mut DeviceHandle) -> Code {
+    guarded(|| DEVICES.remove(device).map(drop))
+}
+
+/// Writes what the device is.
+///
+/// # Safety
+/// A `facts` that is neither null nor misaligned is valid for reads and writes, its struct_bytes set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_device_facts(device: *mut DeviceHandle, facts: *mut Facts) -> Code {
+    guarded(|| {
+        check(facts, "facts")?;
+        // SAFETY: not null and aligned, and valid for a read by the caller's promise; the length is the first field.
+        let got = unsafe { facts.cast::<usize>().read() };
+        if got != size_of::<Facts>() {
+            return Err(Fault::Length { got, want: size_of::<Facts>() });
+        }
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::at(facts, "facts") }?;
+        DEVICES.with_waiting(device, |open| {
+            let namespace = open.device.namespace();
+            out.write(Facts {
+                struct_bytes: got,
+                blocks: if namespace.is_key_space() { 0 } else { blocks_of(namespace) },
+                block_bytes: namespace.block_bytes,
+                namespace_id: namespace.id,
+                writable: namespace.writable.into(),
+                reserved: 0,
+            });
+            Ok(())
+        })
+    })
+}
+
+/// Writes the address of `bytes` bytes that the device can touch to `out`, on a page. It is given back by hw_put_buffer.
+/// Reads and writes take it, and any part of it, without a copy.
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hw_pool_device_segment(
-    pool: *mut PoolHandle,
-    address: *const c_void,
-    out: *mut DeviceSegment,
+pub unsafe extern "C" fn hw_get_buffer(
+    device: *mut DeviceHandle,
+    bytes: usize,
+    out: *mut *mut c_void,
 ) -> Code {
     guarded(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { Out::at(out, "out") }?;
-        let face = handles::find(pool)?.ours()?;
-        let found = face.pool.segment(address.cast()).ok_or(PoolError::Adopt(AdoptError::Foreign))?;
-        let (slot, slot_offset) = found.slot.unwrap_or((0, 0));
-        let flag = |is: bool, flag: u32| if is { flag } else { 0 };
-        out.write(DeviceSegment {
-            address: address.cast_mut(),
-            bytes: found.bytes,
-            iova: found.iova.unwrap_or(0),
-            slot_offset: slot_offset as u64,
-            slot,
-            known: flag(found.iova.is_some(), HW_DEVICE_IOVA) | flag(found.slot.is_some(), HW_DEVICE_SLOT),
-        });
-        Ok(())
+        if bytes == 0 {
+            return Err(headwater::dma::pool::PoolError::Zero.into());
+        }
+        DEVICES.with_waiting(device, |open| {
+            let address = open.buffers.keep(open.device.buffer(bytes)?);
+            out.write(ptr::with_exposed_provenance_mut(address));
+            Ok(())
+        })
     })
 }
 
-/// The borders between the tiers, written to `out`: those of the pool's preset, else those that HEADWATER_TIERS names, else
-/// what was measured on this machine, which takes up to 50 ms the first time. HW_CODE_CONFIG if that variable names none.
-///
-/// # Safety
-/// An `out` that is neither null nor misaligned is valid for a write.
+/// Gives a buffer back, by the address that hw_get_buffer gave. A command in flight keeps its memory until it is answered.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hw_pool_tiers(pool: *mut PoolHandle, out: *mut Tiers) -> Code {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(out, "out") }?;
-        let face = handles::find(pool)?.ours()?;
-        let choice = Choice::of(face.pool.config()).map_err(Fault::Borders)?;
-        out.write(Tiers {
-            small_max_bytes: choice.borders.small_max as u64,
-            large_min_bytes: choice.borders.large_min as u64,
-            import_min_bytes: choice.import_min.unwrap_or(0) as u64,
-        });
-        Ok(())
-    })
+pub extern "C" fn hw_put_buffer(device: *mut DeviceHandle, buffer: *mut c_void) -> Code {
+    guarded(|| DEVICES.with_waiting(device, |open| open.buffers.give_up(buffer.addr())))
 }

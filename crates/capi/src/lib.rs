@@ -8,17 +8,25 @@
 //! The header is written from these files by cbindgen, so their names and sentences are what a C programmer reads.
 #![expect(unsafe_code, reason = "the border to C: exported names, and out-parameters that C hands in")]
 
+pub mod aio;
 pub mod code;
 pub mod config;
 pub mod device;
+pub mod handle;
 pub mod memory;
 pub mod message;
+pub mod param;
 pub mod pool;
+pub mod queue;
+pub mod quota;
 pub mod segments;
 pub mod statistics;
+pub mod transfer;
 
 pub use code::Code;
 
 mod border;
+mod buffers;
 mod fault;
 mod handles;
+mod table;

@@ -13,7 +13,9 @@ fn both(name: &str, last_words: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     for link in [Link::Static, Link::Shared] {
         let source = folder.join("examples/c").join(name);
-        let said = run(&source, &folder.join("include"), "headwater_capi", link, &[]).unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let environment = [("HEADWATER_EXAMPLE_FOLDER", scratch.path().to_str().unwrap())];
+        let said = run(&source, &folder.join("include"), "headwater_capi", link, &environment).unwrap();
         assert!(said.contains(last_words), "{name} {link:?}: {said}");
     }
 }
@@ -46,4 +48,9 @@ fn a_child_gets_a_code_and_its_parent_keeps_its_memory() {
 #[test]
 fn pairs_of_any_size_come_to_an_end() {
     both("pairs.c", "1000 pairs of 4096 bytes");
+}
+
+#[test]
+fn the_family_of_calls_of_nvmedirect_works_and_its_misuse_has_codes() {
+    both("device.c", "every call of the family was made");
 }

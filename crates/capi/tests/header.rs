@@ -9,8 +9,23 @@ fn the_header_says_what_the_sources_say() {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut builder = cbindgen::Builder::new()
         .with_config(cbindgen::Config::from_file(crate_dir.join("cbindgen.toml")).unwrap());
-    for file in ["code", "message", "handles", "config", "pool", "memory", "device", "segments", "statistics"]
-    {
+    for file in [
+        "code",
+        "message",
+        "handles",
+        "config",
+        "pool",
+        "memory",
+        "segments",
+        "statistics",
+        "device",
+        "queue",
+        "handle",
+        "param",
+        "transfer",
+        "aio",
+        "quota",
+    ] {
         builder = builder.with_src(crate_dir.join("src").join(file).with_extension("rs"));
     }
     let mut made = Vec::new();

@@ -212,7 +212,13 @@ impl Seat {
         self.bell.as_ref().map(|bell| bell.as_fd())
     }
 
+    /// Asks for the bell to be rung. Only the thread of the queue rings it: without one this is refused, and whoever waits
+    /// has to look.
     pub(crate) fn arm(&mut self) -> Result<Armed, IoError> {
+        if self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            let reason = "nobody looks into this shared queue for others: let a thread do it".to_owned();
+            return Err(IoError::Refused { reason });
+        }
         self.make_descriptor()?;
         if let Some(bell) = &self.bell {
             bell.take()?;

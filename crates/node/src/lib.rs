@@ -12,6 +12,7 @@ pub mod config;
 pub mod core_device;
 pub mod core_loop;
 pub mod data_dir;
+pub mod device_bench;
 pub mod device_file;
 pub mod device_scan;
 pub mod doctor;

@@ -96,7 +96,7 @@ impl Report {
 
 #[expect(clippy::cast_precision_loss, reason = "latencies need no more than 53 bits")]
 impl Latency {
-    fn of(histogram: &Histogram<u64>) -> Option<Self> {
+    pub(crate) fn of(histogram: &Histogram<u64>) -> Option<Self> {
         if histogram.is_empty() {
             return None;
         }

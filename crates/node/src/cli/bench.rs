@@ -7,11 +7,19 @@ use super::progress::Progress;
 use crate::bench::workload::VERIFIABLE_BYTES;
 use crate::bench::{Distribution, Pace, Plan, Until, Verify, Workload};
 use crate::config::Bytes;
+use crate::device_bench::DevicePlan;
 use crate::resp_client::Endpoint;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use headwater_converged::limits::VALUE_BYTES_MAX;
 use headwater_host::clock::Nanos;
+use headwater_io::completion::{Aggregation, CompletionPolicy, Pace as Looks};
+use headwater_io::scheduler::Scheduling;
 use std::time::Duration;
+
+/// Bytes of a value, unless sizes are given.
+const VALUE_BYTES_DEFAULT: usize = 100;
+/// Share of reads on a node, unless it is given.
+const READ_SHARE_DEFAULT: f64 = 0.9;
 
 /// Arguments of `headwater bench`.
 #[derive(Debug, Args)]
@@ -24,20 +32,31 @@ Examples:
   headwater bench                                    90 % reads, 100 B, depth 1
   headwater bench --depth 16 --read-share 0          pipelined writes
   headwater bench --sizes 100,4096 --dist zipf:0.9 --connections 64 --duration 30
-  headwater bench --rate 20000 --verify --json       open loop, every value checked")]
+  headwater bench --rate 20000 --verify --json       open loop, every value checked
+  headwater bench --device null:1G --depth 32        what our own path costs
+  headwater bench --device io-uring:/dev/nvme0n1 --sizes 64K --completion thread   reads; --read-share writes too")]
 pub struct BenchArgs {
+    /// A device by its URL, instead of a live node: blocks, read and written through a handle
+    #[arg(long, value_name = "URL", conflicts_with_all = ["resp", "rate", "connections", "keys", "dist", "verify"])]
+    device: Option<String>,
+    /// With --device: how completions are found
+    #[arg(long, value_name = "HOW", requires = "device", default_value = "poll")]
+    completion: Finding,
+    /// With --device: which request goes next
+    #[arg(long, value_name = "HOW", requires = "device", default_value = "fifo")]
+    scheduler: Order,
     /// Live node: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7379", env = "HEADWATER_RESP")]
     resp: Endpoint,
     /// Namespace, 1 to 16
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     namespace: u8,
-    /// Sizes of values, each as often as every other
-    #[arg(long, value_name = "SIZE,..", value_delimiter = ',', default_value = "100")]
+    /// Sizes of values, each as often as every other, 100 unless said; with --device the size of requests, 4096
+    #[arg(long, value_name = "SIZE,..", value_delimiter = ',')]
     sizes: Vec<Bytes>,
-    /// Share of reads, 0 to 1
-    #[arg(long, value_name = "SHARE", default_value_t = 0.9)]
-    read_share: f64,
+    /// Share of reads, 0 to 1; 0.9 unless said, with --device 1, which changes nothing there
+    #[arg(long, value_name = "SHARE")]
+    read_share: Option<f64>,
     /// How keys are chosen: uniform, zipf or zipf:THETA
     #[arg(long, value_name = "DIST", default_value = "uniform")]
     dist: Distribution,
@@ -79,11 +98,99 @@ pub struct BenchArgs {
     json: bool,
 }
 
+/// How completions of a device are found.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Finding {
+    /// By looking again and again
+    Poll,
+    /// By a thread whose period follows size and latency
+    Thread,
+    /// Asleep for a part of what is expected, then looking
+    Hybrid,
+    /// Asleep until the device says so
+    Interrupt,
+}
+
+/// Which request of a device goes next.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Order {
+    /// The one that came first
+    Fifo,
+    /// The one whose deadline, 1 ms after it came, is first
+    Deadline,
+    /// By weight of classes, of which there is one here
+    Share,
+    /// By urgency of classes, of which there is one here
+    Priority,
+}
+
+fn device_plan(args: &BenchArgs, url: &str) -> Result<DevicePlan, Failure> {
+    let bytes = match args.sizes.as_slice() {
+        [] => 4_096,
+        [size] => {
+            usize::try_from(size.0).map_err(|error| Failure::usage(format!("--sizes {size}: {error}")))?
+        }
+        _ => return Err(Failure::usage("--sizes: one size of requests with --device")),
+    };
+    let pace = Looks::Adaptive;
+    Ok(DevicePlan {
+        url: url.to_owned(),
+        bytes,
+        read_share: share_of(args.read_share.unwrap_or(1.0))?,
+        depth: args.depth,
+        threads: args.threads,
+        until: until(args)?,
+        completion: match args.completion {
+            Finding::Poll => CompletionPolicy::Inline,
+            Finding::Thread => CompletionPolicy::Thread(pace, Aggregation::NONE),
+            Finding::Hybrid => CompletionPolicy::Paced(pace),
+            Finding::Interrupt => CompletionPolicy::Interrupt(Aggregation::NONE),
+        },
+        scheduling: match args.scheduler {
+            Order::Fifo => Scheduling::Fifo,
+            Order::Deadline => Scheduling::deadline(Nanos::from_millis(1)),
+            Order::Share => Scheduling::share(&[1]),
+            Order::Priority => Scheduling::Priority { overtakes_max: 16 },
+        },
+        seed: args.seed,
+    })
+}
+
+fn run_on_device(args: &BenchArgs, url: &str) -> Result<(), Failure> {
+    let report = crate::device_bench::run(&device_plan(args, url)?)?;
+    if args.json {
+        answer_json(&report)?;
+    } else {
+        answer_line(&report.to_string())?;
+    }
+    match report.failed {
+        0 => Ok(()),
+        failed => Err(Failure::failed(format!("{failed} requests failed"))),
+    }
+}
+
+fn share_of(share: f64) -> Result<f64, Failure> {
+    if (0.0..=1.0).contains(&share) {
+        return Ok(share);
+    }
+    Err(Failure::usage(format!("--read-share {share}: give a share between 0 and 1")))
+}
+
+fn until(args: &BenchArgs) -> Result<Until, Failure> {
+    Ok(match args.requests {
+        Some(count) => Until::Commands(count),
+        None => Until::Elapsed(seconds(args.duration)?),
+    })
+}
+
 /// Runs `headwater bench`.
 ///
 /// # Errors
 /// When the node cannot be reached, refuses commands, or gives wrong values.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+    if let Some(url) = &args.device {
+        return run_on_device(args, url);
+    }
     let plan = plan(args)?;
     if !args.no_fill && plan.workload.read_share > 0.0 {
         let mut progress = Progress::start("filling");
@@ -124,12 +231,10 @@ fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
             }
         }
     }
-    if !(0.0..=1.0).contains(&args.read_share) {
-        return Err(Failure::usage(format!(
-            "--read-share {}: give a share between 0 and 1",
-            args.read_share
-        )));
+    if sizes.is_empty() {
+        sizes.push(VALUE_BYTES_DEFAULT);
     }
+    let read_share = share_of(args.read_share.unwrap_or(READ_SHARE_DEFAULT))?;
     if args.verify && sizes.iter().any(|&size| size < VERIFIABLE_BYTES) {
         return Err(Failure::usage(format!(
             "--verify: values below {VERIFIABLE_BYTES} bytes cannot be told apart"
@@ -141,10 +246,7 @@ fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
             args.connections, args.threads
         )));
     }
-    let until = match args.requests {
-        Some(count) => Until::Commands(count),
-        None => Until::Elapsed(seconds(args.duration)?),
-    };
+    let until = until(args)?;
     let pace = match args.rate {
         None => Pace::Closed,
         Some(rate) if rate.is_finite() && rate >= 1.0 => Pace::Open(rate),
@@ -156,13 +258,7 @@ fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
     Ok(Plan {
         endpoint: args.resp.clone(),
         namespace: args.namespace,
-        workload: Workload {
-            keys: args.keys,
-            distribution: args.dist,
-            sizes,
-            read_share: args.read_share,
-            seed: args.seed,
-        },
+        workload: Workload { keys: args.keys, distribution: args.dist, sizes, read_share, seed: args.seed },
         depth: count(args.depth),
         threads: count(args.threads),
         connections: count(args.connections),

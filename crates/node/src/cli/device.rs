@@ -10,8 +10,9 @@ use crate::device_scan;
 use clap::{Args, Subcommand};
 use headwater::Device;
 use headwater_host::clock::Clock;
-use headwater_io::NamespaceFacts;
+use headwater_io::{NamespaceFacts, NvmeTcp};
 use serde::Serialize;
+use std::net::ToSocketAddrs as _;
 use std::path::PathBuf;
 
 /// Arguments of `headwater device`.
@@ -35,12 +36,19 @@ Example:
         #[arg(long)]
         json: bool,
     },
+    /// Ask an NVMe/TCP address which devices it serves; prints their URLs
+    #[command(after_help = "Example:\n  headwater device discover 127.0.0.1:4420")]
+    Discover {
+        /// HOST:PORT
+        #[arg(value_name = "ADDR")]
+        address: String,
+    },
     /// Open a device and say what it is
     #[command(after_help = "\
 Examples:
   headwater device identify null:1G
   headwater device identify io-uring:/dev/nvme0n1p2
-  headwater device identify 'nvme-tcp://127.0.0.1:4420/nqn.2026-01.io.headwater:kv'")]
+  headwater device identify nvme-tcp://127.0.0.1:4420/NQN     device discover 127.0.0.1:4420 says which")]
     Identify {
         /// The device
         #[arg(value_name = "URL")]
@@ -74,6 +82,7 @@ Example:
 pub fn run(args: DeviceArgs) -> Result<(), Failure> {
     match args.op {
         DeviceOp::List { json } => list(json),
+        DeviceOp::Discover { address } => discover(&address),
         DeviceOp::Identify { url, json } => identify(&url, json),
         DeviceOp::Check { data, json } => check(data, json),
     }
@@ -90,6 +99,14 @@ fn list(json: bool) -> Result<(), Failure> {
         );
     }
     found.iter().try_for_each(|device| answer_line(&device.to_string()))
+}
+
+fn discover(address: &str) -> Result<(), Failure> {
+    let found = address.to_socket_addrs().ok().and_then(|mut found| found.next());
+    let found = found
+        .ok_or_else(|| Failure::usage(format!("{address}: no such host, or no port; write HOST:PORT")))?;
+    let names = NvmeTcp::discover(found)?;
+    names.iter().try_for_each(|name| answer_line(&format!("nvme-tcp://{address}/{name}")))
 }
 
 /// What a device says of itself.

@@ -1,0 +1,219 @@
+//! Handles: what a thread reads and writes through, over one queue or several.
+//!
+//! In: queues, a selector. Out: handles. Invariants: a handle is used by one thread at a time, another one is told so; its
+//! queues come back when it is destroyed, once everything that it began is answered.
+
+use crate::border::{Out, check, guarded};
+use crate::buffers::Buffers;
+use crate::code::Code;
+use crate::fault::Fault;
+use crate::param::Settings;
+use crate::queue::{QUEUES, QueueHandle};
+use crate::table::Table;
+use headwater::Durable;
+use headwater::host::clock::Clock;
+use headwater::io::completion::Direction;
+use headwater::io::handle::Handle;
+use headwater::io::scheduler::Class;
+use headwater::io::selector::{Choice, QueueName, Selector};
+use std::ffi::c_void;
+use std::slice;
+use std::sync::Arc;
+
+/// Most handles that C can have at a time.
+const HANDLES_MAX: usize = 4_096;
+/// Most queues of one handle.
+const QUEUES_OF_ONE_MAX: usize = 64;
+
+/// A handle.
+#[derive(Debug)]
+pub struct IoHandle {
+    _opaque: (),
+}
+
+/// What a selector chooses a queue for.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SelectorChoice {
+    /// First byte on the device.
+    pub offset: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// 0 read, 1 write or compare, 2 anything else.
+    pub direction: u32,
+    /// Class of the request: HW_PARAM_CLASS when it was submitted.
+    pub class_number: u32,
+    /// Queues of the handle.
+    pub queues: u32,
+    /// Always 0.
+    pub reserved: u32,
+}
+
+/// Chooses a queue, by its place among those that the handle was created with. Called on the thread that uses the handle,
+/// inside of its call: it must not use the handle itself.
+pub type SelectorFunction =
+    Option<unsafe extern "C" fn(context: *mut c_void, choice: *const SelectorChoice) -> u32>;
+
+/// What stands behind a handle.
+#[derive(Debug)]
+pub(crate) struct OpenHandle {
+    pub(crate) handle: Handle,
+    pub(crate) buffers: Arc<Buffers>,
+    /// The number of the device, for memory that a call needs.
+    pub(crate) device: usize,
+    /// By hw_lseek.
+    pub(crate) position: u64,
+    pub(crate) class: Class,
+    pub(crate) durable: Durable,
+    /// The queue of each name.
+    queues: Vec<(QueueName, usize)>,
+    pub(crate) clock: Clock,
+    pub(crate) settings: Settings,
+}
+
+pub(crate) static HANDLES: Table<OpenHandle, HANDLES_MAX> = Table::new("handle");
+
+/// A function of C's with its context.
+#[derive(Clone, Copy, Debug)]
+struct Chosen {
+    function: unsafe extern "C" fn(*mut c_void, *const SelectorChoice) -> u32,
+    context: usize,
+}
+
+impl Chosen {
+    fn choose(&self, choice: &Choice<'_>) -> QueueName {
+        let direction = match choice.direction {
+            Direction::Read => 0,
+            Direction::Write => 1,
+            Direction::Other => 2,
+        };
+        let told = SelectorChoice {
+            offset: choice.offset,
+            bytes: choice.bytes,
+            direction,
+            class_number: choice.class.number().into(),
+            queues: u32::try_from(choice.queues.len()).unwrap_or(u32::MAX),
+            reserved: 0,
+        };
+        let context = std::ptr::with_exposed_provenance_mut(self.context);
+        // SAFETY: whoever created the handle promised that the function can be called so, on any thread that uses it; the
+        // struct is on this stack for the call.
+        QueueName(unsafe { (self.function)(context, &raw const told) })
+    }
+}
+
+fn open(numbers: &[*mut QueueHandle], selector: Selector) -> Result<OpenHandle, Fault> {
+    let mut made: Option<OpenHandle> = None;
+    for &number in numbers {
+        let joined = QUEUES.with_waiting(number, |queue| {
+            if let Some(open) = &mut made {
+                if open.device != queue.device {
+                    return Err(Fault::OtherDevice);
+                }
+                let name = open.handle.attach(queue.take()?);
+                open.queues.push((name, number.addr()));
+                return Ok(());
+            }
+            let handle = Handle::builder(&queue.facts).queue(queue.take()?).build()?;
+            let name = handle.queues().first().copied().unwrap_or(QueueName(0));
+            made = Some(OpenHandle {
+                handle,
+                buffers: Arc::clone(&queue.buffers),
+                device: queue.device,
+                position: 0,
+                class: Class::FIRST,
+                durable: Durable::AsPromised,
+                queues: vec![(name, number.addr())],
+                clock: Clock::start(),
+                settings: Settings::default(),
+            });
+            Ok(())
+        });
+        if let Err(fault) = joined {
+            made.into_iter().for_each(|open| {
+                // Nothing was begun, so nothing has to be waited for.
+                let _ = close(open);
+            });
+            return Err(fault);
+        }
+    }
+    let mut open = made.ok_or(Fault::Null("queues"))?;
+    open.handle.set_selector(selector);
+    Ok(open)
+}
+
+/// Gives the queues back, each once everything on it is answered.
+fn close(mut open: OpenHandle) -> Result<(), Fault> {
+    let mut failed = None;
+    for (name, number) in std::mem::take(&mut open.queues) {
+        match open.handle.detach(name, None) {
+            Ok(Some(link)) => {
+                let number: *const QueueHandle = std::ptr::without_provenance(number);
+                // A queue that was destroyed meanwhile takes nothing back.
+                let _ = QUEUES.with_waiting(number, |queue| {
+                    queue.put_back(link);
+                    Ok(())
+                });
+            }
+            Ok(None) => {}
+            Err(error) => failed = Some(error),
+        }
+    }
+    failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Makes a handle over one queue, and writes it to `out`. It schedules first come first served, polls, and has no cache;
+/// hw_set_param changes that.
+///
+/// # Safety
+/// An `out` that is neither null nor misaligned is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_handle_create(queue: *mut QueueHandle, out: *mut *mut IoHandle) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::at(out, "out") }?;
+        out.write(HANDLES.add(open(&[queue], Selector::First)?)?);
+        Ok(())
+    })
+}
+
+/// Makes a handle over `count` queues of one device, 1 to 64, and writes it to `out`. `selector` chooses the queue of each
+/// request; null takes the one with most room.
+///
+/// # Safety
+/// `queues` points to `count` handles. A `selector` that is not null can be called with `context` as long as the handle
+/// lives, on each thread that uses it. An `out` that is neither null nor misaligned is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_handle_create_mq(
+    queues: *const *mut QueueHandle,
+    count: usize,
+    selector: SelectorFunction,
+    context: *mut c_void,
+    out: *mut *mut IoHandle,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::at(out, "out") }?;
+        check(queues, "queues")?;
+        if count == 0 || count > QUEUES_OF_ONE_MAX {
+            return Err(Fault::Choice { field: "count", value: count as u64, choice: "1 to 64" });
+        }
+        // SAFETY: not null and aligned, and as many as the caller promised.
+        let numbers = unsafe { slice::from_raw_parts(queues, count) };
+        let selector = match selector {
+            Some(function) => {
+                let chosen = Chosen { function, context: context.expose_provenance() };
+                Selector::Function(Box::new(move |choice| chosen.choose(choice)))
+            }
+            None => Selector::MostRoom,
+        };
+        out.write(HANDLES.add(open(numbers, selector)?)?);
+        Ok(())
+    })
+}
+
+/// Ends a handle: waits for everything that it began, and gives its queues back.
+#[unsafe(no_mangle)]
+pub extern "C" fn hw_handle_destroy(handle: *mut IoHandle) -> Code {
+    guarded(|| close(HANDLES.remove(handle)?))
+}

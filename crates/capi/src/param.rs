@@ -1,0 +1,243 @@
+//! Policies of a handle by number, changed while requests are on the way.
+//!
+//! In: parameters and values. Out: codes, values. Invariant: a value that is refused changes nothing; what is read is what
+//! was set, or the default.
+
+use crate::border::{Out, guarded};
+use crate::code::Code;
+use crate::fault::Fault;
+use crate::handle::{HANDLES, IoHandle, OpenHandle};
+use headwater::Durable;
+use headwater::host::clock::Nanos;
+use headwater::io::completion::{Aggregation, CompletionPolicy, Pace};
+use headwater::io::scheduler::{CLASSES, Class, Late, Merging, Scheduling};
+
+/// What can be changed of a handle.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Param {
+    /// How completions are found: one of HW_COMPLETION_.
+    Completion = 0,
+    /// Nanoseconds between two looks of HW_COMPLETION_THREAD and HW_COMPLETION_HYBRID; 0 lets it follow the size of requests
+    /// and their latency.
+    PeriodNs = 1,
+    /// Completions that are enough to tell of, for HW_COMPLETION_THREAD and HW_COMPLETION_INTERRUPT.
+    AggregationCount = 2,
+    /// Nanoseconds that a completion waits for others at most, for the same.
+    AggregationNs = 3,
+    /// Which request goes next: one of HW_SCHEDULER_.
+    Scheduler = 4,
+    /// Nanoseconds within which a request should be answered, for HW_SCHEDULER_DEADLINE.
+    DeadlineNs = 5,
+    /// Class of the requests from now on, 0 to 7: what shares, priorities and selectors go by.
+    Class = 6,
+    /// Weights of the classes, for HW_SCHEDULER_SHARE: 8 bits each, class 0 in the lowest; 0 counts as 1.
+    Weights = 7,
+    /// 1: neighbours that wait go to the device as one.
+    Merging = 8,
+    /// 1: a write is safe from a power cut before it completes.
+    Sync = 9,
+    /// Most requests at the device; those beyond wait where the scheduler reaches them.
+    InFlightMax = 10,
+}
+
+/// The caller looks, without sleeping.
+pub const HW_COMPLETION_POLL: u64 = 0;
+/// A thread looks, with a period.
+pub const HW_COMPLETION_THREAD: u64 = 1;
+/// The caller sleeps a part of what is expected, then looks.
+pub const HW_COMPLETION_HYBRID: u64 = 2;
+/// The caller sleeps until the device says that something has come.
+pub const HW_COMPLETION_INTERRUPT: u64 = 3;
+
+/// First come, first served.
+pub const HW_SCHEDULER_FIFO: u64 = 0;
+/// Whose deadline is first.
+pub const HW_SCHEDULER_DEADLINE: u64 = 1;
+/// Bytes in proportion to weights.
+pub const HW_SCHEDULER_SHARE: u64 = 2;
+/// The most urgent class first: 0 before 1, and so on.
+pub const HW_SCHEDULER_PRIORITY: u64 = 3;
+
+/// How often a class that waits is overtaken by more urgent ones.
+const OVERTAKES_MAX: u32 = 16;
+/// A deadline that nobody has named.
+const DEADLINE_NS: u64 = 1_000_000;
+
+/// What was set, of which a handle's policies are made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    completion: u64,
+    period_ns: u64,
+    aggregation: Aggregation,
+    scheduler: u64,
+    deadline_ns: u64,
+    weights: u64,
+    merging: bool,
+    in_flight_max: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            completion: HW_COMPLETION_POLL,
+            period_ns: 0,
+            aggregation: Aggregation::NONE,
+            scheduler: HW_SCHEDULER_FIFO,
+            deadline_ns: DEADLINE_NS,
+            weights: 0,
+            merging: false,
+            in_flight_max: u32::MAX,
+        }
+    }
+}
+
+impl Settings {
+    fn completion(&self) -> Option<CompletionPolicy> {
+        let pace = if self.period_ns == 0 { Pace::Adaptive } else { Pace::Fixed(Nanos(self.period_ns)) };
+        match self.completion {
+            HW_COMPLETION_POLL => Some(CompletionPolicy::Inline),
+            HW_COMPLETION_THREAD => Some(CompletionPolicy::Thread(pace, self.aggregation)),
+            HW_COMPLETION_HYBRID => Some(CompletionPolicy::Paced(pace)),
+            HW_COMPLETION_INTERRUPT => Some(CompletionPolicy::Interrupt(self.aggregation)),
+            _ => None,
+        }
+    }
+
+    fn scheduling(&self) -> Option<Scheduling> {
+        match self.scheduler {
+            HW_SCHEDULER_FIFO => Some(Scheduling::Fifo),
+            HW_SCHEDULER_DEADLINE => {
+                Some(Scheduling::Deadline { within: [Nanos(self.deadline_ns); CLASSES], late: Late::Serve })
+            }
+            HW_SCHEDULER_SHARE => Some(Scheduling::share(&self.weights.to_le_bytes().map(u16::from))),
+            HW_SCHEDULER_PRIORITY => Some(Scheduling::Priority { overtakes_max: OVERTAKES_MAX }),
+            _ => None,
+        }
+    }
+}
+
+impl OpenHandle {
+    fn set(&mut self, param: Param, value: u64) -> Result<(), Fault> {
+        let refused = |field, choice| Fault::Choice { field, value, choice };
+        let small = |field| u32::try_from(value).map_err(|_| refused(field, "what fits 32 bits"));
+        let either = |field| match value {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(refused(field, "0 or 1")),
+        };
+        let mut settings = self.settings;
+        match param {
+            Param::Completion => settings.completion = value,
+            Param::PeriodNs => settings.period_ns = value,
+            Param::AggregationCount => settings.aggregation.count = small("AGGREGATION_COUNT")?,
+            Param::AggregationNs => settings.aggregation.time = Nanos(value),
+            Param::Scheduler => settings.scheduler = value,
+            Param::DeadlineNs => settings.deadline_ns = value,
+            Param::Weights => settings.weights = value,
+            Param::Merging => settings.merging = either("MERGING")?,
+            Param::InFlightMax => settings.in_flight_max = small("IN_FLIGHT_MAX")?,
+            Param::Class => {
+                let class = u8::try_from(value).ok().and_then(Class::new);
+                self.class = class.ok_or(refused("CLASS", "0 to 7"))?;
+                return Ok(());
+            }
+            Param::Sync => {
+                self.durable = if either("SYNC")? { Durable::Now } else { Durable::AsPromised };
+                return Ok(());
+            }
+        }
+        let completion = settings.completion().ok_or(refused("COMPLETION", "one of HW_COMPLETION_"))?;
+        let scheduling = settings.scheduling().ok_or(refused("SCHEDULER", "one of HW_SCHEDULER_"))?;
+        match param {
+            Param::Scheduler | Param::DeadlineNs | Param::Weights => self.handle.set_scheduling(scheduling),
+            Param::Merging => {
+                let merging = if settings.merging { Merging::Adjacent } else { Merging::Off };
+                self.handle.set_merging(merging);
+            }
+            Param::InFlightMax => self.handle.set_in_flight_max(settings.in_flight_max),
+            _ => self.handle.set_completion(completion)?,
+        }
+        self.settings = settings;
+        Ok(())
+    }
+
+    fn get(&self, param: Param) -> u64 {
+        let settings = &self.settings;
+        match param {
+            Param::Completion => settings.completion,
+            Param::PeriodNs => settings.period_ns,
+            Param::AggregationCount => settings.aggregation.count.into(),
+            Param::AggregationNs => settings.aggregation.time.0,
+            Param::Scheduler => settings.scheduler,
+            Param::DeadlineNs => settings.deadline_ns,
+            Param::Class => self.class.number().into(),
+            Param::Weights => settings.weights,
+            Param::Merging => settings.merging.into(),
+            Param::Sync => u64::from(self.durable == Durable::Now),
+            Param::InFlightMax => settings.in_flight_max.into(),
+        }
+    }
+}
+
+/// The parameter of a number: C can hand in any.
+fn param_of(number: u32) -> Result<Param, Fault> {
+    ALL.get(number as usize).copied().ok_or(Fault::Choice {
+        field: "param",
+        value: number.into(),
+        choice: "one of HW_PARAM_",
+    })
+}
+
+/// Every parameter, in the order of the numbers.
+///
+/// cbindgen:ignore
+const ALL: [Param; 11] = [
+    Param::Completion,
+    Param::PeriodNs,
+    Param::AggregationCount,
+    Param::AggregationNs,
+    Param::Scheduler,
+    Param::DeadlineNs,
+    Param::Class,
+    Param::Weights,
+    Param::Merging,
+    Param::Sync,
+    Param::InFlightMax,
+];
+
+/// Changes a policy of a handle: `param` is one of HW_PARAM_. What is on the way goes on under the new policy.
+#[unsafe(no_mangle)]
+pub extern "C" fn hw_set_param(handle: *mut IoHandle, param: u32, value: u64) -> Code {
+    guarded(|| HANDLES.with(handle, |open| open.set(param_of(param)?, value)))
+}
+
+/// Writes what a policy of a handle is to `value`: `param` is one of HW_PARAM_.
+///
+/// # Safety
+/// A `value` that is neither null nor misaligned is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_get_param(handle: *mut IoHandle, param: u32, value: *mut u64) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::at(value, "value") }?;
+        HANDLES.with(handle, |open| {
+            out.write(open.get(param_of(param)?));
+            Ok(())
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_parameter_stands_at_its_number() {
+        for (number, param) in ALL.into_iter().enumerate() {
+            assert_eq!(param as usize, number);
+            assert_eq!(param_of(u32::try_from(number).unwrap()).unwrap(), param);
+        }
+        assert!(param_of(11).is_err() && param_of(u32::MAX).is_err());
+    }
+}

@@ -1,0 +1,83 @@
+//! How much the clients of a daemon may hold, user by user.
+//!
+//! In: a daemon's attach socket, users, limits. Out: the same. The daemon lets its own user and root ask, nobody else.
+
+use crate::border::{Out, check, guarded};
+use crate::code::Code;
+use crate::fault::Fault;
+use headwater::io::IoError;
+use headwater::io::attach::admin::{AdminAnswer, AdminRequest, Who};
+use headwater::io::attach::connection::Connection;
+use headwater::io::attach::protocol::{Reply, Request};
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+/// # Safety
+/// A `socket` that is not null is a string.
+unsafe fn ask(socket: *const c_char, request: AdminRequest) -> Result<AdminAnswer, Fault> {
+    check(socket, "socket")?;
+    // SAFETY: not null, and so a string that ends, by the caller's promise, which is not kept beyond this call.
+    let socket = unsafe { CStr::from_ptr(socket) };
+    let mut connection = Connection::open(Path::new(OsStr::from_bytes(socket.to_bytes())))?;
+    match connection.call(&Request::Admin(request), &[])? {
+        (Reply::Admin(answer), _) => Ok(answer),
+        _ => {
+            Err(IoError::Protocol { reason: "administration was answered with something else".to_owned() }
+                .into())
+        }
+    }
+}
+
+/// Writes how many queues each client of user `uid` may have at the daemon that listens at `socket`, and how many bytes of
+/// memory. HW_CODE_REFUSED for a user that nothing is granted to by name.
+///
+/// # Safety
+/// A `socket` that is not null is a string. `queues` and `memory_bytes`, neither null nor misaligned, are valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_get_user_quota(
+    socket: *const c_char,
+    uid: u32,
+    queues: *mut u32,
+    memory_bytes: *mut u64,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let queues = unsafe { Out::at(queues, "queues") }?;
+        // SAFETY: the caller's promise.
+        let memory = unsafe { Out::at(memory_bytes, "memory_bytes") }?;
+        // SAFETY: the caller's promise.
+        let answer = unsafe { ask(socket, AdminRequest::List) }?;
+        let AdminAnswer::List { grants, .. } = answer else {
+            return Err(
+                IoError::Protocol { reason: "a list was answered with something else".to_owned() }.into()
+            );
+        };
+        let grant = grants.iter().find(|grant| grant.who == Who::Uid(uid));
+        let grant =
+            grant.ok_or_else(|| IoError::Refused { reason: format!("nothing is granted to uid {uid}") })?;
+        queues.write(grant.queues);
+        memory.write(grant.memory);
+        Ok(())
+    })
+}
+
+/// Changes how many queues each client of user `uid` may have at the daemon that listens at `socket`, and how many bytes of
+/// memory. It holds for clients that are there too, and over restarts of the daemon.
+///
+/// # Safety
+/// A `socket` that is not null is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_set_user_quota(
+    socket: *const c_char,
+    uid: u32,
+    queues: u32,
+    memory_bytes: u64,
+) -> Code {
+    guarded(|| {
+        let who = Who::Uid(uid);
+        let request = AdminRequest::Quota { who, queues: Some(queues), memory: Some(memory_bytes) };
+        // SAFETY: the caller's promise.
+        unsafe { ask(socket, request) }.map(drop)
+    })
+}

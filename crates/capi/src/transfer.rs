@@ -1,0 +1,199 @@
+//! Calls that return when their request is answered.
+//!
+//! In: handles, memory of the caller's, offsets in bytes. Out: codes. Invariant: memory that a device can touch is used in
+//! place; any other is copied through such memory, so that a device never touches it.
+
+use crate::border::{Out, check, guarded};
+use crate::code::Code;
+use crate::device::{DEVICES, DeviceHandle};
+use crate::fault::Fault;
+use crate::handle::{HANDLES, IoHandle, OpenHandle};
+use headwater::Buffer;
+use headwater::io::handle::Request;
+use std::ffi::c_void;
+use std::slice;
+
+/// Whence hw_lseek counts, as POSIX's SEEK_SET, SEEK_CUR and SEEK_END.
+pub const HW_SEEK_SET: u32 = 0;
+/// From the position.
+pub const HW_SEEK_CUR: u32 = 1;
+/// From the end.
+pub const HW_SEEK_END: u32 = 2;
+
+impl OpenHandle {
+    /// Memory of the device's pool.
+    fn memory(&self, bytes: usize) -> Result<Buffer, Fault> {
+        let device: *const DeviceHandle = std::ptr::without_provenance(self.device);
+        DEVICES.with_waiting(device, |open| Ok(open.device.buffer(bytes)?))
+    }
+
+    pub(crate) fn run(&mut self, request: Request) -> Result<(), Fault> {
+        let request = Request { class: self.class, ..request };
+        self.handle.run(request).map(drop).map_err(|failed| failed.error.into())
+    }
+
+    /// # Safety
+    /// `into` is valid for writes of `bytes` bytes.
+    unsafe fn read(&mut self, into: *mut u8, bytes: usize, offset: u64) -> Result<(), Fault> {
+        if let Some(buffer) = self.buffers.find(into.addr(), bytes) {
+            return self.run(Request::read(offset, buffer));
+        }
+        let between = self.memory(bytes.max(1))?.slice(0, bytes)?;
+        self.run(Request::read(offset, between.clone()))?;
+        // SAFETY: the caller's promise; the memory is not the pool's, which `between` is of, so the two are apart.
+        Ok(between.read(0, unsafe { slice::from_raw_parts_mut(into, bytes) })?)
+    }
+
+    /// # Safety
+    /// `from` is valid for reads of `bytes` bytes.
+    unsafe fn write(&mut self, from: *const u8, bytes: usize, offset: u64) -> Result<(), Fault> {
+        let buffer = match self.buffers.find(from.addr(), bytes) {
+            Some(buffer) => buffer,
+            None => {
+                let between = self.memory(bytes.max(1))?.slice(0, bytes)?;
+                // SAFETY: the caller's promise; the memory is not the pool's, which `between` is of, so the two are apart.
+                between.write(0, unsafe { slice::from_raw_parts(from, bytes) })?;
+                between
+            }
+        };
+        self.run(Request::write(offset, buffer, self.durable))
+    }
+}
+
+/// Reads `bytes` bytes from `offset` on. Memory of hw_get_buffer is read into in place, any other through a copy.
+///
+/// # Safety
+/// A `buffer` that is not null is valid for writes of `bytes` bytes, and nobody else uses them meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_pread(
+    handle: *mut IoHandle,
+    buffer: *mut c_void,
+    bytes: usize,
+    offset: u64,
+) -> Code {
+    guarded(|| {
+        check(buffer.cast::<u8>(), "buffer")?;
+        // SAFETY: the caller's promise.
+        HANDLES.with(handle, |open| unsafe { open.read(buffer.cast(), bytes, offset) })
+    })
+}
+
+/// Writes `bytes` bytes to `offset` on. Memory of hw_get_buffer is written from in place, any other through a copy.
+///
+/// # Safety
+/// A `buffer` that is not null is valid for reads of `bytes` bytes, and nobody writes to them meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_pwrite(
+    handle: *mut IoHandle,
+    buffer: *const c_void,
+    bytes: usize,
+    offset: u64,
+) -> Code {
+    guarded(|| {
+        check(buffer.cast::<u8>(), "buffer")?;
+        // SAFETY: the caller's promise.
+        HANDLES.with(handle, |open| unsafe { open.write(buffer.cast(), bytes, offset) })
+    })
+}
+
+/// As hw_pread, at the position, which moves behind what was read.
+///
+/// # Safety
+/// As for hw_pread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_read(handle: *mut IoHandle, buffer: *mut c_void, bytes: usize) -> Code {
+    guarded(|| {
+        check(buffer.cast::<u8>(), "buffer")?;
+        HANDLES.with(handle, |open| {
+            // SAFETY: the caller's promise.
+            unsafe { open.read(buffer.cast(), bytes, open.position) }?;
+            open.position += bytes as u64;
+            Ok(())
+        })
+    })
+}
+
+/// As hw_pwrite, at the position, which moves behind what was written.
+///
+/// # Safety
+/// As for hw_pwrite.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_write(handle: *mut IoHandle, buffer: *const c_void, bytes: usize) -> Code {
+    guarded(|| {
+        check(buffer.cast::<u8>(), "buffer")?;
+        HANDLES.with(handle, |open| {
+            // SAFETY: the caller's promise.
+            unsafe { open.write(buffer.cast(), bytes, open.position) }?;
+            open.position += bytes as u64;
+            Ok(())
+        })
+    })
+}
+
+/// Moves the position of hw_read and hw_write by `bytes` from `whence`, one of HW_SEEK_, and writes it to `position` unless
+/// that is null. Whole blocks are wanted when something is read or written there, not before.
+///
+/// # Safety
+/// A `position` that is neither null nor misaligned is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_lseek(
+    handle: *mut IoHandle,
+    bytes: i64,
+    whence: u32,
+    position: *mut u64,
+) -> Code {
+    guarded(|| {
+        let out = match position.is_null() {
+            true => None,
+            // SAFETY: the caller's promise.
+            false => Some(unsafe { Out::at(position, "position") }?),
+        };
+        HANDLES.with(handle, |open| {
+            let from = match whence {
+                HW_SEEK_SET => 0,
+                HW_SEEK_CUR => open.position,
+                HW_SEEK_END => open.handle.end(),
+                _ => {
+                    return Err(Fault::Choice {
+                        field: "whence",
+                        value: whence.into(),
+                        choice: "HW_SEEK_SET, _CUR or _END",
+                    });
+                }
+            };
+            let end = open.handle.end();
+            let to = from.checked_add_signed(bytes).filter(|&to| to <= end);
+            open.position = to.ok_or(Fault::Seek { from, bytes, end })?;
+            if let Some(out) = out {
+                out.write(open.position);
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Makes durable what was answered before.
+#[unsafe(no_mangle)]
+pub extern "C" fn hw_flush(handle: *mut IoHandle) -> Code {
+    guarded(|| HANDLES.with(handle, |open| open.run(Request::flush())))
+}
+
+/// Says that `bytes` bytes from `offset` on are not needed any more. Whole blocks, inside of what the handle may touch.
+#[unsafe(no_mangle)]
+pub extern "C" fn hw_discard(handle: *mut IoHandle, offset: u64, bytes: u64) -> Code {
+    guarded(|| {
+        HANDLES.with(handle, |open| {
+            let list = open.memory(LIST_BYTES)?;
+            open.run(Request::discard(offset, bytes, list))
+        })
+    })
+}
+
+/// Makes `bytes` bytes from `offset` on zeroes. Whole blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn hw_write_zeroes(handle: *mut IoHandle, offset: u64, bytes: u64) -> Code {
+    guarded(|| HANDLES.with(handle, |open| open.run(Request::write_zeroes(offset, bytes, open.durable))))
+}
+
+/// Bytes for the list of a discard.
+pub(crate) const LIST_BYTES: usize = 4_096;

@@ -1,0 +1,354 @@
+//! `headwater bench --device`: load on any device by its URL, and how long each answer took.
+//!
+//! In: a [`DevicePlan`]. Out: a [`DeviceReport`]. Each thread has a queue and a handle of its own and keeps `depth` requests on
+//! the way, at offsets chosen by a seed. Invariant: without writes in the plan nothing on the device changes.
+
+use crate::bench::Latency;
+use crate::bench::Until;
+use hdrhistogram::Histogram;
+use headwater::{Buffer, Data, Device, Durable, IoError};
+use headwater_host::clock::{Clock, Nanos};
+use headwater_io::NamespaceFacts;
+use headwater_io::completion::CompletionPolicy;
+use headwater_io::handle::{Handle, Request};
+use headwater_io::scheduler::Scheduling;
+use serde::Serialize;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Answers between two looks at the clock for the end of the run.
+const LOOK_EVERY: u64 = 64;
+/// Longest wait for one answer.
+const PATIENCE: Nanos = Nanos::from_millis(30_000);
+
+/// What to do to a device.
+#[derive(Clone, Debug)]
+pub struct DevicePlan {
+    /// The device.
+    pub url: String,
+    /// Bytes of each request, a multiple of the block.
+    pub bytes: usize,
+    /// Share of reads, 0 to 1; the rest are writes.
+    pub read_share: f64,
+    /// Requests on the way on each thread.
+    pub depth: u32,
+    /// Threads.
+    pub threads: u32,
+    /// When it ends.
+    pub until: Until,
+    /// How completions are found.
+    pub completion: CompletionPolicy,
+    /// Which request goes next.
+    pub scheduling: Scheduling,
+    /// Seed of the offsets.
+    pub seed: u64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceReport {
+    /// The device.
+    pub url: String,
+    /// Bytes of a request.
+    pub bytes: usize,
+    /// Requests on the way on each thread.
+    pub depth: u32,
+    /// Threads.
+    pub threads: u32,
+    /// Seconds to the last answer.
+    pub seconds: f64,
+    /// Requests answered.
+    pub requests: u64,
+    /// Requests a second.
+    pub rate: f64,
+    /// Bytes a second.
+    pub bytes_per_second: f64,
+    /// Reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read: Option<Latency>,
+    /// Writes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write: Option<Latency>,
+    /// Requests that failed.
+    pub failed: u64,
+    /// The first failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// CPU time of this program a request, in microseconds, the kernel's part included.
+    pub cpu_us: f64,
+}
+
+/// What one thread found.
+#[derive(Debug)]
+struct Tally {
+    reads: Histogram<u64>,
+    writes: Histogram<u64>,
+    failed: u64,
+    failure: Option<String>,
+}
+
+impl Tally {
+    fn new() -> Self {
+        // Three digits are within the histogram's own limits, so this makes one.
+        let empty =
+            || Histogram::new(3).unwrap_or_else(|_| unreachable!("three significant digits are allowed"));
+        Self { reads: empty(), writes: empty(), failed: 0, failure: None }
+    }
+
+    fn add(&mut self, other: &Self) {
+        let both = [(&mut self.reads, &other.reads), (&mut self.writes, &other.writes)];
+        for (into, from) in both {
+            // Histograms that resize themselves take any value.
+            let _ = into.add(from);
+        }
+        self.failed += other.failed;
+        self.failure = self.failure.take().or_else(|| other.failure.clone());
+    }
+}
+
+/// A request on the way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flight {
+    begun: Nanos,
+    is_read: bool,
+}
+
+/// One thread's part.
+struct Worker<'a> {
+    plan: &'a DevicePlan,
+    handle: Handle,
+    buffers: Vec<Option<Buffer>>,
+    random: fastrand::Rng,
+    places: u64,
+    clock: Clock,
+    flights: Vec<Flight>,
+    tally: Tally,
+}
+
+impl Worker<'_> {
+    fn run(&mut self, left: &AtomicU64, over: &AtomicBool) -> Result<(), IoError> {
+        let mut answered = 0_u64;
+        let slots = u64::from(self.plan.depth);
+        let mut more = true;
+        for slot in 0..slots {
+            more = more && self.begin(slot, left, over)?;
+        }
+        while self.handle.unanswered() > 0 {
+            let answer = self.handle.wait(Some(PATIENCE))?;
+            let answer = answer.ok_or_else(|| IoError::Device { reason: "no answer in 30 s".to_owned() })?;
+            let slot = answer.completion.token;
+            let place = usize::try_from(slot).unwrap_or(usize::MAX);
+            let flight = self.flights[place];
+            let span = self.clock.now().since(flight.begun).0;
+            match answer.completion.ok() {
+                Ok(_) if flight.is_read => self.tally.reads.saturating_record(span),
+                Ok(_) => self.tally.writes.saturating_record(span),
+                Err(error) => {
+                    self.tally.failed += 1;
+                    self.tally.failure.get_or_insert_with(|| error.to_string());
+                }
+            }
+            if let Data::ToDevice(buffer) | Data::FromDevice(buffer) = answer.data {
+                self.buffers[place] = Some(buffer);
+            }
+            answered += 1;
+            if answered.is_multiple_of(LOOK_EVERY)
+                && let Until::Elapsed(span) = self.plan.until
+                && self.clock.now() >= span
+            {
+                over.store(true, Ordering::Relaxed);
+            }
+            self.begin(slot, left, over)?;
+        }
+        Ok(())
+    }
+
+    /// Submits one more request; false when the run is over.
+    fn begin(&mut self, slot: u64, left: &AtomicU64, over: &AtomicBool) -> Result<bool, IoError> {
+        let take = |left: u64| left.checked_sub(1);
+        if over.load(Ordering::Relaxed)
+            || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err()
+        {
+            return Ok(false);
+        }
+        let place = usize::try_from(slot).unwrap_or(usize::MAX);
+        let Some(buffer) = self.buffers[place].take() else {
+            return Ok(false);
+        };
+        let is_read = self.plan.read_share >= 1.0 || self.random.f64() < self.plan.read_share;
+        let offset = self.random.u64(..self.places) * self.plan.bytes as u64;
+        let request = match is_read {
+            true => Request::read(offset, buffer),
+            false => Request::write(offset, buffer, Durable::AsPromised),
+        };
+        self.flights[place] = Flight { begun: self.clock.now(), is_read };
+        self.handle.submit(request, slot)?;
+        Ok(true)
+    }
+}
+
+/// Runs a plan.
+///
+/// # Errors
+/// [`IoError`] when the device cannot be opened, has no blocks, is too small, or goes away.
+pub fn run(plan: &DevicePlan) -> Result<DeviceReport, IoError> {
+    let mut device = Device::open(&plan.url)?;
+    let facts = device.namespace().clone();
+    let places = places_of(&facts, plan.bytes)?;
+    let clock = Clock::start();
+    let mut workers = Vec::new();
+    for thread in 0..plan.threads {
+        let handle = Handle::builder(&facts)
+            .queue(device.queue(plan.depth)?)
+            .completion(plan.completion)
+            .scheduling(plan.scheduling.clone())
+            .build()?;
+        let mut buffers = Vec::new();
+        let mut random = fastrand::Rng::with_seed(plan.seed.wrapping_add(thread.into()));
+        for _ in 0..plan.depth {
+            let mut buffer = device.buffer(plan.bytes)?;
+            if let Some(bytes) = buffer.bytes_mut() {
+                random.fill(bytes);
+            }
+            buffers.push(Some(buffer));
+        }
+        let flights = vec![Flight::default(); buffers.len()];
+        let tally = Tally::new();
+        workers.push(Worker { plan, handle, buffers, random, places, clock, flights, tally });
+    }
+    let left = AtomicU64::new(match plan.until {
+        Until::Commands(count) => count,
+        Until::Elapsed(_) => u64::MAX,
+    });
+    let over = AtomicBool::new(false);
+    let begun = clock.now();
+    let cpu = Clock::process_cpu();
+    let ended: Result<Vec<Tally>, IoError> = std::thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .into_iter()
+            .map(|mut worker| scope.spawn(|| worker.run(&left, &over).map(|()| worker.tally)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| {
+                let gone = || IoError::Device { reason: "a thread of the benchmark panicked".to_owned() };
+                thread.join().map_err(|_| gone())?
+            })
+            .collect()
+    });
+    let (seconds, cpu) =
+        (clock.now().since(begun).to_duration().as_secs_f64(), Clock::process_cpu().since(cpu));
+    let mut tally = Tally::new();
+    ended?.iter().for_each(|one| tally.add(one));
+    Ok(DeviceReport::of(plan, &tally, seconds, cpu))
+}
+
+/// Places for requests of so many bytes.
+fn places_of(facts: &NamespaceFacts, bytes: usize) -> Result<u64, IoError> {
+    let namespace = facts.id;
+    let block = u64::from(facts.block_bytes);
+    if block == 0 {
+        return Err(IoError::Namespace { namespace, what: "holds keys; name one of blocks with ?ns=N" });
+    }
+    if bytes == 0 || !(bytes as u64).is_multiple_of(block) {
+        return Err(IoError::Blocks { bytes, block_bytes: facts.block_bytes as usize });
+    }
+    let blocks = facts.blocks.map_or(facts.size, |(first, end)| end.saturating_sub(first));
+    match blocks.saturating_mul(block) / bytes as u64 {
+        0 => Err(IoError::Namespace { namespace, what: "is smaller than one request" }),
+        places => Ok(places),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates need no more than 53 bits")]
+impl DeviceReport {
+    fn of(plan: &DevicePlan, tally: &Tally, seconds: f64, cpu: Nanos) -> Self {
+        let requests = tally.reads.len() + tally.writes.len();
+        let each_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
+        Self {
+            url: plan.url.clone(),
+            bytes: plan.bytes,
+            depth: plan.depth,
+            threads: plan.threads,
+            seconds,
+            requests,
+            rate: each_second(requests as f64),
+            bytes_per_second: each_second(requests as f64 * plan.bytes as f64),
+            read: Latency::of(&tally.reads),
+            write: Latency::of(&tally.writes),
+            failed: tally.failed,
+            failure: tally.failure.clone(),
+            cpu_us: if requests > 0 { cpu.0 as f64 / 1e3 / requests as f64 } else { 0.0 },
+        }
+    }
+}
+
+impl fmt::Display for DeviceReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let megabytes = self.bytes_per_second / 1e6;
+        writeln!(
+            f,
+            "{} requests of {} bytes in {:.2} s: {:.0} a second, {megabytes:.1} MB/s ({} threads, {} on the way on each)",
+            self.requests, self.bytes, self.seconds, self.rate, self.threads, self.depth
+        )?;
+        writeln!(
+            f,
+            "{:>5} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10}",
+            "us", "count", "mean", "p50", "p99", "p99.9", "max"
+        )?;
+        for (name, latency) in [("read", self.read), ("write", self.write)] {
+            if let Some(l) = latency {
+                writeln!(
+                    f,
+                    "{name:>5} {:>12} {:>10.2} {:>10.2} {:>10.2} {:>10.2} {:>10.2}",
+                    l.count, l.mean_us, l.p50_us, l.p99_us, l.p999_us, l.max_us
+                )?;
+            }
+        }
+        write!(f, "{:.3} us CPU a request; {} failed", self.cpu_us, self.failed)?;
+        match &self.failure {
+            Some(failure) => write!(f, ", the first: {failure}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(url: &str, until: Until) -> DevicePlan {
+        DevicePlan {
+            url: url.to_owned(),
+            bytes: 4_096,
+            read_share: 0.5,
+            depth: 8,
+            threads: 2,
+            until,
+            completion: CompletionPolicy::Inline,
+            scheduling: Scheduling::Fifo,
+            seed: 7,
+        }
+    }
+
+    #[test]
+    fn as_many_requests_are_made_as_were_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("io-uring:{}?create=1MiB", folder.path().join("disk").display());
+        let report = run(&plan(&url, Until::Commands(500))).unwrap();
+        assert_eq!((report.requests, report.failed), (500, 0));
+        let (reads, writes) = (report.read.unwrap().count, report.write.unwrap().count);
+        assert!(reads + writes == 500 && reads > 100 && writes > 100, "{reads} {writes}");
+        assert!(report.to_string().contains("500 requests of 4096 bytes"));
+    }
+
+    #[test]
+    fn a_run_by_time_ends_and_what_cannot_be_is_refused() {
+        let report = run(&plan("null:1GiB", Until::Elapsed(Nanos::from_millis(20)))).unwrap();
+        assert!(report.requests > 0 && report.failed == 0);
+        let odd = DevicePlan { bytes: 100, ..plan("null:1GiB", Until::Commands(1)) };
+        assert!(matches!(run(&odd), Err(IoError::Blocks { bytes: 100, .. })));
+        assert!(matches!(run(&plan("mem:64MiB", Until::Commands(1))), Err(IoError::Namespace { .. })));
+        assert!(matches!(run(&plan("null:512", Until::Commands(1))), Err(IoError::Namespace { .. })));
+    }
+}
