@@ -31,8 +31,6 @@ const MEMORY_BYTES: usize = 96 << 20;
 pub(crate) const MEMORY_AT: u64 = 0x4000_0000;
 const BAR_BYTES: usize = 0x4000;
 const DOORBELLS: usize = 0x1000;
-/// CSTS as a controller shows it that has failed.
-const STATUS_FATAL: u32 = 2;
 
 /// What is wrong with the function.
 #[derive(Debug, Default)]
@@ -84,7 +82,7 @@ pub(crate) struct Machine {
     pub(crate) memory_max: usize,
     events: Vec<CommandToken>,
     deletions: Vec<(QueueId, CommandToken)>,
-    held: Vec<Fetched>,
+    pub(crate) held: Vec<Fetched>,
 }
 
 /// The machine, as everybody has it.
@@ -258,12 +256,11 @@ impl Machine {
             Ok((Ok(ranges), sent)) => (ranges, sent),
             Ok((Err(status), _)) | Err(status) => return self.arbiter.complete(token, 0, status),
         };
-        let mut bytes = vec![0; sent as usize];
-        let mut at = 0;
+        let mut bytes = Vec::new();
         for range in ranges.iter().filter(|_| sent > 0) {
-            let here = &mut bytes[at..at + range.bytes as usize];
-            self.read_memory(range.start.0, here).unwrap();
-            at += range.bytes as usize;
+            let mut here = vec![0; range.bytes as usize];
+            self.read_memory(range.start.0, &mut here).unwrap();
+            bytes.append(&mut here);
         }
         let step = self.controller.admin(&entry, &bytes, &self.subsystem, self.now);
         self.step(step, &entry, token, &ranges);
@@ -352,11 +349,6 @@ impl Machine {
         }
     }
 
-    /// Commands that are held.
-    pub(crate) fn held(&self) -> usize {
-        self.held.len()
-    }
-
     fn io(&mut self, fetched: Fetched) {
         let status = self.carry_out(&fetched.entry).err().unwrap_or(Status::SUCCESS);
         if self.faults.lost > 0 {
@@ -426,7 +418,7 @@ impl Registers for Shared {
         }
         let value = machine.controller.read_register(u32::try_from(at).unwrap(), 4);
         let value = u32::try_from(value).unwrap();
-        if at == 0x1C && machine.faults.fatal { value | STATUS_FATAL } else { value }
+        if at == 0x1C && machine.faults.fatal { value | 2 } else { value }
     }
 
     fn store32(&self, at: usize, value: u32) {
