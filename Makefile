@@ -35,7 +35,7 @@ test-tools:
 
 # Loom explores every interleaving of what is lock-free; it is another build world, hence another target folder.
 test-loom: ## every interleaving of what threads share without a lock
-	RUSTFLAGS="--cfg loom" cargo test --package headwater-host --package headwater-dma --package headwater-nvme --release --target-dir $(TARGET_DIR)/loom loom_
+	RUSTFLAGS="--cfg loom" cargo test --package headwater-host --package headwater-dma --package headwater-nvme --package headwater-io --lib --release --target-dir $(TARGET_DIR)/loom loom_
 
 # The feature brings a C library: about two minutes of building the first time, hence no part of `make test`.
 test-tls: ## NVMe/TCP inside TLS 1.3, with the C library that the feature `tls` builds

@@ -5,6 +5,7 @@
 use crate::in_process;
 use crate::url::{Place, Url};
 use headwater_io::attach::{AttachBackend, AttachOptions};
+use headwater_io::model::Model;
 use headwater_io::nvme_tcp::key_file;
 use headwater_io::passthrough::Passthrough;
 use headwater_io::uring::UringDevice;
@@ -52,6 +53,7 @@ impl Device {
                 }
                 Box::new(device)
             }
+            Place::Model(settings) => Box::new(Model::new(settings)?),
             Place::NvmeTcp { address, subsystem, psk, host } => {
                 let resolved = address.to_socket_addrs().ok().and_then(|mut found| found.next());
                 let reason = format!("{address}: no such host, or no port; write nvme-tcp://HOST:PORT/NQN");

@@ -9,6 +9,8 @@
 //! | `nvme-ng:/dev/ngXnY` | a namespace that the kernel's NVMe driver has, command by command |
 //! | `attach:PATH` | in a daemon on this machine, through shared memory; `PATH` is its attach socket |
 //! | `nvme-tcp://HOST:PORT/NQN` | on a network |
+//! | `null:1GiB` | in this process: answers at the doorbell and moves nothing; what everything above a device costs |
+//! | `model:1GiB` | in this process: a model of latency, `fixed=60us`, `per-kib=300ns`, `units=32`, `jitter=PERCENT`; `keep=1` keeps blocks |
 //!
 //! Behind a `?` come `ns=N`, the namespace (1 if none is named), and for a new `file:` device `capacity=SIZE`; joined by `&`.
 //! `psk=FILE` makes `nvme-tcp:` connect inside TLS with the host key in that file (`host=NQN` chooses among several); it needs
@@ -44,6 +46,26 @@
 //! # Ok::<(), headwater::IoError>(())
 //! ```
 //!
+//! A handle on blocks, with policies of its own, over one queue or several:
+//!
+//! ```
+//! use headwater::io::completion::{CompletionPolicy, Pace};
+//! use headwater::io::scheduler::Scheduling;
+//! use headwater::{Device, Durable};
+//!
+//! let mut device = Device::open("model:16MiB?fixed=10us&keep=1")?;
+//! let mut handle = device.handle(32)?.scheduling(Scheduling::share(&[3, 1])).build()?;
+//! let mut buffer = device.buffer(4_096)?;
+//! if let Some(bytes) = buffer.bytes_mut() {
+//!     bytes.fill(7);
+//! }
+//! let buffer = handle.write(8_192, buffer, Durable::Now).map_err(|failed| failed.error)?;
+//! handle.set_completion(CompletionPolicy::Paced(Pace::Adaptive))?;
+//! let mut buffer = handle.read(8_192, buffer).map_err(|failed| failed.error)?;
+//! assert_eq!(buffer.bytes_mut().map(|bytes| bytes[4_095]), Some(7));
+//! # Ok::<(), headwater::IoError>(())
+//! ```
+//!
 //! Blocks live in a namespace of their own:
 //!
 //! ```
@@ -74,8 +96,8 @@ pub use headwater_host as host;
 pub use headwater_io as io;
 pub use headwater_io::attach::admin::{DurabilityText, NamespaceText, NamespaceWish};
 pub use headwater_io::{
-    Answer, Buffer, Command, Completion, Condition, Data, Durable, IoError, NamespaceFacts, Queue, Rejected,
-    SubmitError,
+    Answer, AsyncHandle, Buffer, Command, Completion, Condition, Data, Durable, Handle, IoError,
+    NamespaceFacts, Queue, Rejected, Request, RequestError, SharedQueue, SubmitError,
 };
 pub use headwater_nvme as nvme;
 pub use headwater_nvme::spec::status::Status;

@@ -3,8 +3,10 @@
 //! In: a URL, or a bare path. Out: where the device is and which namespace is meant. Strict: an unknown scheme, an unknown
 //! key and a size that is none are refused with what is known.
 
+use headwater_host::clock::Nanos;
 use headwater_host::uring::UringChoice;
 use headwater_io::IoError;
+use headwater_io::model::{Contents, ModelSettings, Service};
 use headwater_io::passthrough::PassthroughOptions;
 use headwater_io::uring::UringOptions;
 use std::path::PathBuf;
@@ -24,6 +26,8 @@ pub enum Place {
     Vfio(String),
     /// An NVMe namespace that the kernel drives, by its generic device.
     Passthrough(PathBuf, PassthroughOptions),
+    /// In this process: the null device, or a model of latency.
+    Model(ModelSettings),
     /// On a network.
     NvmeTcp {
         /// `HOST:PORT`.
@@ -136,6 +140,12 @@ fn parse_place(text: &str, body: &str, query: &mut Query<'_>) -> Result<Place, I
             Ok(Place::Memory(bytes))
         }
         Some(("file", rest)) => Ok(Place::Directory(path(rest)?, query.size("capacity")?)),
+        Some((scheme @ ("null" | "model"), size)) => {
+            let bytes = parse_size(size)
+                .ok_or_else(|| wrong(text, &format!("{scheme}: takes a size, as {scheme}:1GiB")))?;
+            let service = if scheme == "null" { None } else { Some(parse_service(query)?) };
+            Ok(Place::Model(parse_model(bytes, service, query)?))
+        }
         Some(("attach", rest)) => Ok(Place::Attach(path(rest)?)),
         Some(("io-uring", rest)) => {
             let (poll, uring) = (query.switch("poll")?, query.uring()?);
@@ -167,10 +177,52 @@ fn parse_place(text: &str, body: &str, query: &mut Query<'_>) -> Result<Place, I
         // A colon far behind is part of a path.
         Some((scheme, _)) if !scheme.contains(['/', '.']) => Err(wrong(
             text,
-            "known are mem:, file:, io-uring:, nvme-ng:, vfio:, attach: and nvme-tcp:, or a path",
+            "known are mem:, file:, io-uring:, nvme-ng:, vfio:, attach:, nvme-tcp:, null: and model:, or a path",
         )),
         _ => Ok(Place::Directory(path(body)?, query.size("capacity")?)),
     }
+}
+
+fn parse_service(query: &mut Query<'_>) -> Result<Service, IoError> {
+    let usual = Service::default();
+    let number = |text: &str| text.parse().ok();
+    Ok(Service {
+        fixed: query.take("fixed", "a time, as 10us", parse_time)?.unwrap_or(usual.fixed),
+        per_kib: query.take("per-kib", "a time, as 500ns", parse_time)?.unwrap_or(usual.per_kib),
+        jitter_percent: query.take("jitter", "hundredths, as 10", |text| text.parse().ok())?.unwrap_or(0),
+        units: query.take("units", "a number", number)?.unwrap_or(usual.units),
+    })
+}
+
+fn parse_model(
+    bytes: u64,
+    service: Option<Service>,
+    query: &mut Query<'_>,
+) -> Result<ModelSettings, IoError> {
+    let block_bytes = query.take("block", "512 or 4096", |text| match text {
+        "512" => Some(512),
+        "4096" => Some(4_096),
+        _ => None,
+    })?;
+    let contents = match service {
+        Some(_) if query.switch("keep")? => Contents::Memory,
+        _ => Contents::Nothing,
+    };
+    let null = ModelSettings::null(bytes);
+    Ok(ModelSettings { block_bytes: block_bytes.unwrap_or(null.block_bytes), contents, service, ..null })
+}
+
+/// A whole number of nanoseconds, microseconds or milliseconds.
+fn parse_time(text: &str) -> Option<Nanos> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let nanos = match unit {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => 1_000_000,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(nanos).map(Nanos)
 }
 
 fn wrong(url: &str, reason: &str) -> IoError {
@@ -211,6 +263,16 @@ mod tests {
         assert_eq!(parsed("data"), (Place::Directory("data".into(), None), 1));
         assert_eq!(parsed("/a:b/c"), (Place::Directory("/a:b/c".into(), None), 1));
         assert_eq!(parsed("attach:data/attach.sock?ns=16"), (Place::Attach("data/attach.sock".into()), 16));
+        let null = ModelSettings::null(1 << 30);
+        assert_eq!(parsed("null:1GiB"), (Place::Model(null.clone()), 1));
+        let large = ModelSettings { block_bytes: 4_096, ..null.clone() };
+        assert_eq!(parsed("null:1GiB?block=4096"), (Place::Model(large), 1));
+        let service = Service { fixed: Nanos(10_000), per_kib: Nanos(500), jitter_percent: 5, units: 8 };
+        let model = ModelSettings { contents: Contents::Memory, service: Some(service), ..null.clone() };
+        let text = "model:1GiB?fixed=10us&per-kib=500ns&units=8&jitter=5&keep=1";
+        assert_eq!(parsed(text), (Place::Model(model), 1));
+        let usual = ModelSettings::timed(1 << 30, Service::default());
+        assert_eq!(parsed("model:1GiB"), (Place::Model(usual), 1));
         let uring =
             |poll, create, uring| Place::Uring("/dev/sda2".into(), UringOptions { poll, create, uring });
         assert_eq!(parsed("io-uring:/dev/sda2"), (uring(false, None, UringChoice::Auto), 1));
@@ -244,6 +306,12 @@ mod tests {
             "mem:",
             "mem:12XB",
             "mem:1GiB?capacity=1",
+            "null:",
+            "null:1GiB?block=600",
+            "null:1GiB?fixed=1us",
+            "null:1GiB?keep=1",
+            "model:1GiB?fixed=10",
+            "model:1GiB?units=many",
             "ftp:x",
             "data?ns=one",
             "data?size=4",

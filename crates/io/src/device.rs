@@ -15,6 +15,7 @@ use crate::buffer::Buffer;
 use crate::command::{Command, Condition, Durable};
 use crate::error::IoError;
 use crate::facts::NamespaceFacts;
+use crate::handle::{Handle, HandleBuilder};
 use crate::key_list::keys_of;
 use crate::queue::{Completion, Queue};
 use headwater_nvme::spec::status::Status;
@@ -111,6 +112,15 @@ impl Device {
     /// [`IoError`] for an impossible depth, or when a limit is reached.
     pub fn queue(&mut self, depth: u32) -> Result<Queue, IoError> {
         self.backend.queue(depth).map(Queue::over)
+    }
+
+    /// A handle on the namespace, to be built with policies and more queues; its first queue has this depth.
+    ///
+    /// # Errors
+    /// [`IoError`] for an impossible depth, or when a limit is reached.
+    pub fn handle(&mut self, depth: u32) -> Result<HandleBuilder, IoError> {
+        let queue = self.queue(depth)?;
+        Ok(Handle::builder(&self.namespace).queue(queue))
     }
 
     /// The value of a key, or `None` when there is no such key.

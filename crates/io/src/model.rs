@@ -40,7 +40,7 @@ const TRANSFER_BYTES_MAX: usize = 1 << 20;
 const SEGMENTS_MAX: usize = 64;
 
 /// What a model is like.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelSettings {
     /// Bytes of its namespace; what is no whole block is left out.
     pub bytes: u64,
