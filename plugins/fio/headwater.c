@@ -21,7 +21,6 @@
 struct options {
 	void *pad; /* an option must not be at offset 0 */
 	char *url;
-	unsigned int cache_mib;
 	unsigned int completion;
 	unsigned int period_us;
 	unsigned int scheduler;
@@ -34,16 +33,6 @@ static struct fio_option options[] = {
 		.type = FIO_OPT_STR_STORE,
 		.off1 = offsetof(struct options, url),
 		.help = "null:1G, io-uring:/dev/nvme0n1, nvme-ng:/dev/ng0n1, vfio:0000:00:04.0, attach:PATH, nvme-tcp://..., with ?ns=N",
-		.category = FIO_OPT_C_ENGINE,
-		.group = FIO_OPT_G_INVALID,
-	},
-	{
-		.name = "cache_mib",
-		.lname = "Block cache in MiB",
-		.type = FIO_OPT_INT,
-		.off1 = offsetof(struct options, cache_mib),
-		.def = "0",
-		.help = "Block cache of each job, 0 for none",
 		.category = FIO_OPT_C_ENGINE,
 		.group = FIO_OPT_G_INVALID,
 	},
@@ -219,7 +208,7 @@ static int headwater_init(struct thread_data *td)
 	if (!url || !(job->shared = take_device(url)))
 		return 1;
 	job->events = calloc(td->o.iodepth, sizeof(*job->events));
-	if (hw_queue_create(job->shared->device, td->o.iodepth, &job->queue) != HW_CODE_OK) {
+	if (hw_queue_create(job->shared->device, td->o.iodepth, 0, &job->queue) != HW_CODE_OK) {
 		complain("a queue");
 		return 1;
 	}
@@ -228,8 +217,6 @@ static int headwater_init(struct thread_data *td)
 		return 1;
 	}
 	if (o->scheduler != HW_SCHEDULER_FIFO && set(job, HW_PARAM_SCHEDULER, o->scheduler))
-		return 1;
-	if (o->cache_mib && set(job, HW_PARAM_CACHE_BYTES, (uint64_t)o->cache_mib << 20))
 		return 1;
 	if (o->period_us && set(job, HW_PARAM_PERIOD_NS, o->period_us * 1000ULL))
 		return 1;

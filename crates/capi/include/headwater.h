@@ -21,8 +21,21 @@
 // Chunks are locked by mlock(2): never swapped. Opening fails with HW_CODE_PIN if the cap is more than may be locked.
 #define HW_PINNING_LOCKED 1
 
+// Chunks are registered with an io_uring. Opening fails with HW_CODE_UNAVAILABLE: the ring is an object of Rust's.
+#define HW_PINNING_IO_URING 2
+
+// Chunks are mapped for a device behind an IOMMU. Opening fails with HW_CODE_UNAVAILABLE: the VFIO container, which opens the
+// device, is an object of Rust's.
+#define HW_PINNING_VFIO 3
+
 // The bytes are zero. Without it they are whatever this process last wrote there.
 #define HW_ALLOC_ZEROED 1
+
+// The device has addresses of its own, and `iova` is one.
+#define HW_DEVICE_IOVA 1
+
+// A ring knows the memory by number, and `slot` is that.
+#define HW_DEVICE_SLOT 2
 
 // The queue may be used by several handles, on several threads; each gets its own completions.
 #define HW_QUEUE_SHARED 1
@@ -117,28 +130,30 @@ typedef enum hw_code {
   HW_CODE_PANIC = 24,
   // Anything else; hw_last_error() says what.
   HW_CODE_OTHER = 25,
+  // The way of pinning needs an object that this interface has no way to take.
+  HW_CODE_UNAVAILABLE = 26,
   // The device answered with a failure; hw_last_error() says which.
-  HW_CODE_STATUS = 26,
+  HW_CODE_STATUS = 27,
   // An offset or a length that is no whole number of blocks.
-  HW_CODE_MISALIGNED = 27,
+  HW_CODE_MISALIGNED = 28,
   // Bytes outside of what the handle may touch.
-  HW_CODE_OUT_OF_RANGE = 28,
+  HW_CODE_OUT_OF_RANGE = 29,
   // A change, where the client may only read.
-  HW_CODE_READ_ONLY = 29,
+  HW_CODE_READ_ONLY = 30,
   // This way to a device has no such thing.
-  HW_CODE_UNSUPPORTED = 30,
+  HW_CODE_UNSUPPORTED = 31,
   // The device is gone for good: open it again.
-  HW_CODE_GONE = 31,
+  HW_CODE_GONE = 32,
   // The daemon or the device refused.
-  HW_CODE_REFUSED = 32,
+  HW_CODE_REFUSED = 33,
   // Somebody else uses it: another thread a handle, a handle a queue.
-  HW_CODE_BUSY = 33,
+  HW_CODE_BUSY = 34,
   // The device cannot be opened, or failed; hw_last_error() says why.
-  HW_CODE_DEVICE = 34,
+  HW_CODE_DEVICE = 35,
   // A request that cannot be cancelled any more: it will be answered.
-  HW_CODE_TOO_LATE = 35,
+  HW_CODE_TOO_LATE = 36,
   // No request with that tag is on the way.
-  HW_CODE_UNKNOWN = 36,
+  HW_CODE_UNKNOWN = 37,
 } hw_code;
 
 // Who has a page.
@@ -213,7 +228,7 @@ typedef struct hw_pool_config {
   uint32_t cache_per_mille;
   // 1: the pool has a thread that gives idle chunks back. 0: the program calls hw_pool_tick now and then.
   uint32_t ticker;
-  // HW_PINNING_NONE or HW_PINNING_LOCKED.
+  // One of the HW_PINNING_ constants.
   uint32_t pinning;
 } hw_pool_config;
 
@@ -232,6 +247,33 @@ typedef struct hw_lookup {
   // The node of memory.
   uint32_t node;
 } hw_lookup;
+
+// Where a device finds a part of a buffer.
+typedef struct hw_device_segment {
+  // Where it starts in this process.
+  void *address;
+  // Its length: to the end of the buffer's last page.
+  size_t bytes;
+  // The address by which the device knows it, if `known` has HW_DEVICE_IOVA; else 0. Without it a device that can be
+  // reached at all takes the address.
+  uint64_t iova;
+  // Bytes from the start of the registered range of that number, if `known` has HW_DEVICE_SLOT; else 0.
+  uint64_t slot_offset;
+  // The number of the range, if `known` has HW_DEVICE_SLOT; else 0.
+  uint32_t slot;
+  // HW_DEVICE_IOVA and HW_DEVICE_SLOT, by how the pool pins.
+  uint32_t known;
+} hw_device_segment;
+
+// The borders between small, medium and large requests.
+typedef struct hw_tiers {
+  // Longest request that is worth copying to memory that stays pinned.
+  uint64_t small_max_bytes;
+  // Shortest request that is pinned for itself.
+  uint64_t large_min_bytes;
+  // From so many bytes on the program's own memory is pinned where it is and not copied; 0 is never.
+  uint64_t import_min_bytes;
+} hw_tiers;
 
 // A piece of memory, laid out as POSIX's struct iovec.
 typedef struct hw_segment {
@@ -417,7 +459,19 @@ enum hw_code hw_pool_alloc(struct hw_pool *pool,
                            uint32_t flags,
                            void **out);
 
-// The same, waiting in line for at most `timeout_ns` nanoseconds; then HW_CODE_TIMEOUT.
+// The same on node `node` of memory, by the kernel's number, and on no other. HW_CODE_NO_SUCH_NODE if the pool has no memory
+// there; hw_pool_node_statistics tells which nodes it has. HW_CODE_NO_MEMORY if the node has none to spare.
+//
+// Pointers:
+// As for hw_pool_alloc.
+enum hw_code hw_pool_alloc_on(struct hw_pool *pool,
+                              uint32_t node,
+                              size_t bytes,
+                              size_t align,
+                              uint32_t flags,
+                              void **out);
+
+// The same as hw_pool_alloc, waiting in line for at most `timeout_ns` nanoseconds; then HW_CODE_TIMEOUT.
 //
 // Pointers:
 // As for hw_pool_alloc.
@@ -444,6 +498,24 @@ enum hw_code hw_pool_free(struct hw_pool *pool,
 enum hw_code hw_pool_lookup(struct hw_pool *pool,
                             const void *address,
                             struct hw_lookup *out);
+
+// Where a device finds the bytes from `address` to the end of the buffer that it lies in, written to `out`. Each buffer is
+// one piece for the device, too; memory in several pieces is asked for piece by piece. HW_CODE_FOREIGN if the address lies
+// in no buffer of the pool.
+//
+// Pointers:
+// An `out` that is neither null nor misaligned is valid for a write.
+enum hw_code hw_pool_device_segment(struct hw_pool *pool,
+                                    const void *address,
+                                    struct hw_device_segment *out);
+
+// The borders between the tiers, written to `out`: those of the pool's preset, else those that HEADWATER_TIERS names, else
+// what was measured on this machine, which takes up to 50 ms the first time. HW_CODE_CONFIG if that variable names none.
+//
+// Pointers:
+// An `out` that is neither null nor misaligned is valid for a write.
+enum hw_code hw_pool_tiers(struct hw_pool *pool,
+                           struct hw_tiers *out);
 
 // Allocates memory in up to `segments_max` pieces, one if that is to be had. Writes the pieces to `segments`, an array of
 // `segments_max`, and how many there are to `count`. Now, or HW_CODE_WOULD_BLOCK. On failure nothing is written.

@@ -60,35 +60,37 @@ pub enum Code {
     Panic = 24,
     /// Anything else; hw_last_error() says what.
     Other = 25,
+    /// The way of pinning needs an object that this interface has no way to take.
+    Unavailable = 26,
     /// The device answered with a failure; hw_last_error() says which.
-    Status = 26,
+    Status = 27,
     /// An offset or a length that is no whole number of blocks.
-    Misaligned = 27,
+    Misaligned = 28,
     /// Bytes outside of what the handle may touch.
-    OutOfRange = 28,
+    OutOfRange = 29,
     /// A change, where the client may only read.
-    ReadOnly = 29,
+    ReadOnly = 30,
     /// This way to a device has no such thing.
-    Unsupported = 30,
+    Unsupported = 31,
     /// The device is gone for good: open it again.
-    Gone = 31,
+    Gone = 32,
     /// The daemon or the device refused.
-    Refused = 32,
+    Refused = 33,
     /// Somebody else uses it: another thread a handle, a handle a queue.
-    Busy = 33,
+    Busy = 34,
     /// The device cannot be opened, or failed; hw_last_error() says why.
-    Device = 34,
+    Device = 35,
     /// A request that cannot be cancelled any more: it will be answered.
-    TooLate = 35,
+    TooLate = 36,
     /// No request with that tag is on the way.
-    Unknown = 36,
+    Unknown = 37,
 }
 
 impl Code {
     /// Every code, in the order of the numbers.
     ///
     /// cbindgen:ignore
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::Ok,
         Self::Null,
         Self::Handle,
@@ -115,6 +117,7 @@ impl Code {
         Self::NoThread,
         Self::Panic,
         Self::Other,
+        Self::Unavailable,
         Self::Status,
         Self::Misaligned,
         Self::OutOfRange,
@@ -158,6 +161,7 @@ impl Code {
             Self::NoThread => c"HW_CODE_NO_THREAD",
             Self::Panic => c"HW_CODE_PANIC",
             Self::Other => c"HW_CODE_OTHER",
+            Self::Unavailable => c"HW_CODE_UNAVAILABLE",
             Self::Status => c"HW_CODE_STATUS",
             Self::Misaligned => c"HW_CODE_MISALIGNED",
             Self::OutOfRange => c"HW_CODE_OUT_OF_RANGE",

@@ -36,7 +36,7 @@ pub struct Config {
     pub cache_per_mille: u32,
     /// 1: the pool has a thread that gives idle chunks back. 0: the program calls hw_pool_tick now and then.
     pub ticker: u32,
-    /// HW_PINNING_NONE or HW_PINNING_LOCKED.
+    /// One of the HW_PINNING_ constants.
     pub pinning: u32,
 }
 
@@ -44,6 +44,12 @@ pub struct Config {
 pub const HW_PINNING_NONE: u32 = 0;
 /// Chunks are locked by mlock(2): never swapped. Opening fails with HW_CODE_PIN if the cap is more than may be locked.
 pub const HW_PINNING_LOCKED: u32 = 1;
+
+/// Chunks are registered with an io_uring. Opening fails with HW_CODE_UNAVAILABLE: the ring is an object of Rust's.
+pub const HW_PINNING_IO_URING: u32 = 2;
+/// Chunks are mapped for a device behind an IOMMU. Opening fails with HW_CODE_UNAVAILABLE: the VFIO container, which opens the
+/// device, is an object of Rust's.
+pub const HW_PINNING_VFIO: u32 = 3;
 
 const _: () = assert!(size_of::<Config>() == 72);
 
@@ -98,8 +104,7 @@ impl Config {
         let chunk_rule =
             if either("chunk_adapts", self.chunk_adapts)? { ChunkRule::DEFAULT } else { ChunkRule::Fixed };
         let ticking = if either("ticker", self.ticker)? { Ticking::Yes } else { Ticking::No };
-        let pinner: Arc<dyn Pinner> =
-            if either("pinning", self.pinning)? { Arc::new(Mlock) } else { Arc::new(Unpinned) };
+        let pinner = pinner(self.pinning)?;
         let config = PoolConfig {
             chunk: bytes("chunk_bytes", self.chunk_bytes)?,
             chunk_rule,
@@ -113,6 +118,19 @@ impl Config {
             ..PoolConfig::default()
         };
         Ok((config, ticking))
+    }
+}
+
+fn pinner(pinning: u32) -> Result<Arc<dyn Pinner>, Fault> {
+    match pinning {
+        HW_PINNING_NONE => Ok(Arc::new(Unpinned)),
+        HW_PINNING_LOCKED => Ok(Arc::new(Mlock)),
+        HW_PINNING_IO_URING => Err(Fault::Unavailable("for an io_uring needs the ring")),
+        HW_PINNING_VFIO => Err(Fault::Unavailable("for a device needs its VFIO container")),
+        value => {
+            let choice = "one of the HW_PINNING_ constants";
+            Err(Fault::Choice { field: "pinning", value: value.into(), choice })
+        }
     }
 }
 
@@ -212,12 +230,21 @@ mod tests {
     }
 
     #[test]
+    fn pinners_that_need_an_object_of_rusts_say_so() {
+        for pinning in [HW_PINNING_IO_URING, HW_PINNING_VFIO] {
+            let refused = read(&Config { pinning, ..defaults() }).unwrap_err();
+            assert!(refused.to_string().contains("HW_PINNING_LOCKED"), "{refused}");
+            assert_eq!(refused.code(), Code::Unavailable);
+        }
+    }
+
+    #[test]
     fn fields_out_of_their_range_are_named() {
         let wrong = [
             Config { struct_bytes: 8, ..defaults() },
             Config { chunk_adapts: 2, ..defaults() },
             Config { ticker: u32::MAX, ..defaults() },
-            Config { pinning: 2, ..defaults() },
+            Config { pinning: 4, ..defaults() },
         ];
         for config in wrong {
             assert!(matches!(read(&config), Err(Fault::Length { .. } | Fault::Choice { .. })), "{config:?}");

@@ -6,6 +6,7 @@ use crate::code::Code;
 use headwater::io::handle::RequestError;
 use headwater::{IoError, SubmitError};
 use headwater_dma::pool::PoolError;
+use headwater_dma::pool::calibration::NotBorders;
 use headwater_host::foreign::OutOfRegion;
 use headwater_host::reservation::AdoptError;
 
@@ -32,6 +33,10 @@ pub(crate) enum Fault {
     Preset,
     #[error("{0} pools are open: close one, and free its buffers")]
     TooManyPools(usize),
+    #[error("pinning {0}: choose HW_PINNING_NONE or HW_PINNING_LOCKED, or open the pool from Rust")]
+    Unavailable(&'static str),
+    #[error("{0}")]
+    Borders(NotBorders),
     #[error(
         "the system would not start a thread (error {0}): raise the limit of processes, or call hw_pool_tick yourself"
     )]
@@ -90,7 +95,8 @@ impl Fault {
             Self::Null(_) => Code::Null,
             Self::Misaligned(_) | Self::Flags(_) | Self::Length { .. } => Code::Argument,
             Self::Handle => Code::Handle,
-            Self::Choice { .. } | Self::Preset => Code::Config,
+            Self::Choice { .. } | Self::Preset | Self::Borders(_) => Code::Config,
+            Self::Unavailable(_) => Code::Unavailable,
             Self::TooManyPools(_) | Self::TooMany { .. } => Code::TooManyPools,
             Self::Gone(_) => Code::Handle,
             Self::Inherited(_) => Code::Forked,

@@ -12,6 +12,7 @@ pub mod aio;
 pub mod code;
 pub mod config;
 pub mod device;
+pub mod device_segment;
 pub mod handle;
 pub mod memory;
 pub mod message;

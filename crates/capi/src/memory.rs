@@ -8,7 +8,7 @@ use crate::code::Code;
 use crate::fault::Fault;
 use crate::handles::{self, PoolHandle};
 use headwater_dma::buffer::Payload;
-use headwater_dma::pool::{PageState as State, PoolError, Request, Shape, Zeroed};
+use headwater_dma::pool::{NodeId, PageState as State, PoolError, Request, Shape, Zeroed};
 use headwater_host::clock::Nanos;
 use headwater_host::reservation::{AdoptError, PAGE_BYTES};
 use std::ffi::c_void;
@@ -83,7 +83,31 @@ pub unsafe extern "C" fn hw_pool_alloc(
     })
 }
 
-/// The same, waiting in line for at most `timeout_ns` nanoseconds; then HW_CODE_TIMEOUT.
+/// The same on node `node` of memory, by the kernel's number, and on no other. HW_CODE_NO_SUCH_NODE if the pool has no memory
+/// there; hw_pool_node_statistics tells which nodes it has. HW_CODE_NO_MEMORY if the node has none to spare.
+///
+/// # Safety
+/// As for hw_pool_alloc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_pool_alloc_on(
+    pool: *mut PoolHandle,
+    node: u32,
+    bytes: usize,
+    align: usize,
+    flags: u32,
+    out: *mut *mut c_void,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::at(out, "out") }?;
+        let face = handles::find(pool)?;
+        let request = request(bytes, align, flags, Shape::Contiguous)?.on(NodeId(node));
+        out.write(face.pool.allocate_raw(&request)?.as_ptr().cast());
+        Ok(())
+    })
+}
+
+/// The same as hw_pool_alloc, waiting in line for at most `timeout_ns` nanoseconds; then HW_CODE_TIMEOUT.
 ///
 /// # Safety
 /// As for hw_pool_alloc.

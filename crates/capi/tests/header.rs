@@ -16,6 +16,7 @@ fn the_header_says_what_the_sources_say() {
         "config",
         "pool",
         "memory",
+        "device_segment",
         "segments",
         "statistics",
         "device",

@@ -32,7 +32,7 @@ pub use waiter::{Allocation, Waiter};
 #[cfg(all(test, loom))]
 mod models;
 
-use crate::buffer::{Buffer, Payload};
+use crate::buffer::{Buffer, DeviceSegment, Payload};
 use depot::Depot;
 use headwater_host::clock::Nanos;
 use headwater_host::reservation::Span;
@@ -256,6 +256,13 @@ impl Pool {
     #[must_use]
     pub fn lookup(&self, address: *const u8) -> Option<Lookup> {
         lookup::find(self.depot, address)
+    }
+
+    /// Where a device finds the bytes from an address to the end of the buffer that it lies in. `None` for memory that is in no
+    /// buffer of this pool's. For callers that know addresses only: whoever has a [`Buffer`] lends it.
+    #[must_use]
+    pub fn segment(&self, address: *const u8) -> Option<DeviceSegment> {
+        lookup::segment(self.depot, address)
     }
 
     /// The buffer that was [given up](Buffer::leak) for this address, as long as its pages are.

@@ -46,6 +46,26 @@ static void use_memory(hw_pool *pool) {
     CHECK(totals(pool).in_use_bytes == 0);
 }
 
+/* Memory of a node that is named, and what a device would be told of it. */
+static void tell_a_device(hw_pool *pool) {
+    hw_node_totals node;
+    hw_device_segment segment;
+    hw_tiers tiers;
+    unsigned char *bytes = NULL;
+    void *none = NULL;
+    int on_stack = 0;
+    CHECK_CODE(hw_pool_node_statistics(pool, 0, &node, sizeof node), HW_CODE_OK);
+    CHECK_CODE(hw_pool_alloc_on(pool, 4095, 10000, 0, 0, &none), HW_CODE_NO_SUCH_NODE);
+    CHECK_CODE(hw_pool_alloc_on(pool, (uint32_t)node.node, 10000, 0, 0, (void **)&bytes), HW_CODE_OK);
+    CHECK_CODE(hw_pool_device_segment(pool, bytes + 5000, &segment), HW_CODE_OK);
+    /* This pool is not pinned for a device, which therefore has neither an address nor a number for it. */
+    CHECK(segment.address == bytes + 5000 && segment.bytes >= 5000 && segment.known == 0);
+    CHECK_CODE(hw_pool_device_segment(pool, &on_stack, &segment), HW_CODE_FOREIGN);
+    CHECK_CODE(hw_pool_free(pool, bytes), HW_CODE_OK);
+    CHECK_CODE(hw_pool_tiers(pool, &tiers), HW_CODE_OK);
+    CHECK(tiers.small_max_bytes == 4096 && tiers.large_min_bytes == (128 << 10) + 1);
+}
+
 static void meet_the_cap(hw_pool *pool) {
     void *most = NULL, *more = NULL;
     hw_pool_totals now;
@@ -79,6 +99,10 @@ static void lock_memory(void) {
     void *locked = NULL;
     CHECK_CODE(hw_pool_config_init(&config, sizeof config), HW_CODE_OK);
     config.cap_bytes = config.cap_max_bytes = config.chunk_bytes = 2 << 20;
+    config.pinning = HW_PINNING_VFIO;
+    CHECK_CODE(hw_pool_open(&config, &pool), HW_CODE_UNAVAILABLE);
+    config.pinning = HW_PINNING_IO_URING;
+    CHECK_CODE(hw_pool_open(&config, &pool), HW_CODE_UNAVAILABLE);
     config.pinning = HW_PINNING_LOCKED;
     hw_code code = hw_pool_open(&config, &pool);
     if (code == HW_CODE_PIN) {
@@ -95,6 +119,7 @@ int main(void) {
     hw_pool *pool = open_pool();
     void *late = NULL, *none = NULL;
     use_memory(pool);
+    tell_a_device(pool);
     meet_the_cap(pool);
     let_it_decay(pool);
     lock_memory();

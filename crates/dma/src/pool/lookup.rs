@@ -7,7 +7,7 @@ use super::depot::Depot;
 use super::error::PoolError;
 use super::home::Home;
 use super::placement::NodeId;
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, DeviceSegment};
 use headwater_host::reservation::{AdoptError, ClaimState, PAGE_BYTES, PageRun, Span};
 
 /// Who has the page of an address.
@@ -53,6 +53,20 @@ pub(super) fn find(depot: &'static Depot, address: *const u8) -> Option<Lookup> 
     };
     let buffer = found.map(|found| found.run).filter(|run| run.first <= page);
     Some(Lookup { node: node.id, chunk, buffer, offset, state })
+}
+
+pub(super) fn segment(depot: &'static Depot, address: *const u8) -> Option<DeviceSegment> {
+    if !depot.is_ours() {
+        return None;
+    }
+    let node = depot.nodes.iter().find(|node| node.table.contains(address))?;
+    let run = node.table.find(address)?.run;
+    // Buffers start on pages, and do not cross from one chunk into the next where a device could not follow.
+    let within = node.table.offset_in(address, run)?;
+    let (page, beyond) = (run.first + u32::try_from(within / PAGE_BYTES).ok()?, within % PAGE_BYTES);
+    let iova = node.bindings.iova(page).map(|iova| iova + beyond as u64);
+    let slot = node.bindings.slot(page).map(|(slot, offset)| (slot, offset + beyond));
+    Some(DeviceSegment { address: address.addr(), bytes: run.bytes() - within, iova, slot })
 }
 
 pub(super) fn adopt(depot: &'static Depot, address: *const u8) -> Result<Buffer, PoolError> {

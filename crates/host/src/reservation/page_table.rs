@@ -159,6 +159,13 @@ impl PageTable {
         None
     }
 
+    /// How many bytes an address lies behind the start of a run that it is in. `None` if it is not.
+    #[must_use]
+    pub fn offset_in(&self, address: *const u8, run: PageRun) -> Option<usize> {
+        let offset = self.offset(address)?.checked_sub(run.first as usize * PAGE_BYTES)?;
+        (offset < run.bytes()).then_some(offset)
+    }
+
     /// Why the address at `offset`, whose page has this word, cannot be adopted.
     #[cold]
     fn not_raw(&self, offset: usize, word: u32) -> AdoptError {

@@ -5,6 +5,7 @@
 
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES_MAX};
 use headwater_converged::interpreter::IoCommand;
+use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
 use headwater_nvme::fabrics::{ConnectionId, ControllerId};
 use headwater_nvme::spec::command::SubmissionEntry;
@@ -110,6 +111,15 @@ impl Work {
     }
 }
 
+/// The controller's end, with payload in the pool of the process if there is one.
+fn target() -> TargetConnection {
+    let target = TargetConnection::new(TargetParameters::default());
+    match Pool::of_process() {
+        Ok(pool) => target.with_pool(pool),
+        Err(_) => target,
+    }
+}
+
 impl Connection {
     pub(super) fn new(
         id: ConnectionId,
@@ -120,7 +130,7 @@ impl Connection {
         Self {
             id,
             socket,
-            target: TargetConnection::new(TargetParameters::default()),
+            target: target(),
             secure,
             role: Role::Stranger,
             life: Life::Open,

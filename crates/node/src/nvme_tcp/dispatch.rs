@@ -7,6 +7,7 @@ use super::connection::{Connection, Life, Role, Work};
 use super::flight::Flight;
 use super::limits::{CLOSE_WITHIN, IN_FLIGHT_MAX};
 use super::shared::Shared;
+use bytes::Bytes;
 use headwater_converged::command::SubmitError;
 use headwater_converged::device::Device;
 use headwater_converged::interpreter::{DataNeed, IoCommand, decode};
@@ -21,7 +22,7 @@ use headwater_nvme::spec::fabrics::{
 };
 use headwater_nvme::spec::status::Status;
 use headwater_nvme::tcp::Slot;
-use headwater_nvme::tcp::target::{Need, Response, TargetStep, Wanted};
+use headwater_nvme::tcp::target::{CommandData, Need, Response, TargetStep, Wanted};
 
 /// What one connection is worked on with.
 pub(super) struct Turn<'a, M: Media> {
@@ -169,7 +170,10 @@ impl<M: Media> Turn<'_, M> {
         }
         let data = match io.data() {
             _ if data => Data::Room,
-            DataNeed::FromHost(_) => Data::Bytes(connection.target.take_data(slot).into()),
+            DataNeed::FromHost(_) => Data::Bytes(match connection.target.take_data(slot) {
+                CommandData::Heap(bytes) => bytes.into(),
+                pooled @ CommandData::Pooled(_) => Bytes::from_owner(pooled),
+            }),
             _ => Data::None,
         };
         let refused = match Request::new(io, data, &mut self.shared.keys, self.device) {

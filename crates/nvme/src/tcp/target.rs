@@ -11,6 +11,7 @@
 //!           +-------------------------------------------------------------------------+
 //! ```
 
+mod command_data;
 mod contract;
 mod exchange;
 
@@ -26,8 +27,10 @@ use crate::spec::command::SubmissionEntry;
 use crate::spec::completion::CompletionEntry;
 use crate::spec::status::Status;
 use crate::spec::tcp::{CommonHeader, DataPdu, InitializePdu, PduKind, flag};
+pub use command_data::CommandData;
 pub use contract::{Ended, FlowControl, Need, Response, Slot, TargetParameters, TargetStep, Wanted};
 use exchange::{Exchange, Health, Stage};
+use headwater_dma::pool::Pool;
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
@@ -51,6 +54,7 @@ enum Course {
 pub struct TargetConnection {
     state: State,
     parameters: TargetParameters,
+    pool: Option<Pool>,
     decoder: Decoder,
     frame: Frame,
     r2ts_max: u32,
@@ -81,6 +85,7 @@ impl TargetConnection {
         let mut connection = Self {
             state: State::AwaitingInitialize,
             parameters,
+            pool: None,
             decoder: Decoder::new(rules),
             frame: Frame { digests: Digests::default(), alignment: 4 },
             r2ts_max: 1,
@@ -97,6 +102,12 @@ impl TargetConnection {
         };
         connection.make_slots(SLOTS_BEFORE_CONNECT);
         connection
+    }
+
+    /// The same, with long data of commands in buffers of a pool.
+    #[must_use]
+    pub fn with_pool(self, pool: Pool) -> Self {
+        Self { pool: Some(pool), ..self }
     }
 
     /// Takes from the front of `input` until something is found.
@@ -148,7 +159,7 @@ impl TargetConnection {
         match exchange.place {
             Some(CapsuleData::InCapsule { offset, .. }) => {
                 exchange.stage = Stage::InCapsule { skip: offset };
-                exchange.data.reserve_exact(usize::try_from(bytes).unwrap_or(0));
+                self.expect_data(slot);
             }
             _ => {
                 exchange.stage = Stage::Waiting;
@@ -164,7 +175,7 @@ impl TargetConnection {
     ///
     /// # Panics
     /// When the slot names no command of this connection.
-    pub fn take_data(&mut self, slot: Slot) -> Vec<u8> {
+    pub fn take_data(&mut self, slot: Slot) -> CommandData {
         std::mem::take(&mut self.exchange(slot).data)
     }
 
@@ -347,6 +358,13 @@ impl TargetConnection {
     }
 
     /// Asks for the data of commands that wait, in their order, as far as there is room for it.
+    /// Makes room for the data that a command wants.
+    fn expect_data(&mut self, slot: Slot) {
+        let exchange = &mut self.exchanges[usize::from(slot.0)];
+        let bytes = usize::try_from(exchange.wanted).unwrap_or(usize::MAX);
+        exchange.data.expect(bytes, self.pool.as_ref());
+    }
+
     fn ask_for_data(&mut self) {
         while let Some(&slot) = self.waiting.front() {
             let wanted = self.exchange(slot).wanted;
@@ -358,7 +376,7 @@ impl TargetConnection {
             self.granted += bytes;
             let exchange = self.exchange(slot);
             exchange.stage = Stage::Receiving { requested: 0 };
-            exchange.data.reserve_exact(bytes);
+            self.expect_data(slot);
             self.send_r2ts(slot);
         }
     }

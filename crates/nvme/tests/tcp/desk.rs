@@ -65,7 +65,7 @@ impl Desk {
             1 => {
                 let data = self.target.take_data(slot);
                 assert_eq!(data.len(), usize::try_from(entry.cdw10.get()).unwrap());
-                self.kept.insert(entry.cdw11.get(), data);
+                self.kept.insert(entry.cdw11.get(), data.to_vec());
             }
             2 => match self.kept.get(&entry.cdw11.get()) {
                 Some(kept) => {

@@ -16,6 +16,7 @@
 use super::super::capsule_data::CapsuleData;
 use super::super::fault::{Fault, FaultKind};
 use super::super::header::{DataPart, Last, place};
+use super::command_data::CommandData;
 use crate::spec::command::SubmissionEntry;
 use std::ops::Range;
 
@@ -58,7 +59,7 @@ pub(super) struct Exchange {
     pub(super) stage: Stage,
     pub(super) entry: SubmissionEntry,
     pub(super) place: Option<CapsuleData>,
-    pub(super) data: Vec<u8>,
+    pub(super) data: CommandData,
     pub(super) wanted: u32,
     pub(super) received: u32,
     pub(super) health: Health,
@@ -84,7 +85,7 @@ impl Exchange {
         }
         let left = usize::try_from(self.wanted - self.received).unwrap_or(usize::MAX);
         let taken = &bytes[..bytes.len().min(left)];
-        self.data.extend_from_slice(taken);
+        self.data.put(usize::try_from(self.received).unwrap_or(usize::MAX), taken);
         self.received += u32::try_from(taken.len()).unwrap_or(0);
     }
 
