@@ -6,7 +6,11 @@
 //! # What this does not do
 //! It takes no part in moving the bytes beyond calling `host::foreign`, and knows no PRP or SGL.
 
-use headwater_host::foreign::{Foreign, OutOfRegion};
+mod segments;
+
+pub use segments::{OutOfReach, Segment, Segments};
+
+use headwater_host::foreign::Foreign;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -94,8 +98,16 @@ pub enum RegisterError {
     },
 }
 
+/// A device's way to a region, by an IOMMU: it reaches the memory as long as this is there.
+pub trait Reach: Send + Sync + fmt::Debug {
+    /// The device's address of the region's first byte.
+    fn address(&self) -> u64;
+}
+
 #[derive(Debug)]
 struct Region {
+    /// Before the memory, so that the device has let go when that is unmapped here.
+    reach: Option<Box<dyn Reach>>,
     memory: Foreign,
     /// Length, as addresses count.
     bytes: u64,
@@ -113,111 +125,6 @@ impl Revocation {
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         Arc::strong_count(&self.region) == 1
-    }
-}
-
-/// A piece of a resolved range, all in one region, which it keeps alive.
-#[derive(Clone, Debug)]
-pub struct Segment {
-    /// `None` where bytes come from nowhere and go nowhere.
-    region: Option<Arc<Region>>,
-    offset: usize,
-    bytes: usize,
-    /// How many bytes the pieces before it have.
-    before: usize,
-}
-
-/// Resolved ranges: pieces in the order of the data. Empty for an empty range.
-#[derive(Clone, Debug, Default)]
-pub struct Segments {
-    /// Almost every range lies in one region; only others cost an allocation.
-    first: Option<Segment>,
-    rest: Vec<Segment>,
-    bytes: usize,
-}
-
-impl Segments {
-    /// Length of the range in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// How many pieces there are.
-    #[must_use]
-    pub fn pieces(&self) -> usize {
-        usize::from(self.first.is_some()) + self.rest.len()
-    }
-
-    /// Copies to our memory, from `skip` bytes into the range on: as many bytes as both have. Returns how many. What is
-    /// discarded reads as zeroes.
-    pub fn copy_in(&self, skip: usize, into: &mut [u8]) -> usize {
-        self.walk(skip, into.len(), |region, offset, done, bytes| {
-            let into = &mut into[done..done + bytes];
-            match region {
-                Some(region) => region.memory.copy_in(offset, into),
-                None => {
-                    into.fill(0);
-                    Ok(())
-                }
-            }
-        })
-    }
-
-    /// Copies our bytes to the range, from `skip` bytes into it on: as many as both have. Returns how many.
-    pub fn copy_out(&self, skip: usize, from: &[u8]) -> usize {
-        self.walk(skip, from.len(), |region, offset, done, bytes| match region {
-            Some(region) => region.memory.copy_out(offset, &from[done..done + bytes]),
-            None => Ok(()),
-        })
-    }
-
-    /// Adds a piece that takes bytes and keeps none.
-    pub fn discard(&mut self, bytes: usize) {
-        if bytes > 0 {
-            self.push(None, 0, bytes);
-        }
-    }
-
-    /// Visits `wanted` bytes of the range piece by piece: the region, the offset in it, how many bytes came before, how
-    /// many lie here.
-    #[inline]
-    fn walk(
-        &self,
-        skip: usize,
-        wanted: usize,
-        mut each: impl FnMut(Option<&Region>, usize, usize, usize) -> Result<(), OutOfRegion>,
-    ) -> usize {
-        let mut done = 0;
-        // A value is copied in many calls, and may lie in thousands of pieces.
-        let behind = match &self.first {
-            Some(first) if skip >= first.bytes => {
-                self.rest.partition_point(|piece| piece.before + piece.bytes <= skip)
-            }
-            _ => 0,
-        };
-        for segment in self.first.iter().chain(&self.rest[behind..]) {
-            if done == wanted {
-                break;
-            }
-            // Below the piece's length for all but the first piece of a skip that leads behind it.
-            let jump = (skip + done).saturating_sub(segment.before).min(segment.bytes);
-            let bytes = (segment.bytes - jump).min(wanted - done);
-            let copied = each(segment.region.as_deref(), segment.offset + jump, done, bytes);
-            debug_assert!(copied.is_ok(), "a resolved segment lies in its region");
-            done += bytes;
-        }
-        done
-    }
-
-    #[inline]
-    fn push(&mut self, region: Option<Arc<Region>>, offset: usize, bytes: usize) {
-        let segment = Segment { region, offset, bytes, before: self.bytes };
-        self.bytes += bytes;
-        match self.first {
-            None => self.first = Some(segment),
-            Some(_) => self.rest.push(segment),
-        }
     }
 }
 
@@ -240,6 +147,29 @@ impl ClientMemory {
     /// # Errors
     /// [`RegisterError`] for addresses that are taken, run over the end, or are one region too many. Nothing changes.
     pub fn register(&mut self, start: Iova, memory: Foreign) -> Result<(), RegisterError> {
+        self.put(start, memory, None)
+    }
+
+    /// The same, with the way of a device to the region. It is dropped when the region is revoked, or the client is
+    /// forgotten, and nothing in flight names it any more.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    pub fn register_with(
+        &mut self,
+        start: Iova,
+        memory: Foreign,
+        reach: Box<dyn Reach>,
+    ) -> Result<(), RegisterError> {
+        self.put(start, memory, Some(reach))
+    }
+
+    fn put(
+        &mut self,
+        start: Iova,
+        memory: Foreign,
+        reach: Option<Box<dyn Reach>>,
+    ) -> Result<(), RegisterError> {
         let bytes = addresses(memory.bytes());
         // The last address must exist; so must the one behind it, which keeps every sum below exact.
         let end = start.0.checked_add(bytes).ok_or(RegisterError::Overflow { start, bytes })?;
@@ -251,7 +181,7 @@ impl ClientMemory {
         {
             return Err(RegisterError::Overlap { start, bytes, other });
         }
-        self.regions.insert(start, Arc::new(Region { memory, bytes }));
+        self.regions.insert(start, Arc::new(Region { reach, memory, bytes }));
         Ok(())
     }
 
@@ -390,6 +320,42 @@ mod tests {
         assert_eq!(unmapped(999, 1), 999);
         assert_eq!(unmapped(1_200, 1), 1_200);
         assert!(memory.contiguous(Iova(u64::MAX), 2).is_err());
+    }
+
+    /// A way that says when it is gone.
+    #[derive(Debug)]
+    struct Way {
+        address: u64,
+        _alive: Arc<()>,
+    }
+
+    impl Reach for Way {
+        fn address(&self) -> u64 {
+            self.address
+        }
+    }
+
+    #[test]
+    fn a_device_reaches_a_region_until_nothing_in_flight_names_it() {
+        let mut memory = register_all(&[(0, 4_096)]);
+        let alive = Arc::new(());
+        for (start, address) in [(4_096, 0x10_0000), (8_192, 0x70_0000)] {
+            let way = Box::new(Way { address, _alive: Arc::clone(&alive) });
+            memory.register_with(Iova(start), region(4_096), way).unwrap();
+        }
+        let in_flight = memory.resolve(Iova(4_106), 4_096).unwrap();
+        let mut runs = Vec::new();
+        in_flight.runs(&mut runs).unwrap();
+        let run = |start, bytes| IovaRange { start: Iova(start), bytes };
+        assert_eq!(runs, [run(0x10_000A, 4_086), run(0x70_0000, 10)]);
+        assert_eq!(memory.resolve(Iova(4_000), 200).unwrap().runs(&mut runs), Err(OutOfReach));
+        let revocation = memory.revoke(Iova(4_096)).unwrap();
+        drop(memory);
+        assert_eq!(Arc::strong_count(&alive), 3, "the command in flight has both regions");
+        drop(in_flight);
+        assert!(revocation.is_quiet());
+        drop(revocation);
+        assert_eq!(Arc::strong_count(&alive), 1);
     }
 
     #[test]

@@ -4,11 +4,13 @@
 //! that the node would have to guess. Invariant: whatever is in a [`Config`] has been checked.
 
 pub mod attach;
+pub mod device;
 pub mod durability;
 pub mod file;
 pub mod size;
 
 pub use attach::AttachPlace;
+pub use device::OwnedDevice;
 pub use durability::DurabilityMode;
 pub use size::Bytes;
 
@@ -38,6 +40,8 @@ pub const METRICS_PORT_DEFAULT: u16 = 7_380;
 pub struct Overrides {
     /// Data directory.
     pub data: Option<PathBuf>,
+    /// A controller to own.
+    pub device: Option<OwnedDevice>,
     /// Address of the RESP face.
     pub resp: Option<SocketAddr>,
     /// Address of metrics and health.
@@ -67,6 +71,8 @@ pub struct Overrides {
 pub struct Config {
     /// Data directory.
     pub data: PathBuf,
+    /// The controller that the node owns and shares, instead of flash of its own.
+    pub device: Option<OwnedDevice>,
     /// Address of the RESP face; port 0 picks one.
     pub resp: SocketAddr,
     /// Address of metrics and health; port 0 picks one.
@@ -125,6 +131,16 @@ pub enum ConfigError {
         /// What is impossible.
         reason: String,
     },
+    /// A setting that a node with a controller of its own has no use for.
+    #[error(
+        "{setting} with device {device}: a controller is shared by its attach socket alone; leave {setting} out"
+    )]
+    NotWithDevice {
+        /// Which setting.
+        setting: &'static str,
+        /// The controller.
+        device: OwnedDevice,
+    },
     /// Keys for a face that is not there.
     #[error("nvme-tcp-psk {}: keys, and no address to use them on; give --nvme-tcp ADDR too", path.display())]
     KeysWithoutAddress {
@@ -173,11 +189,18 @@ impl Config {
             grant.grant().map_err(|reason| ConfigError::Grant { path: path(), number, reason })
         });
         let grants = grants.collect::<Result<_, _>>()?;
+        let device = over.device.clone().or(from_file.device.clone());
+        if let Some(device) = device.clone()
+            && let Some(setting) = without_use(&over, &from_file)
+        {
+            return Err(ConfigError::NotWithDevice { setting, device });
+        }
         let data = over.data.or(from_file.data).unwrap_or_else(|| PathBuf::from("data"));
         let config = Self {
             attach: over.attach.or(from_file.attach).unwrap_or_default().path(&data),
             grants,
             data,
+            device,
             resp: over.resp.or(from_file.resp).unwrap_or(loopback(RESP_PORT_DEFAULT)),
             metrics: over.metrics.or(from_file.metrics).unwrap_or(loopback(METRICS_PORT_DEFAULT)),
             unix: over.unix.or(from_file.unix),
@@ -200,6 +223,22 @@ impl Config {
         at_least("capacity", self.capacity.unwrap_or(CAPACITY_MIN), CAPACITY_MIN)?;
         at_least("memory", self.memory, MEMORY_MIN)
     }
+}
+
+/// The first setting that is given and means nothing to a node with a controller of its own.
+fn without_use(over: &Overrides, file: &file::FileConfig) -> Option<&'static str> {
+    let off = |place: Option<&AttachPlace>| place == Some(&AttachPlace::Off);
+    let given = [
+        ("attach off", off(over.attach.as_ref().or(file.attach.as_ref()))),
+        ("resp", over.resp.or(file.resp).is_some()),
+        ("unix", over.unix.is_some() || file.unix.is_some()),
+        ("vfio-user", over.vfio_user.is_some() || file.vfio_user.is_some()),
+        ("nvme-tcp", over.nvme_tcp.or(file.nvme_tcp).is_some()),
+        ("capacity", over.capacity.or(file.capacity).is_some()),
+        ("memory", over.memory.or(file.memory).is_some()),
+        ("durability", over.durability.is_some() || file.durability.is_some() || !file.namespace.is_empty()),
+    ];
+    given.into_iter().find_map(|(setting, is_given)| is_given.then_some(setting))
 }
 
 fn at_least(setting: &'static str, found: Bytes, least: Bytes) -> Result<(), ConfigError> {
@@ -275,6 +314,23 @@ mod tests {
         let over = Overrides { nvme_tcp_psk: Some("keys".into()), ..Overrides::default() };
         let error = Config::assemble(None, over).unwrap_err().to_string();
         assert!(error.contains("--nvme-tcp ADDR"), "{error}");
+    }
+
+    #[test]
+    fn what_means_nothing_beside_a_device_is_refused_by_name() {
+        let device: OwnedDevice = "vfio:0000:00:04.0".parse().unwrap();
+        let with =
+            |over: Overrides| Config::assemble(None, Overrides { device: Some(device.clone()), ..over });
+        assert_eq!(with(Overrides::default()).unwrap().device, Some(device.clone()));
+        let resp = Some(loopback(1));
+        let error = with(Overrides { resp, ..Overrides::default() }).unwrap_err().to_string();
+        assert!(error.starts_with("resp with device vfio:0000:00:04.0"), "{error}");
+        let attach = Some(AttachPlace::Off);
+        let error = with(Overrides { attach, ..Overrides::default() }).unwrap_err().to_string();
+        assert!(error.contains("leave attach off out"), "{error}");
+        let file = file("version = 1\ndevice = \"vfio:0000:00:04.0\"\ncapacity = \"1G\"\n");
+        let error = Config::assemble(Some(file.path()), Overrides::default()).unwrap_err().to_string();
+        assert!(error.starts_with("capacity with device"), "{error}");
     }
 
     #[test]

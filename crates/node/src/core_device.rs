@@ -1,7 +1,7 @@
 //! A device as the node sees it: what the core's loop, the faces and the `kv --data` commands ask of it.
 //!
-//! In: commands and time. Out: completions and numbers. A trait, and a type parameter everywhere, so that the faces' logic
-//! can be tested against a model with the same contract.
+//! In: commands and time. Out: completions and numbers. Traits, and a type parameter everywhere, so that the faces' logic
+//! can be tested against a model with the same contract, and the loop runs what takes no such commands.
 
 use crate::metrics::{Trace, TraceStage};
 use headwater_converged::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
@@ -12,23 +12,8 @@ use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use std::os::fd::BorrowedFd;
 
-/// A device that a node can run.
-pub trait CoreDevice {
-    /// Submits a command. `Ok` means exactly one completion follows; `Err` means none will.
-    ///
-    /// # Errors
-    /// [`SubmitError::Busy`] to ask again later, [`SubmitError::Refused`] for a command that can never work.
-    fn submit(
-        &mut self,
-        face: FaceId,
-        namespace: NamespaceId,
-        token: u64,
-        command: Command,
-    ) -> Result<(), SubmitError>;
-
-    /// Takes the next completion that may leave.
-    fn next_completion(&mut self, face: FaceId) -> Option<Completion>;
-
+/// What the core's loop asks of whatever it runs.
+pub trait CoreWork {
     /// Runs every stage as far as it goes; never blocks. Returns whether anything moved.
     fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool;
 
@@ -58,6 +43,24 @@ pub trait CoreDevice {
     fn shutdown(&mut self, clock: &Clock) -> Result<(), String>;
 }
 
+/// A device that faces give commands to.
+pub trait CoreDevice: CoreWork {
+    /// Submits a command. `Ok` means exactly one completion follows; `Err` means none will.
+    ///
+    /// # Errors
+    /// [`SubmitError::Busy`] to ask again later, [`SubmitError::Refused`] for a command that can never work.
+    fn submit(
+        &mut self,
+        face: FaceId,
+        namespace: NamespaceId,
+        token: u64,
+        command: Command,
+    ) -> Result<(), SubmitError>;
+
+    /// Takes the next completion that may leave.
+    fn next_completion(&mut self, face: FaceId) -> Option<Completion>;
+}
+
 /// Longest sleep for an expiry, a day: the wall clock may be set meanwhile.
 const EXPIRY_MS_MAX: u64 = 86_400_000;
 
@@ -84,7 +87,9 @@ impl<M: Media> CoreDevice for Device<M> {
     fn next_completion(&mut self, face: FaceId) -> Option<Completion> {
         Self::next_completion(self, face)
     }
+}
 
+impl<M: Media> CoreWork for Device<M> {
     #[inline]
     fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool {
         Self::poll(self, now, wall)
@@ -124,7 +129,7 @@ impl<M: Media> CoreDevice for Device<M> {
 ///
 /// # Errors
 /// When the system refuses to wait.
-pub fn wait_for(device: &impl CoreDevice, now: Nanos, wall: UnixMillis) -> std::io::Result<()> {
+pub fn wait_for(device: &impl CoreWork, now: Nanos, wall: UnixMillis) -> std::io::Result<()> {
     use rustix::event::{PollFd, PollFlags, poll};
     // A tenth of a second is no tick: it only bounds what a device that named neither descriptor nor time costs.
     let most = Nanos::from_millis(100);

@@ -8,7 +8,7 @@
 //!   serving --(asked to stop)--> draining --(every face drained, or the limit)--> ended
 //! ```
 
-use crate::core_device::CoreDevice;
+use crate::core_device::CoreWork;
 use crate::face::{Face, PollCost};
 use crate::metrics::{Board, FaceNumbers, Health};
 use crate::stop::Stop;
@@ -30,11 +30,11 @@ const QUIET_EVERY: Nanos = Nanos(10_000);
 const QUIET_AFTER: Nanos = Nanos(50_000);
 
 /// Everything the loop runs.
-pub struct CoreLoop<'a, D> {
+pub struct CoreLoop<'a, 'f, D> {
     /// The device.
     pub device: &'a mut D,
     /// Its faces.
-    pub faces: Vec<Box<dyn Face<D> + 'a>>,
+    pub faces: Vec<Box<dyn Face<D> + 'f>>,
     /// Time.
     pub clock: Clock,
     /// How long to poll in vain before sleeping.
@@ -54,7 +54,7 @@ pub struct Attention {
     moved: Vec<Nanos>,
 }
 
-impl<D> std::fmt::Debug for CoreLoop<'_, D> {
+impl<D> std::fmt::Debug for CoreLoop<'_, '_, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CoreLoop")
             .field("faces", &self.faces.len())
@@ -72,7 +72,7 @@ pub enum Ended {
     DrainLimit,
 }
 
-impl<D: CoreDevice> CoreLoop<'_, D> {
+impl<D: CoreWork> CoreLoop<'_, '_, D> {
     /// Runs until asked to stop and drained.
     ///
     /// # Errors
@@ -209,7 +209,6 @@ fn timespec(span: Nanos) -> rustix::time::Timespec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_converged::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
     use headwater_converged::device::DeviceStats;
     use headwater_host::clock::UnixMillis;
     use std::cell::Cell;
@@ -224,13 +223,7 @@ mod tests {
         deadline: Cell<Option<Nanos>>,
     }
 
-    impl CoreDevice for Quiet {
-        fn submit(&mut self, _: FaceId, _: NamespaceId, _: u64, _: Command) -> Result<(), SubmitError> {
-            Err(SubmitError::Busy(0))
-        }
-        fn next_completion(&mut self, _: FaceId) -> Option<Completion> {
-            None
-        }
+    impl CoreWork for Quiet {
         fn shutdown(&mut self, _: &Clock) -> Result<(), String> {
             Ok(())
         }

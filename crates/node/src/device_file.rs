@@ -13,7 +13,7 @@ use crate::face::{Face, PollCost};
 use crate::metrics::FaceNumbers;
 use crate::nvme_tcp::{NvmeTcpConfig, NvmeTcpFace};
 use crate::resp::{RespConfig, RespFace};
-use crate::serve::{Opened, Recovery};
+use crate::serve::{Opened, Recovery, calibrated_spin};
 use crate::vfio_user::VfioUserFace;
 use headwater_converged::administration::identity;
 use headwater_converged::command::FaceId;
@@ -23,7 +23,6 @@ use headwater_converged::media::{Geometry, Media as _, PAGES_PER_BLOCK};
 use headwater_dma::frame::FramePool;
 use headwater_dma::pool::Pool;
 use headwater_dma::pool::calibration::check_told;
-use headwater_host::calibration::{Calibration, SPIN_VARIABLE, SpinOverride};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_io::nvme_tcp::key_file;
 use headwater_nvme::queue_pair::Sleep;
@@ -161,17 +160,8 @@ pub fn open_node(
     let device = open_device(directory, config, &pool, clock, progress)?;
     tracing::info!(ring = ?device.media().ring_kind(), mode = ?device.media().mode(), "flash is open");
     let capacity = flash_bytes(device.media().geometry().blocks);
-    Ok(Opened { device, faces, resp, nvme_tcp, capacity, spin: spin(clock), pool, ticker })
-}
-
-/// How long the core polls in vain before it sleeps: as calibrated on this machine, or as `HEADWATER_SPIN_US` says.
-fn spin(clock: Clock) -> Nanos {
-    let calibration = Calibration::load_or_measure(&clock);
-    if let SpinOverride::Ignored(text) = &calibration.spin_override {
-        tracing::warn!(value = %text, "{SPIN_VARIABLE} is no whole number of microseconds and is ignored");
-    }
-    tracing::info!(spin_ns = calibration.spin_before_sleep.0, "calibrated");
-    calibration.spin_before_sleep
+    let spin = calibrated_spin(clock);
+    Ok(Opened { device, faces, resp: Some(resp), nvme_tcp, capacity, spin, pool, ticker })
 }
 
 fn open_media(directory: &DataDir, config: &Config) -> Result<FileMedia, String> {

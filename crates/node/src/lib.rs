@@ -19,6 +19,7 @@ pub mod doctor;
 pub mod dump;
 pub mod face;
 mod flights;
+pub mod forward;
 pub mod kv_target;
 pub mod load;
 pub mod metrics;

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 /// What the ready file says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
-    /// Address of the RESP face.
-    pub resp: String,
+    /// Address of the RESP face, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resp: Option<String>,
     /// Address of metrics and health.
     pub metrics: String,
     /// Path of the Unix socket, if there is one.

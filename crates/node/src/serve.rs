@@ -8,7 +8,7 @@
 //! ```
 
 use crate::config::{Bytes, Config, DurabilityMode};
-use crate::core_device::CoreDevice;
+use crate::core_device::CoreWork;
 use crate::core_loop::{Attention, CoreLoop, Ended};
 use crate::data_dir::{DataDir, DataDirError, IfMissing};
 use crate::face::Face;
@@ -17,6 +17,7 @@ use crate::metrics::{Board, Health};
 use crate::ready_file::{Ready, ReadyFileError};
 use crate::stop::Stop;
 use headwater_dma::pool::{Pool, Ticker};
+use headwater_host::calibration::{Calibration, SPIN_VARIABLE, SpinOverride};
 use headwater_host::clock::{Clock, Nanos};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,8 +39,8 @@ pub struct Opened<D> {
     pub device: D,
     /// Its faces, listening.
     pub faces: Vec<Box<dyn Face<D>>>,
-    /// Where the RESP face listens.
-    pub resp: SocketAddr,
+    /// Where the RESP face listens, if there is one.
+    pub resp: Option<SocketAddr>,
     /// Where the NVMe/TCP face listens, if there is one.
     pub nvme_tcp: Option<SocketAddr>,
     /// Bytes of flash.
@@ -117,7 +118,7 @@ pub enum ServeError {
 /// [`ServeError`] when it cannot start or cannot end cleanly.
 pub fn serve<D, O>(config: &Config, stop: &Stop, console: &mut dyn Console, open: O) -> Result<(), ServeError>
 where
-    D: CoreDevice,
+    D: CoreWork,
     O: FnOnce(&DataDir, Clock, &mut dyn FnMut(Recovery)) -> Result<Opened<D>, String>,
 {
     let clock = Clock::start();
@@ -133,7 +134,7 @@ where
     let Opened { mut device, faces, resp, nvme_tcp, capacity, spin, pool, ticker: _ticker } = opened;
     board.watch_pool(pool);
     let ready = Ready {
-        resp: resp.to_string(),
+        resp: resp.map(|address| address.to_string()),
         metrics: metrics.address().to_string(),
         unix: config.unix.clone(),
         attach: config.attach.clone(),
@@ -152,19 +153,34 @@ where
         keys: device.stats().keys.iter().sum(),
         took: clock.now(),
     });
-    tracing::info!(resp = %ready.resp, metrics = %ready.metrics, durability = %modes(config), "serving");
+    tracing::info!(resp = ?ready.resp, metrics = %ready.metrics, durability = %modes(config), "serving");
     let attention = Attention::default();
-    let ran = CoreLoop { device: &mut device, faces, clock, spin, board: &board, attention }.run(stop);
+    let mut core = CoreLoop { device: &mut device, faces, clock, spin, board: &board, attention };
+    let ran = core.run(stop);
+    // They outlive the device's last work: it may still move the data of clients who did not take their answers.
+    let CoreLoop { faces, .. } = core;
     if let Some(path) = &config.ready_file {
         let _absent_is_fine = std::fs::remove_file(path);
     }
     // Also when the loop failed: what is in memory is made durable before the failure is told.
     let shut = device.shutdown(&clock).map_err(ServeError::Shutdown);
+    drop(faces);
     let ended = ran?;
     shut?;
     console.stopped(ended);
     drop(directory);
     Ok(())
+}
+
+/// How long the core polls in vain before it sleeps: as calibrated on this machine, or as `HEADWATER_SPIN_US` says.
+#[must_use]
+pub fn calibrated_spin(clock: Clock) -> Nanos {
+    let calibration = Calibration::load_or_measure(&clock);
+    if let SpinOverride::Ignored(text) = &calibration.spin_override {
+        tracing::warn!(value = %text, "{SPIN_VARIABLE} is no whole number of microseconds and is ignored");
+    }
+    tracing::info!(spin_ns = calibration.spin_before_sleep.0, "calibrated");
+    calibration.spin_before_sleep
 }
 
 /// The durability of the namespaces, in as few words as it takes.

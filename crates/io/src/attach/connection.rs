@@ -4,7 +4,7 @@
 //! with a message nobody asked for is closed.
 
 use crate::attach::protocol::{
-    DESCRIPTORS_MAX, MESSAGE_BYTES_MAX, Reply, Request, VERSION, decode_reply, encode,
+    DESCRIPTORS_MAX, DataRules, MESSAGE_BYTES_MAX, Reply, Request, VERSION, decode_reply, encode,
 };
 use crate::error::IoError;
 use headwater_host::clock::Nanos;
@@ -28,6 +28,7 @@ pub const ANSWER_MAX: Nanos = Nanos::from_millis(10_000);
 pub struct Connection {
     socket: OwnedFd,
     path: PathBuf,
+    data: Option<DataRules>,
 }
 
 impl Connection {
@@ -44,11 +45,17 @@ impl Connection {
         for which in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, which, Some(ANSWER_MAX.to_duration())).map_err(gone)?;
         }
-        let mut connection = Self { socket, path: path.to_owned() };
+        let mut connection = Self { socket, path: path.to_owned(), data: None };
         match connection.call(&Request::Hello { version: VERSION }, &[])? {
-            (Reply::Welcome { version: VERSION, .. }, _) => Ok(connection),
+            (Reply::Welcome { version: VERSION, data, .. }, _) => Ok(Self { data, ..connection }),
             (other, _) => Err(nonsense("a hello", &other)),
         }
+    }
+
+    /// What the data of a command must be like at this daemon's device, if that is particular about it.
+    #[must_use]
+    pub fn data(&self) -> Option<DataRules> {
+        self.data
     }
 
     /// Sends a request with its descriptors and waits for the reply with its own.

@@ -59,6 +59,16 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+/// What the data of one command must be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct DataRules {
+    /// Most bytes.
+    pub transfer: u64,
+    /// What its address is a multiple of.
+    pub align: u32,
+}
+
 /// What the daemon answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -71,6 +81,9 @@ pub enum Reply {
         queues: u32,
         /// Most bytes of regions of this client.
         memory: u64,
+        /// What the data of a command must be like, where the device is particular about it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        data: Option<DataRules>,
     },
     /// Done.
     Done,
@@ -161,6 +174,15 @@ mod tests {
             r#"{"region":{"start":65536,"bytes":4096}}"#
         );
         assert_eq!(text(&Request::DeleteQueue { id: 3 }), r#"{"delete-queue":{"id":3}}"#);
+        let reply = |data| {
+            let welcome = Reply::Welcome { version: 1, queues: 16, memory: 4_096, data };
+            String::from_utf8(encode(&welcome).unwrap()).unwrap()
+        };
+        assert_eq!(reply(None), r#"{"welcome":{"version":1,"queues":16,"memory":4096}}"#);
+        let rules = DataRules { transfer: 524_288, align: 4 };
+        let told =
+            r#"{"welcome":{"version":1,"queues":16,"memory":4096,"data":{"transfer":524288,"align":4}}}"#;
+        assert_eq!(reply(Some(rules)), told);
     }
 
     #[test]

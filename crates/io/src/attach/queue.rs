@@ -31,6 +31,7 @@ pub(super) struct AttachQueue {
     session: Arc<Mutex<Session>>,
     epoch: u64,
     ring: RingQueue,
+    limits: Limits,
     /// Aborted by a daemon that goes; to be sent to the next one.
     aborted: Vec<Unanswered>,
     looks: u32,
@@ -38,8 +39,8 @@ pub(super) struct AttachQueue {
 }
 
 impl AttachQueue {
-    pub(super) fn new(session: Arc<Mutex<Session>>, epoch: u64, ring: RingQueue) -> Self {
-        Self { session, epoch, ring, aborted: Vec::new(), looks: 0, given_up: false }
+    pub(super) fn new(session: Arc<Mutex<Session>>, epoch: u64, ring: RingQueue, limits: Limits) -> Self {
+        Self { session, epoch, ring, limits, aborted: Vec::new(), looks: 0, given_up: false }
     }
 
     /// Finds the daemon again and sends what was not answered.
@@ -71,7 +72,7 @@ impl AttachQueue {
 
 impl Transport for AttachQueue {
     fn limits(&self) -> Limits {
-        self.ring.limits()
+        self.limits
     }
 
     #[inline]

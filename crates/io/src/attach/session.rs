@@ -7,7 +7,7 @@ use super::queue::AttachQueue;
 use crate::attach::admin::{AdminAnswer, AdminRequest, NamespaceWish};
 use crate::attach::connection::{Connection, nonsense};
 use crate::attach::protocol::{Reply, Request};
-use crate::backend::{Backend, Transport};
+use crate::backend::{Backend, Limits, Transport};
 use crate::buffer::Buffer;
 use crate::device_pool::{DevicePool, Registrar};
 use crate::error::{IoError, SubmitError};
@@ -139,6 +139,19 @@ impl Session {
     }
 }
 
+impl Session {
+    /// What a command can be at this daemon's device, of what a ring carries.
+    fn limits(&self, ring: Limits) -> Limits {
+        let Some(rules) = self.connection.as_ref().and_then(Connection::data) else { return ring };
+        let transfer = usize::try_from(rules.transfer).unwrap_or(usize::MAX);
+        Limits {
+            transfer_bytes_max: ring.transfer_bytes_max.min(transfer),
+            memory_align: ring.memory_align.max(usize::try_from(rules.align).unwrap_or(1)),
+            ..ring
+        }
+    }
+}
+
 fn expect_done(reply: &Reply) -> Result<(), IoError> {
     if *reply == Reply::Done { Ok(()) } else { Err(nonsense("a request", reply)) }
 }
@@ -240,8 +253,8 @@ impl Backend for AttachBackend {
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
         let mut session = lock(&self.session);
         let ring = session.ring_queue(depth)?;
-        let epoch = session.epoch();
+        let (epoch, limits) = (session.epoch(), session.limits(ring.limits()));
         drop(session);
-        Ok(Box::new(AttachQueue::new(Arc::clone(&self.session), epoch, ring)))
+        Ok(Box::new(AttachQueue::new(Arc::clone(&self.session), epoch, ring, limits)))
     }
 }

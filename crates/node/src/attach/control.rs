@@ -93,7 +93,7 @@ impl<E: Executor> AttachFace<E> {
     ) {
         let greeted = self.clients.get(&key).is_some_and(|client| client.grant.is_some());
         let answer = match request {
-            Request::Hello { version } => self.greet(key, version),
+            Request::Hello { version } => self.greet(device, key, version),
             _ if !greeted => Err("say hello first".to_owned()),
             Request::Namespaces => Ok(self.namespaces(device, key)),
             Request::Region { start, bytes, offset } => match descriptors.pop() {
@@ -138,7 +138,7 @@ impl<E: Executor> AttachFace<E> {
         }
     }
 
-    fn greet(&mut self, key: ClientKey, version: u32) -> Answer {
+    fn greet(&mut self, device: &E::Device, key: ClientKey, version: u32) -> Answer {
         if version != VERSION {
             return Err(format!("version {version} is unknown here; this daemon speaks version {VERSION}"));
         }
@@ -158,7 +158,8 @@ impl<E: Executor> AttachFace<E> {
         };
         client.rings = Some(self.executor.rings_mut().add_client_with(rights_of(grant)));
         client.grant = Some(grant.clone());
-        Ok(Reply::Welcome { version: VERSION, queues: grant.queues, memory: grant.memory })
+        let data = self.executor.data_rules(device);
+        Ok(Reply::Welcome { version: VERSION, queues: grant.queues, memory: grant.memory, data })
     }
 
     fn namespaces(&self, device: &E::Device, key: ClientKey) -> Reply {

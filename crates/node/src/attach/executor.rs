@@ -10,6 +10,7 @@ use headwater_host::clock::Nanos;
 use headwater_host::foreign::Foreign;
 use headwater_host::ring_memory::ForeignWords;
 use headwater_io::attach::admin::{NamespaceText, NamespaceWish};
+use headwater_io::attach::protocol::DataRules;
 use headwater_io::facts::NamespaceFacts;
 use headwater_nvme::spec::status::Status;
 
@@ -41,6 +42,12 @@ pub trait Executor {
     /// # Errors
     /// Says why it cannot be; nothing changed.
     fn register(&mut self, client: ClientId, start: Iova, region: Foreign) -> Result<(), String>;
+
+    /// What the data of a command must be like, if that is particular.
+    fn data_rules(&self, device: &Self::Device) -> Option<DataRules> {
+        let _ = device;
+        None
+    }
 
     /// The namespaces, as somebody sees them who may do everything.
     fn namespaces(&self, device: &Self::Device) -> Vec<NamespaceFacts>;

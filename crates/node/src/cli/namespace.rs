@@ -6,7 +6,7 @@ use super::attach::SocketArgs;
 use super::embedded::{StoppedNode, open_stopped};
 use super::failure::{Failure, answer_json, answer_line};
 use crate::config::{Bytes, DurabilityMode};
-use crate::core_device::CoreDevice;
+use crate::core_device::CoreWork;
 use crate::pipeline::carry_out;
 use clap::{Args, Subcommand};
 use headwater::namespace_wish::{change_of, durability_text, table};
@@ -210,7 +210,7 @@ fn ask_offline(data: &Path, request: AdminRequest) -> Result<AdminAnswer, Failur
     let (namespace, change) = change_of(id, &wish).map_err(Failure::usage)?;
     let commands = std::iter::once(Command::Namespace(change));
     let done = carry_out(&mut device, &clock, namespace, commands)?;
-    CoreDevice::shutdown(&mut device, &clock).map_err(Failure::failed)?;
+    CoreWork::shutdown(&mut device, &clock).map_err(Failure::failed)?;
     let completion = done.into_iter().next().ok_or_else(|| Failure::failed("the device did not answer"))?;
     if !completion.status.is_success() {
         return Err(Failure::failed(completion.status.to_string()));

@@ -5,7 +5,7 @@
 
 use super::failure::{Failure, answer_line};
 use super::progress::Progress;
-use crate::config::{AttachPlace, Bytes, Config, DurabilityMode, Overrides};
+use crate::config::{AttachPlace, Bytes, Config, DurabilityMode, Overrides, OwnedDevice};
 use crate::core_loop::Ended;
 use crate::serve::{Console, Recovery, Serving, modes};
 use crate::stop::Stop;
@@ -31,11 +31,15 @@ Examples:
   headwater serve
   headwater serve --data /srv/kv --capacity 64GiB --resp 127.0.0.1:6379
   headwater serve --nvme-tcp 127.0.0.1:4420
+  headwater serve --device vfio:0000:00:04.0 --attach /run/headwater/ssd.sock
   headwater serve --resp 127.0.0.1:0 --metrics 127.0.0.1:0 --ready-file ready.json")]
 pub struct ServeArgs {
     /// Data directory [default: ./data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// An NVMe controller bound to vfio-pci that the node shares, as vfio:0000:00:04.0, instead of flash of its own
+    #[arg(long, value_name = "vfio:ADDR")]
+    device: Option<OwnedDevice>,
     /// Address for Redis clients; port 0 picks one [default: 127.0.0.1:7379]
     #[arg(long, value_name = "ADDR")]
     resp: Option<SocketAddr>,
@@ -81,6 +85,7 @@ pub struct ServeArgs {
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
     let over = Overrides {
         data: args.data,
+        device: args.device,
         resp: args.resp,
         metrics: args.metrics,
         unix: args.unix,
@@ -97,9 +102,14 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         Config::assemble(args.config.as_deref(), over).map_err(|error| Failure::usage(error.to_string()))?;
     let stop = Stop::on_signals()?;
     let mut console = Terminal { recovery: Some(Progress::start("recovering")) };
-    crate::serve::serve(&config, &stop, &mut console, |directory, clock, progress| {
-        crate::device_file::open_node(&config, directory, clock, progress)
-    })?;
+    match &config.device {
+        Some(device) => crate::serve::serve(&config, &stop, &mut console, |directory, clock, _| {
+            crate::forward::open_node(&config, device, directory, clock)
+        })?,
+        None => crate::serve::serve(&config, &stop, &mut console, |directory, clock, progress| {
+            crate::device_file::open_node(&config, directory, clock, progress)
+        })?,
+    }
     Ok(())
 }
 
@@ -124,12 +134,24 @@ impl Console for Terminal {
         let attach = attach.map(|path| format!("  attach:        {}\n", path.display())).unwrap_or_default();
         let hosts = node.ready.nvme_tcp.as_ref();
         let hosts = hosts.map(|address| format!("  NVMe/TCP:      {address}\n")).unwrap_or_default();
-        let resp = &node.ready.resp;
+        let metrics = &node.ready.metrics;
+        let took = node.took.to_duration().as_secs_f64();
+        if let Some(device) = &node.config.device {
+            let _nobody_may_be_listening = answer_line(&format!(
+                "headwater shares {device} ({} of blocks), ready in {took:.1} s\n{attach}\
+                 \x20 metrics:       http://{metrics}/metrics  (/healthz)\n\
+                 \x20 try:           headwater attach grant --uid 1001 --namespace 1 --blocks 0..1000000\n\
+                 \x20 stop:          Ctrl-C",
+                node.capacity,
+            ));
+            return;
+        }
+        let resp = node.ready.resp.as_deref().unwrap_or_default();
         let (host, port) = resp.rsplit_once(':').unwrap_or((resp, ""));
         let _nobody_may_be_listening = answer_line(&format!(
-            "headwater serves {} keys from {} ({} of flash, durability {}), ready in {:.1} s\n\
+            "headwater serves {} keys from {} ({} of flash, durability {}), ready in {took:.1} s\n\
              \x20 Redis clients: {resp}{unix}\n{attach}{hosts}\
-             \x20 metrics:       http://{}/metrics  (/healthz, /trace)\n\
+             \x20 metrics:       http://{metrics}/metrics  (/healthz, /trace)\n\
              \x20 try:           redis-cli -h {host} -p {port} set greeting hello\n\
              \x20                headwater kv --resp {resp} get greeting\n\
              \x20 stop:          Ctrl-C",
@@ -137,8 +159,6 @@ impl Console for Terminal {
             node.config.data.display(),
             node.capacity,
             modes(node.config),
-            node.took.to_duration().as_secs_f64(),
-            node.ready.metrics,
         ));
     }
 

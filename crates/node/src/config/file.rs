@@ -4,6 +4,7 @@
 //! and an unknown version are refused with the key, the file and the line.
 
 use super::attach::{AttachPlace, GrantConfig};
+use super::device::OwnedDevice;
 use super::durability::DurabilityMode;
 use super::size::Bytes;
 use serde::Deserialize;
@@ -22,6 +23,8 @@ pub struct FileConfig {
     pub version: i64,
     /// Data directory.
     pub data: Option<PathBuf>,
+    /// A controller to own, as `vfio:0000:00:04.0`.
+    pub device: Option<OwnedDevice>,
     /// Address of the RESP face.
     pub resp: Option<SocketAddr>,
     /// Address of metrics and health.

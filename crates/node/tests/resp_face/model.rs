@@ -9,7 +9,7 @@ use headwater_converged::command::{
 };
 use headwater_converged::device::DeviceStats;
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
-use headwater_node::core_device::CoreDevice;
+use headwater_node::core_device::{CoreDevice, CoreWork};
 use headwater_nvme::spec::status::Status;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -376,7 +376,9 @@ impl CoreDevice for Model {
         let at = self.random.usize(..self.ready.len());
         self.ready.remove(at)
     }
+}
 
+impl CoreWork for Model {
     fn poll(&mut self, _now: Nanos, wall: UnixMillis) -> bool {
         let moved = !self.queue.is_empty();
         for _ in 0..self.random.usize(1..=16) {

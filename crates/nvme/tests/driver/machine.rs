@@ -3,6 +3,9 @@
 //! In: register accesses of a driver. Out: what the controller says; blocks that were written. Invariant: the controller
 //! touches nothing but what the machine lent, and nothing at all while its bus mastering is off.
 
+#[path = "machine_blocks.rs"]
+mod blocks;
+
 use crate::fake_subsystem::FakeSubsystem;
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_host::clock::Nanos;
@@ -20,7 +23,7 @@ use headwater_nvme::data_pointer::{DataRange, PageBytes, Transfer, data_ranges};
 use headwater_nvme::driver::{Block, Function, FunctionError, HostMemory};
 use headwater_nvme::ring::QueueSlots;
 use headwater_nvme::spec::command::SubmissionEntry;
-use headwater_nvme::spec::opcode::{AdminOpcode, NvmOpcode};
+use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -74,6 +77,8 @@ pub(crate) struct Machine {
     /// What the controller reaches, from [`MEMORY_AT`] on.
     pub(crate) memory: Foreign,
     taken: usize,
+    /// Memory of others that the controller reaches, by its address of the first byte.
+    pub(crate) lent: BTreeMap<u64, Foreign>,
     /// It works whenever it is looked at or rung, and not only when it is told to.
     pub(crate) is_awake: bool,
     /// Who hears of interrupts, by vector.
@@ -121,6 +126,7 @@ impl Machine {
             function_resets: 0,
             memory: Foreign::anonymous(MEMORY_BYTES).unwrap(),
             taken: 0,
+            lent: BTreeMap::new(),
             is_awake: false,
             bells: BTreeMap::new(),
             memory_max: MEMORY_BYTES,
@@ -137,18 +143,27 @@ impl Machine {
         (start.checked_add(bytes)? <= self.taken).then_some(start)
     }
 
+    /// Memory that the machine has, or that was lent to it.
+    fn reach(&self, at: u64, bytes: usize) -> Option<(&Foreign, usize)> {
+        let lent = self.lent.range(..=at).next_back().and_then(|(start, memory)| {
+            let place = usize::try_from(at - start).ok()?;
+            (place.checked_add(bytes)? <= memory.bytes()).then_some((memory, place))
+        });
+        lent.filter(|_| self.mastering).or_else(|| Some((&self.memory, self.place(at, bytes)?)))
+    }
+
     fn ring_at(&self, base: u64, words: usize) -> Option<ForeignWords> {
         ForeignWords::new(self.memory.clone(), self.place(base, words * 8)?, words).ok()
     }
 
     pub(crate) fn read_memory(&self, at: u64, into: &mut [u8]) -> Result<(), Status> {
-        let place = self.place(at, into.len()).ok_or(Status::DATA_TRANSFER_ERROR)?;
-        self.memory.copy_in(place, into).map_err(|_| Status::DATA_TRANSFER_ERROR)
+        let (memory, place) = self.reach(at, into.len()).ok_or(Status::DATA_TRANSFER_ERROR)?;
+        memory.copy_in(place, into).map_err(|_| Status::DATA_TRANSFER_ERROR)
     }
 
     pub(crate) fn write_memory(&self, at: u64, from: &[u8]) -> Result<(), Status> {
-        let place = self.place(at, from.len()).ok_or(Status::DATA_TRANSFER_ERROR)?;
-        self.memory.copy_out(place, from).map_err(|_| Status::DATA_TRANSFER_ERROR)
+        let (memory, place) = self.reach(at, from.len()).ok_or(Status::DATA_TRANSFER_ERROR)?;
+        memory.copy_out(place, from).map_err(|_| Status::DATA_TRANSFER_ERROR)
     }
 
     fn ranges(&self, entry: &SubmissionEntry, transfer: Transfer) -> Result<Vec<IovaRange>, Status> {
@@ -357,43 +372,6 @@ impl Machine {
             return self.held.push(fetched);
         }
         self.arbiter.complete(fetched.token, 0, status);
-    }
-
-    fn carry_out(&mut self, entry: &SubmissionEntry) -> Result<(), Status> {
-        let id = entry.namespace.get();
-        if self.faults.broken.contains(&id) {
-            return Err(Status::UNRECOVERED_READ_ERROR);
-        }
-        let block = match id {
-            2 => 4_096,
-            3 => 512,
-            _ => return Err(Status::INVALID_NAMESPACE),
-        };
-        let mut at = usize::try_from(entry.nvm_start()).map_err(|_| Status::LBA_OUT_OF_RANGE)? * block;
-        let bytes = entry.nvm_blocks() as usize * block;
-        let size = self.blocks[&id].len();
-        if at + bytes > size {
-            return Err(Status::LBA_OUT_OF_RANGE);
-        }
-        let count = u32::try_from(bytes).map_err(|_| Status::INVALID_FIELD)?;
-        let writes = match NvmOpcode::from_number(entry.opcode) {
-            Some(NvmOpcode::Write) => true,
-            Some(NvmOpcode::Read) => false,
-            _ => return Err(Status::INVALID_OPCODE),
-        };
-        let transfer = if writes { Transfer::FromHost(count) } else { Transfer::ToHost(count) };
-        for range in self.ranges(entry, transfer)? {
-            let here = at..at + range.bytes as usize;
-            let mut bytes = self.blocks[&id][here.clone()].to_vec();
-            if writes {
-                self.read_memory(range.start.0, &mut bytes)?;
-                self.blocks.get_mut(&id).unwrap()[here].copy_from_slice(&bytes);
-            } else {
-                self.write_memory(range.start.0, &bytes)?;
-            }
-            at += range.bytes as usize;
-        }
-        Ok(())
     }
 }
 

@@ -1,0 +1,281 @@
+//! Entries of attached clients, handed to a controller of the node's own.
+//!
+//! In: entries in rings. Out: entries that were approved, at the controller, and its answers in the rings. Invariant: while
+//! a command is in flight its token lies in one place, whose number is the device's token, and the memory that it names
+//! stays mapped for the controller, whatever becomes of its client.
+
+use super::approval::{Approved, Need, approve};
+use super::device::{Answer, HardwareDevice, NotTaken};
+use super::ranges::RangePage;
+use super::reach::{Mapper, check_length};
+use crate::attach::executor::{Changed, Executor};
+use crate::flights::Flights;
+use headwater_converged::rings::{Client, ClientId, ClientRings};
+use headwater_dma::iova::{Iova, IovaRange, Segments};
+use headwater_host::clock::Nanos;
+use headwater_host::foreign::Foreign;
+use headwater_host::ring_memory::ForeignWords;
+use headwater_host::wake::WakeError;
+use headwater_io::attach::admin::{NamespaceText, NamespaceWish};
+use headwater_io::attach::protocol::DataRules;
+use headwater_io::facts::NamespaceFacts;
+use headwater_nvme::controller::{CommandToken, Fetched};
+use headwater_nvme::driver::{Function, HostMemory, Namespace, NamespaceKind};
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::nvm::DatasetRange;
+use headwater_nvme::spec::sgl::PointerKind;
+use headwater_nvme::spec::status::Status;
+use std::fmt;
+use std::marker::PhantomData;
+use zerocopy::{FromZeros as _, IntoBytes as _};
+
+/// Entries taken in one turn, so that clients who are refused all the time do not keep the controller from its work.
+const FETCHES_MAX: usize = 1_024;
+/// What PRPs ask of an address.
+const ALIGN: u32 = 4;
+/// Most ranges of a Dataset Management.
+const RANGES_MAX: usize = 256;
+
+/// A command at the controller.
+#[derive(Debug)]
+struct Flight {
+    token: CommandToken,
+    /// Keeps the client's memory mapped.
+    _data: Segments,
+    page: Option<RangePage>,
+}
+
+/// A command that is ready to be submitted.
+struct Ready {
+    entry: SubmissionEntry,
+    data: Segments,
+    page: Option<RangePage>,
+}
+
+/// Why a command was not submitted.
+enum Unready {
+    Later,
+    Refused(Status),
+}
+
+/// Rings whose entries go to a controller behind `F`.
+pub struct ForwardingExecutor<F, H> {
+    rings: ClientRings<ForeignWords>,
+    flights: Flights<Flight>,
+    /// Fetched when the controller took nothing.
+    held: Option<Fetched>,
+    runs: Vec<IovaRange>,
+    ranges: Box<[DatasetRange; RANGES_MAX]>,
+    mapper: Box<dyn Mapper>,
+    device: PhantomData<fn(F, H)>,
+}
+
+impl<F: Function, H: HostMemory> ForwardingExecutor<F, H> {
+    /// No clients yet. The controller reaches their memory by `mapper`.
+    ///
+    /// # Errors
+    /// [`WakeError`] when the system has no descriptor left.
+    pub fn new(mapper: Box<dyn Mapper>) -> Result<Self, WakeError> {
+        Ok(Self {
+            rings: ClientRings::new()?,
+            flights: Flights::default(),
+            held: None,
+            runs: Vec::new(),
+            ranges: Box::new([DatasetRange::new_zeroed(); RANGES_MAX]),
+            mapper,
+            device: PhantomData,
+        })
+    }
+
+    /// Posts the controller's answers.
+    fn post(&mut self, device: &mut HardwareDevice<F, H>) -> bool {
+        let mut moved = false;
+        while let Some(Answer { token, result, status }) = device.next_answer() {
+            moved = true;
+            // The device answers each command that it took once, so it is there.
+            let Some(flight) = self.flights.remove(token) else { continue };
+            if let Some(page) = flight.page {
+                device.give_back(page);
+            }
+            self.rings.complete(flight.token, result, status);
+        }
+        moved
+    }
+
+    /// Takes entries in turn until there are none, the controller takes none, or it was enough.
+    fn fetch(&mut self, device: &mut HardwareDevice<F, H>) -> bool {
+        let is_dead = device.death().is_some();
+        if !is_dead && !device.is_ready() {
+            return false;
+        }
+        let mut moved = false;
+        for _ in 0..FETCHES_MAX {
+            let Some(fetched) = self.held.take().or_else(|| self.rings.fetch()) else {
+                break;
+            };
+            if is_dead {
+                self.rings.refuse(fetched.token, Status::INTERNAL_ERROR);
+            } else if let Err(held) = self.start(device, fetched) {
+                self.held = Some(held);
+                break;
+            }
+            moved = true;
+        }
+        device.ring();
+        moved
+    }
+
+    /// Hands an entry on, or answers it. Gives it back when the controller takes none.
+    fn start(&mut self, device: &mut HardwareDevice<F, H>, fetched: Fetched) -> Result<(), Fetched> {
+        let submitted = self.prepare(device, &fetched).and_then(|ready| {
+            let token = self.flights.next();
+            match device.submit(token, ready.entry, &self.runs) {
+                Ok(()) => Ok(ready),
+                Err(not_taken) => {
+                    if let Some(page) = ready.page {
+                        device.give_back(page);
+                    }
+                    Err(match not_taken {
+                        NotTaken::Later => Unready::Later,
+                        NotTaken::Refused(status) => Unready::Refused(status),
+                    })
+                }
+            }
+        });
+        match submitted {
+            Ok(Ready { data, page, .. }) => {
+                self.flights.insert(Flight { token: fetched.token, _data: data, page });
+                Ok(())
+            }
+            // It is judged anew, from the same copy of the entry, when the controller takes commands.
+            Err(Unready::Later) => Err(fetched),
+            Err(Unready::Refused(status)) => {
+                self.rings.refuse(fetched.token, status);
+                Ok(())
+            }
+        }
+    }
+
+    /// Approves an entry and finds its data. `self.runs` are the controller's then.
+    fn prepare(&mut self, device: &mut HardwareDevice<F, H>, fetched: &Fetched) -> Result<Ready, Unready> {
+        self.runs.clear();
+        let client = self.rings.client_of(fetched.token.queue());
+        let client = client.ok_or(Unready::Refused(Status::DATA_TRANSFER_ERROR))?;
+        let most = device.transfer_bytes_max();
+        let Approved { entry, need } =
+            approve(&fetched.entry, &client.rights, device.namespaces(), most).map_err(Unready::Refused)?;
+        match need {
+            Need::Nothing => Ok(Ready { entry, data: Segments::default(), page: None }),
+            Need::Blocks(bytes) => {
+                let data = find(client, &fetched.entry, bytes).map_err(Unready::Refused)?;
+                let reached = data.runs(&mut self.runs);
+                reached.map_err(|_| Unready::Refused(Status::DATA_TRANSFER_ERROR))?;
+                Ok(Ready { entry, data, page: None })
+            }
+            Need::Ranges(count, window) => {
+                let ranges = self.ranges.get_mut(..usize::from(count)).unwrap_or_default();
+                let bytes = ranges.as_mut_bytes();
+                let data = find(client, &fetched.entry, bytes.len() as u64).map_err(Unready::Refused)?;
+                // Once: what is judged is this copy, which no client writes any more.
+                data.copy_in(0, bytes);
+                window.check_ranges(ranges).map_err(Unready::Refused)?;
+                let (page, run) = device.put_ranges(ranges).ok_or(Unready::Later)?;
+                self.runs.push(run);
+                Ok(Ready { entry, data: Segments::default(), page: Some(page) })
+            }
+        }
+    }
+}
+
+/// The client memory that an entry names.
+fn find(client: &Client, entry: &SubmissionEntry, bytes: u64) -> Result<Segments, Status> {
+    if entry.pointer_kind() != PointerKind::Prp || entry.prp2.get() != 0 {
+        return Err(Status::INVALID_FIELD);
+    }
+    client.memory.resolve(Iova(entry.prp1.get()), bytes).map_err(|_| Status::DATA_TRANSFER_ERROR)
+}
+
+/// What a client is told of a namespace; `None` for one that is not shared.
+fn facts_of(namespace: &Namespace) -> Option<NamespaceFacts> {
+    let NamespaceKind::Block { block_shift, blocks } = namespace.kind else { return None };
+    Some(NamespaceFacts {
+        id: namespace.id,
+        block_bytes: 1 << block_shift,
+        size: blocks,
+        writable: namespace.is_writable,
+        blocks: None,
+    })
+}
+
+impl<F: Function, H: HostMemory> Executor for ForwardingExecutor<F, H> {
+    type Device = HardwareDevice<F, H>;
+
+    fn rings(&self) -> &ClientRings<ForeignWords> {
+        &self.rings
+    }
+
+    fn rings_mut(&mut self) -> &mut ClientRings<ForeignWords> {
+        &mut self.rings
+    }
+
+    fn poll(&mut self, device: &mut HardwareDevice<F, H>, _now: Nanos) -> bool {
+        self.rings.awake();
+        let mut moved = self.post(device);
+        moved |= self.fetch(device);
+        moved | self.rings.finish()
+    }
+
+    fn register(&mut self, client: ClientId, start: Iova, region: Foreign) -> Result<(), String> {
+        check_length(&region)?;
+        let memory = self.rings.memory(client).ok_or("the client is gone")?;
+        let reach = self.mapper.map(&region)?;
+        memory.register_with(start, region, reach).map_err(|error| error.to_string())
+    }
+
+    fn data_rules(&self, device: &HardwareDevice<F, H>) -> Option<DataRules> {
+        Some(DataRules { transfer: device.transfer_bytes_max(), align: ALIGN })
+    }
+
+    fn namespaces(&self, device: &HardwareDevice<F, H>) -> Vec<NamespaceFacts> {
+        device.namespaces().iter().filter_map(facts_of).collect()
+    }
+
+    fn table(&self, device: &HardwareDevice<F, H>) -> Vec<(u8, NamespaceText)> {
+        let known = device.namespaces().iter().filter_map(facts_of);
+        known
+            .filter_map(|facts| {
+                let text = NamespaceText {
+                    block_bytes: facts.block_bytes,
+                    size: facts.size,
+                    ..NamespaceText::keys()
+                };
+                Some((u8::try_from(facts.id).ok()?, text))
+            })
+            .collect()
+    }
+
+    fn change(&mut self, _: &mut HardwareDevice<F, H>, _: u8, _: &NamespaceWish) -> Result<u64, String> {
+        Err("namespaces of an SSD are changed by nvme-cli (nvme create-ns, nvme format) while the kernel has it"
+            .to_owned())
+    }
+
+    fn next_changed(&mut self, _: &mut HardwareDevice<F, H>) -> Option<Changed> {
+        None
+    }
+}
+
+impl<F, H> Drop for ForwardingExecutor<F, H> {
+    /// The node goes down: nobody is there to read answers.
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            held.token.abandon();
+        }
+        self.flights.drain().for_each(|flight| flight.token.abandon());
+    }
+}
+
+impl<F, H> fmt::Debug for ForwardingExecutor<F, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForwardingExecutor").field("flights", &self.flights.len()).finish_non_exhaustive()
+    }
+}

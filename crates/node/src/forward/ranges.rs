@@ -1,0 +1,81 @@
+//! Lists of ranges that were checked, where the controller reads them and no client writes.
+//!
+//! In: pages that the controller reaches. Out: one page a list. Invariant: a page is one command's until it is given back.
+
+use headwater_dma::iova::{Iova, IovaRange};
+use headwater_host::ring_memory::RingMemory;
+use headwater_nvme::driver::Block;
+use headwater_nvme::spec::nvm::DatasetRange;
+use zerocopy::little_endian::U64;
+use zerocopy::transmute;
+
+/// Bytes of the longest list: 256 ranges.
+pub(super) const PAGE_BYTES: usize = 4_096;
+/// Lists that can be in flight.
+pub(super) const PAGES: usize = 64;
+/// Words of a page.
+const PAGE_WORDS: usize = PAGE_BYTES / 8;
+
+/// The pages.
+#[derive(Debug)]
+pub(super) struct RangePages<M> {
+    block: Block<M>,
+    free: Vec<usize>,
+}
+
+/// A page with a list in it. It must be given back.
+#[derive(Debug)]
+#[must_use = "a page that is not given back is lost"]
+pub struct RangePage(usize);
+
+impl<M: RingMemory> RangePages<M> {
+    /// Pages in a block of [`PAGES`] times [`PAGE_BYTES`].
+    pub(super) fn within(block: Block<M>) -> Self {
+        let free = (0..(block.words.words() / PAGE_WORDS).min(PAGES)).collect();
+        Self { block, free }
+    }
+
+    /// Writes a list. The run is where the controller finds it; `None` when all pages are in use.
+    pub(super) fn put(&mut self, ranges: &[DatasetRange]) -> Option<(RangePage, IovaRange)> {
+        let bytes = u32::try_from(size_of_val(ranges)).ok().filter(|&bytes| bytes as usize <= PAGE_BYTES)?;
+        let page = self.free.pop()?;
+        for (at, range) in ranges.iter().enumerate() {
+            let words: [U64; 2] = transmute!(*range);
+            for (word, value) in words.into_iter().enumerate() {
+                self.block.words.store_relaxed(page * PAGE_WORDS + at * 2 + word, value.get());
+            }
+        }
+        let start = Iova(self.block.address + (page * PAGE_BYTES) as u64);
+        Some((RangePage(page), IovaRange { start, bytes }))
+    }
+
+    pub(super) fn give_back(&mut self, page: RangePage) {
+        self.free.push(page.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_host::ring_memory::SharedWords;
+
+    #[test]
+    fn lists_lie_apart_and_their_pages_come_back() {
+        let words = SharedWords::zeroed(PAGES * PAGE_WORDS);
+        let mut pages = RangePages::within(Block { words: words.clone(), address: 0x7000_0000 });
+        let list =
+            |start| vec![DatasetRange { start: U64::new(start), blocks: 3.into(), context: 0.into() }; 256];
+        let held: Vec<_> = (0..PAGES as u64).map(|start| (start, pages.put(&list(start)).unwrap())).collect();
+        assert!(pages.put(&list(0)).is_none());
+        for (start, (page, run)) in held {
+            assert_eq!(run.bytes, 4_096);
+            let first = usize::try_from(run.start.0 - 0x7000_0000).unwrap() / 8;
+            for range in 0..256 {
+                assert_eq!(words.load_relaxed(first + range * 2), 3 << 32);
+                assert_eq!(words.load_relaxed(first + range * 2 + 1), start);
+            }
+            pages.give_back(page);
+        }
+        assert!(pages.put(&list(0)).is_some());
+    }
+}
