@@ -38,7 +38,7 @@ class Boot:
         self.script = open(path, encoding="ascii").read()
         said = re.findall(r"^#: *(\S+) *(.*)$", self.script, re.M)
         unknown = {key for key, _ in said} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel", "reboots", "iommu",
-                                               "device", "drive", "example", "nodes", "distance"}
+                                               "device", "drive", "example", "nodes", "distance", "headwater"}
         if unknown:
             raise SystemExit(f"{path}: unknown keys {', '.join(sorted(unknown))}; tests/vm/README.md lists what there is")
         self.every = lambda key: [value for name, value in said if name == key]
@@ -127,6 +127,8 @@ def first_files(boot, system, program):
         if not path:
             raise SystemExit(f"{boot.name}: {tool} is not installed here; see `make test-vm`")
         files.program(os.path.realpath(path), f"usr/local/bin/{tool}")
+    if boot.every("headwater"):
+        files.program(program, "usr/local/bin/headwater")
     for name in boot.every("example"):
         files.program(f"{os.path.dirname(program)}/examples/{name}", f"usr/local/bin/{name}")
     for name in ["init", "promises"]:

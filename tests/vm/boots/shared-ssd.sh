@@ -1,0 +1,72 @@
+# An NVMe SSD that a node owns by VFIO and shares: two users without privileges, each with blocks of its own, one of them
+# killed in full flight; and not one access that the IOMMU refuses.
+#: iommu
+#: kernel intel_iommu=on iommu=nopt
+#: memory 768
+#: timeout 240
+#: drive disk 64M
+#: device nvme,id=ssd,serial=HWSHARE0001,mdts=6,max_ioqpairs=4
+#: device nvme-ns,bus=ssd,drive=disk,nsid=1,logical_block_size=512,physical_block_size=512
+#: modules nvme vfio_iommu_type1 vfio-pci
+#: headwater
+#: example shared_ssd
+#: tools setpriv
+
+DEVICE=$(basename $(dirname $(grep -l 0x010802 /sys/bus/pci/devices/*/class)))
+SYS=/sys/bus/pci/devices/$DEVICE
+SOCKET=/tmp/ssd.sock
+ALICE=1001 BOB=1002 MALLORY=1003
+faults() { dmesg | grep -E 'DMAR: .*([^e]fault|DMA (Read|Write))'; }
+give_to() {
+  echo "$1" >$SYS/driver_override
+  [ -e $SYS/driver ] && echo $DEVICE >$SYS/driver/unbind
+  echo $DEVICE >/sys/bus/pci/drivers_probe
+}
+to_vfio() { give_to vfio-pci && until_true 5 test -e /dev/vfio/$(basename $(readlink $SYS/iommu_group)); }
+to_kernel() { give_to nvme && until_true 10 test -b /dev/nvme0n1; }
+# The applet of this name knows no users.
+as() { local uid=$1; shift; /usr/local/bin/setpriv --reuid $uid --regid $uid --clear-groups "$@"; }
+client() { local uid=$1 url=attach:$SOCKET; shift; as $uid shared_ssd $url "$@"; }
+says() { local text=$1; shift; "$@" 2>&1 | grep -q "$text"; }
+serving() { headwater serve --data /tmp/node --device vfio:$DEVICE --attach $SOCKET --metrics 127.0.0.1:0 --ready-file /tmp/ready >/tmp/serve.log 2>&1 & NODE=$!
+  until_true 60 test -e /tmp/ready || { cat /tmp/serve.log; return 1; }; }
+grant() { headwater attach --socket $SOCKET grant "$@"; }
+stopped() { kill -TERM $NODE && wait $NODE; }
+loading() { client $BOB load 49152 32768 >/tmp/load.log 2>&1 & LOAD=$!; until_true 10 grep -q loading /tmp/load.log; }
+# The shell that ran it stands between: the client itself is killed.
+killed() { kill -9 $(pidof shared_ssd) && ! wait $LOAD; }
+alone() { [ "$(headwater attach --socket $SOCKET list --json | grep -o '"pid"' | wc -l)" = 1 ]; }
+
+promise "the disk is wiped by the kernel" dd if=/dev/zero of=/dev/nvme0n1 bs=1M count=64 oflag=direct
+promise "without vfio-pci the refusal says how to bind the device" \
+  says driver_override headwater serve --data /tmp/refused --device vfio:$DEVICE --metrics 127.0.0.1:0
+promise "the controller is bound to vfio-pci" to_vfio
+promise "a node owns it" serving
+cat /tmp/serve.log | sed 's/^/        | /'
+promise "the first user is granted a part" grant --uid $ALICE --namespace 1 --blocks 16384..49152
+promise "the second the part behind it" grant --uid $BOB --namespace 1 --blocks 49152..81920
+promise "a third user is not let in" says "nothing is granted to uid $MALLORY" client $MALLORY verify 0 8
+promise "the first writes its blocks" client $ALICE write 16384 32768
+promise "the second its own" client $BOB write 49152 32768
+promise "the first finds what it wrote" client $ALICE verify 16384 32768
+promise "and the second too" client $BOB verify 49152 32768
+promise "no command of the first reaches a block beside its own" client $ALICE outside 16384 32768
+promise "nor one of the second" client $BOB outside 49152 32768
+promise "the second works in full flight" loading
+promise "and is killed" killed
+promise "which leaves the first unharmed" client $ALICE verify 16384 32768
+promise "who writes on" client $ALICE write 16384 32768
+promise "what the dead held is taken back" until_true 5 alone
+promise "a second life finds every block whole" client $BOB verify 49152 32768
+promise "the node stops, and shuts the controller down" stopped
+cat /tmp/serve.log | tail -n 3 | sed 's/^/        | /'
+promise "the kernel takes the controller back" to_kernel
+# Blocks of 512 bytes: 8 MiB before, 32 MiB of two users, the rest behind.
+untouched() {
+  dd if=/dev/nvme0n1 bs=1M count=8 2>/dev/null | cmp -n $((8 << 20)) - /dev/zero \
+    && dd if=/dev/nvme0n1 bs=1M skip=40 count=24 2>/dev/null | cmp -n $((24 << 20)) - /dev/zero
+}
+promise "and finds every block outside the grants as it was" untouched
+promise "the IOMMU saw no address that was not mapped" refused faults
+# QEMU's namespaces have no identifiers that would be the same after a reboot.
+promise "nothing is wrong in the kernel's log" kernel_is_content 'bogus Namespace Identifiers'
