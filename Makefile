@@ -46,7 +46,8 @@ test-tls: ## NVMe/TCP inside TLS 1.3, with the C library that the feature `tls` 
 
 test-vm: ## guests under QEMU whose own drivers use the device (VM_ARGS= names boots; tests/vm/README.md)
 	@.ci/packages python3=python3 depmod=kmod nvme=nvme-cli fio=fio mkfs.ext4=e2fsprogs redis-cli=redis-tools
-	cargo build --package headwater-node
+	cargo build --package headwater-node --package headwater-capi
+	plugins/fio/build $(TARGET_DIR)/debug $(TARGET_DIR)/debug/fio
 	cargo build --package headwater-dma --example vfio_pool --example numa_pool
 	cargo build --package headwater --example nvme_ng
 	cargo build --package headwater-nvme --example vfio_nvme

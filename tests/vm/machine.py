@@ -38,7 +38,7 @@ class Boot:
         self.script = open(path, encoding="ascii").read()
         said = re.findall(r"^#: *(\S+) *(.*)$", self.script, re.M)
         unknown = {key for key, _ in said} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel", "reboots", "iommu",
-                                               "device", "drive", "example", "nodes", "distance", "headwater"}
+                                               "device", "drive", "example", "built", "nodes", "distance", "headwater"}
         if unknown:
             raise SystemExit(f"{path}: unknown keys {', '.join(sorted(unknown))}; tests/vm/README.md lists what there is")
         self.every = lambda key: [value for name, value in said if name == key]
@@ -131,6 +131,8 @@ def first_files(boot, system, program):
         files.program(program, "usr/local/bin/headwater")
     for name in boot.every("example"):
         files.program(f"{os.path.dirname(program)}/examples/{name}", f"usr/local/bin/{name}")
+    for name in boot.every("built"):
+        files.program(f"{os.path.dirname(program)}/{name}", f"usr/local/bin/{os.path.basename(name)}")
     for name in ["init", "promises"]:
         files.program(f"{HERE}/guest/{name}", name if name == "init" else f"etc/{name}")
     facts = {"MODULES": " ".join(boot.every("modules")), "NET": "1" if boot.every("net") else ""}

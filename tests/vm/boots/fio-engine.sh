@@ -1,0 +1,47 @@
+# fio through our engine on the ways to a real SSD that need a kernel with NVMe: passthrough and block device under the kernel's
+# driver, and our own driver over VFIO behind an IOMMU. What it writes it verifies, with several jobs and block sizes.
+#: iommu
+#: kernel intel_iommu=on iommu=nopt
+#: memory 768
+#: timeout 300
+#: drive one 64M
+#: drive two 64M
+#: device nvme,id=kernel,serial=HWFIO0001,max_ioqpairs=8
+#: device nvme-ns,bus=kernel,drive=one,nsid=1,logical_block_size=4096,physical_block_size=4096
+#: device nvme,id=ours,serial=HWFIO0002,max_ioqpairs=8
+#: device nvme-ns,bus=ours,drive=two,nsid=1,logical_block_size=512,physical_block_size=512
+#: modules nvme vfio_iommu_type1 vfio-pci
+#: tools fio
+#: built fio/headwater.so
+
+ulimit -l unlimited
+until_true 20 test -b /dev/nvme0n1 -a -b /dev/nvme1n1
+for number in 0 1; do
+  case $(cat /sys/class/nvme/nvme$number/serial) in
+    HWFIO0001*) KERNEL=$number ;;
+    HWFIO0002*) OURS=$(basename $(readlink /sys/class/nvme/nvme$number/device)) ;;
+  esac
+done
+SYS=/sys/bus/pci/devices/$OURS
+to_vfio() {
+  echo vfio-pci >$SYS/driver_override
+  echo $OURS >$SYS/driver/unbind
+  echo $OURS >/sys/bus/pci/drivers_probe
+  until_true 5 test -e /dev/vfio/$(basename $(readlink $SYS/iommu_group))
+}
+promise "one SSD stays the kernel's, the other is ours" to_vfio
+
+job() {
+  local url=$1
+  shift
+  fio --ioengine=external:/usr/local/bin/headwater.so --url="$url" --thread=1 --name=job --verify=crc32c --verify_fatal=1 "$@"
+}
+for url in nvme-ng:/dev/ng${KERNEL}n1 io-uring:/dev/nvme${KERNEL}n1 vfio:$OURS; do
+  promise "$url: 4 KiB" job $url --rw=randwrite --bs=4k --size=4m --iodepth=16
+  promise "$url: 1 MiB, more than one list of pages" job $url --rw=write --bs=1m --size=16m --iodepth=4
+  promise "$url: three jobs" job $url --rw=randwrite --bs=16k --size=2m --offset_increment=4m --numjobs=3 --iodepth=4
+  promise "$url: asleep until the device calls" job $url --completion=interrupt --rw=randwrite --bs=8k --size=2m --iodepth=4
+  promise "$url: a thread looks" job $url --completion=thread --rw=randwrite --bs=8k --size=2m --iodepth=4
+done
+promise "the kernel has no complaint" kernel_is_content bogus
+promise "the IOMMU refused nothing" sh -c '! dmesg | grep -E "DMAR: .*([^e]fault|DMA (Read|Write))"'
