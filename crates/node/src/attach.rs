@@ -80,6 +80,8 @@ pub struct AttachFace<E> {
     policy: Policy,
     clients: BTreeMap<ClientKey, AttachedClient>,
     next_client: u64,
+    /// Who had something done last that takes long.
+    long_look: ClientKey,
     /// Most descriptors that clients and their queues may take together: half of what the process may have.
     descriptors_max: usize,
     connected: u64,
@@ -109,6 +111,7 @@ impl<E: Executor> AttachFace<E> {
             policy,
             clients: BTreeMap::new(),
             next_client: 0,
+            long_look: ClientKey(0),
             descriptors_max: descriptors_max(),
             connected: 0,
             refused: 0,
@@ -150,12 +153,26 @@ impl<E: Executor> AttachFace<E> {
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut buffer, Some(&nothing)) else {
             return moved;
         };
-        for event in events {
+        let mut places: Vec<Place> = events.iter().map(|event| Place::of(event.data)).collect();
+        // Whoever is behind the one that took the last look comes first, so that nobody takes every look.
+        let last = self.long_look;
+        places.sort_by_key(|place| match place {
+            Place::Listener | Place::Line(..) => (false, None),
+            Place::Control(key) => (*key <= last, Some(*key)),
+        });
+        let mut enough = false;
+        for place in places {
             moved = true;
-            match Place::of(event.data) {
+            match place {
                 Place::Listener => self.accept(now),
-                Place::Control(key) => self.receive(device, key),
                 Place::Line(key, queue) => self.take_line(key, queue),
+                Place::Control(_) if enough => {}
+                Place::Control(key) => {
+                    enough = self.receive(device, key) == control::Look::Enough;
+                    if enough {
+                        self.long_look = key;
+                    }
+                }
             }
         }
         moved

@@ -30,6 +30,15 @@ const REQUESTS_MAX: usize = 8;
 /// Bytes of a page.
 const PAGE_BYTES: usize = 4_096;
 
+/// Whether a look at the control plane goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// There is time for more.
+    On,
+    /// What else has come waits for the next look.
+    Enough,
+}
+
 /// What became of a request.
 type Answer = Result<Reply, String>;
 
@@ -41,35 +50,46 @@ struct Range {
 }
 
 impl<E: Executor> AttachFace<E> {
-    /// Takes what a client sent.
-    pub(super) fn receive(&mut self, device: &mut E::Device, key: ClientKey) {
+    /// Takes what a client sent. A region can take the kernel milliseconds, so after one the rings have their turn.
+    pub(super) fn receive(&mut self, device: &mut E::Device, key: ClientKey) -> Look {
         for _ in 0..REQUESTS_MAX {
             let Some(client) = self.clients.get(&key) else {
-                return;
+                return Look::On;
             };
             if client.is_waited_for() {
                 // Replies come in order: this client is not heard until the one it waits for is sent, unless it is gone.
-                return self.look_for_end(key);
+                self.look_for_end(key);
+                return Look::On;
             }
             let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
             let (bytes, descriptors) = match receive_message(client.socket.as_fd(), &mut self.room, flags) {
-                Ok((0, _)) => return self.evict(key, None),
-                Ok(received) => received,
-                Err(Errno::AGAIN | Errno::INTR) => return,
-                Err(Errno::MSGSIZE) => return self.evict(key, Some("the message is too long")),
-                Err(_) => return self.evict(key, None),
+                Ok(received @ (1.., _)) => received,
+                Err(Errno::AGAIN | Errno::INTR) => return Look::On,
+                other => {
+                    let too_long = matches!(other, Err(Errno::MSGSIZE));
+                    self.evict(key, too_long.then_some("the message is too long"));
+                    return Look::On;
+                }
             };
             let request = decode_request(self.room.get(..bytes).unwrap_or_default());
             match request {
-                Ok(request) => self.serve(device, key, request, descriptors),
+                Ok(request) => {
+                    let is_long = matches!(request, Request::Region { .. } | Request::Release { .. });
+                    self.serve(device, key, request, descriptors);
+                    if is_long {
+                        return Look::Enough;
+                    }
+                }
                 Err(error) => {
                     if let Some(client) = self.clients.get(&key) {
                         say(client.socket.as_fd(), &Reply::Refused { reason: error.reason });
                     }
-                    return self.evict(key, Some("the message makes no sense"));
+                    self.evict(key, Some("the message makes no sense"));
+                    return Look::On;
                 }
             }
         }
+        Look::On
     }
 
     fn look_for_end(&mut self, key: ClientKey) {

@@ -11,7 +11,7 @@ use headwater_host::foreign::Foreign;
 use headwater_host::ring_memory::ForeignWords;
 use headwater_host::wake::WakeDescriptor;
 use headwater_node::attach::executor::Executor as _;
-use headwater_node::forward::{ForwardingExecutor, HardwareDevice, Mapper};
+use headwater_node::forward::{Bell as DeviceBell, ForwardingExecutor, HardwareDevice, Mapper};
 use headwater_nvme::controller::{ControllerConfig, QueueId, QueueKind};
 use headwater_nvme::driver::{Controller, DriverConfig};
 use headwater_nvme::queue_pair::{CommandId, QueuePair, words_for};
@@ -72,8 +72,12 @@ pub(crate) fn machine() -> Shared {
     machine
 }
 
-/// A device over a machine, ready.
+/// A device over a machine without interrupts, ready.
 pub(crate) fn device(machine: &Shared, command_timeout: Nanos) -> Device {
+    device_with(machine, command_timeout, None)
+}
+
+pub(crate) fn device_with(machine: &Shared, command_timeout: Nanos, bell: Option<DeviceBell>) -> Device {
     let config = DriverConfig {
         io_queues: 1,
         command_timeout,
@@ -81,7 +85,7 @@ pub(crate) fn device(machine: &Shared, command_timeout: Nanos) -> Device {
         ..DriverConfig::default()
     };
     let driver = Controller::new(machine.clone(), machine.clone(), config);
-    let mut device = HardwareDevice::new(driver, &mut machine.clone(), None).unwrap();
+    let mut device = HardwareDevice::new(driver, &mut machine.clone(), bell).unwrap();
     device.start(&Clock::start()).unwrap();
     device
 }

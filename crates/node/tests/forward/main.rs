@@ -2,6 +2,7 @@
 //! they were checked.
 #![expect(clippy::unwrap_used, reason = "a broken promise ends the test")]
 
+mod asleep;
 mod attached;
 mod desk;
 #[path = "../../../nvme/tests/admin/fake_subsystem.rs"]
