@@ -46,8 +46,8 @@ pub trait Backend: Send + fmt::Debug {
 pub struct Limits {
     /// Most bytes that one command moves.
     pub transfer_bytes_max: usize,
-    /// Most buffers of one command; with 1, [`Data::Gather`](crate::command::Data::Gather) and
-    /// [`Data::Scatter`](crate::command::Data::Scatter) are refused.
+    /// Most buffers of one command; with 1, [`Data::Gather`] and
+    /// [`Data::Scatter`] are refused.
     pub segments_max: usize,
     /// What addresses of buffers are a multiple of, in bytes.
     pub memory_align: usize,

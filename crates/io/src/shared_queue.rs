@@ -1,7 +1,7 @@
 //! A queue that several handles, on several threads, use together.
 //!
-//! In: commands of many [`Seat`]s. Out: each seat's own answers. Invariant: an answer goes to the seat whose command it was,
-//! also when another thread found it; nobody who waits is forgotten ([`exchange`] says how, and `loom` has gone through it).
+//! In: commands of many `Seat`s. Out: each seat's own answers. Invariant: an answer goes to the seat whose command it was,
+//! also when another thread found it; nobody who waits is forgotten (`exchange` says how, and `loom` has gone through it).
 //!
 //! A thread of the queue's own may do the looking ([`start_thread`](SharedQueue::start_thread)); without one, whoever waits
 //! looks for all.
