@@ -38,6 +38,20 @@ pub trait RingMemory {
     /// Stores the word behind everything this thread stored before it.
     fn store_release(&self, word: usize, value: u64);
 
+    /// As many words from `first` on, each with no promise about any other.
+    #[inline]
+    fn load_words<const N: usize>(&self, first: usize) -> [u64; N] {
+        std::array::from_fn(|word| self.load_relaxed(first + word))
+    }
+
+    /// Stores as many words from `first` on, each with no promise about any other.
+    #[inline]
+    fn store_words<const N: usize>(&self, first: usize, values: [u64; N]) {
+        for (word, value) in (first..).zip(values) {
+            self.store_relaxed(word, value);
+        }
+    }
+
     /// How many 32-bit cells there are.
     fn cells(&self) -> usize;
 
@@ -83,6 +97,20 @@ impl SharedWords {
     fn word(&self, word: usize) -> &AtomicU64 {
         &self.lines[word / LINE_WORDS].0[word % LINE_WORDS]
     }
+
+    #[cold]
+    fn load_scattered<const N: usize>(&self, first: usize) -> [u64; N] {
+        std::array::from_fn(|word| self.load_relaxed(first + word))
+    }
+
+    /// The words from `first` on, if they are a whole line.
+    #[inline]
+    fn line<const N: usize>(&self, first: usize) -> Option<&[AtomicU64; N]> {
+        if !first.is_multiple_of(LINE_WORDS) {
+            return None;
+        }
+        self.lines[first / LINE_WORDS].0.as_slice().try_into().ok()
+    }
 }
 
 impl RingMemory for SharedWords {
@@ -108,6 +136,27 @@ impl RingMemory for SharedWords {
     #[inline]
     fn store_release(&self, word: usize, value: u64) {
         self.word(word).store(value.to_le(), Ordering::Release);
+    }
+
+    #[inline]
+    fn load_words<const N: usize>(&self, first: usize) -> [u64; N] {
+        match self.line::<N>(first) {
+            Some(line) => std::array::from_fn(|word| u64::from_le(line[word].load(Ordering::Relaxed))),
+            None => self.load_scattered(first),
+        }
+    }
+
+    #[inline]
+    fn store_words<const N: usize>(&self, first: usize, values: [u64; N]) {
+        if let Some(line) = self.line::<N>(first) {
+            for (word, value) in line.iter().zip(values) {
+                word.store(value.to_le(), Ordering::Relaxed);
+            }
+            return;
+        }
+        for (word, value) in (first..).zip(values) {
+            self.store_relaxed(word, value);
+        }
     }
 
     fn cells(&self) -> usize {
@@ -269,6 +318,22 @@ mod tests {
         one.store_release(8, 0x0102_0304);
         assert_eq!(other.load_acquire(8), 0x0102_0304);
         assert_eq!(other.load_relaxed(7), 0);
+    }
+
+    #[test]
+    fn several_words_are_the_same_words_wherever_they_begin() {
+        fn try_words(memory: &impl RingMemory) {
+            for first in 0..16 {
+                let values: [u64; LINE_WORDS] =
+                    std::array::from_fn(|word| u64::try_from(first * 100 + word).unwrap());
+                memory.store_words(first, values);
+                assert_eq!(memory.load_words(first), values);
+                assert_eq!(memory.load_relaxed(first + 7), values[7]);
+            }
+            assert_eq!(memory.load_words::<2>(8), [800, 900]);
+        }
+        try_words(&SharedWords::zeroed(24));
+        try_words(&ForeignWords::new(Foreign::anonymous(4_096).unwrap(), 8, 24).unwrap());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What a 4 KiB read costs through a handle on the null device, and what it costs without one.
 //!
-//! In: nothing, or `callgrind` for one short round that a profiler counts. Out: nanoseconds of CPU a read, the least of
-//! several rounds, at depth 1 and 32: the floor (a queue pair and its controller's end alone, no buffers, no handle), the
-//! queue alone (with buffers), and a handle (policies chosen at run time, buffer lent and returned). All on one thread.
+//! In: nothing, or one of `pair`, `queue`, `handle` for a profiler. Out: nanoseconds of CPU a read, the least of several
+//! rounds, at depth 1 and 32: the floor (a queue pair and its controller's end alone, no buffers, no handle), the queue
+//! alone (with buffers), and a handle (policies chosen at run time, buffer lent and returned). All on one thread.
 //!
 //! Run with `cargo run --release -p headwater-io --example handle_cost`.
 #![expect(clippy::print_stdout, reason = "the figures are what this program is for")]
@@ -26,29 +26,27 @@ const READS: u32 = 20_000;
 const SIZE: u64 = 1 << 30;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let rounds = if std::env::args().any(|argument| argument == "callgrind") { 1 } else { ROUNDS };
+    let only = std::env::args().nth(1);
     for depth in [1, 32] {
-        let floor = least(rounds, pair_round(depth)?)?;
-        let queue = least(rounds, queue_round(depth)?)?;
-        let handle = least(rounds, handle_round(depth)?)?;
-        println!(
-            "depth {depth:2}: queue pair alone {} ns, queue {} ns, handle {} ns a read",
-            tenths(floor),
-            tenths(queue),
-            tenths(handle)
-        );
+        for what in ["pair", "queue", "handle"] {
+            if only.as_ref().is_some_and(|only| only != what) {
+                continue;
+            }
+            let cost = match what {
+                "pair" => least(pair_round(depth)?)?,
+                "queue" => least(queue_round(depth)?)?,
+                _ => least(handle_round(depth)?)?,
+            };
+            println!("depth {depth:2}, {what:6}: {}.{} ns of CPU a read", cost / 10, cost % 10);
+        }
     }
     Ok(())
 }
 
-fn tenths(value: u64) -> String {
-    format!("{}.{}", value / 10, value % 10)
-}
-
-/// The least of so many rounds, in tenths of a nanosecond of CPU a read.
-fn least(rounds: u32, mut round: impl FnMut() -> Result<(), IoError>) -> Result<u64, IoError> {
+/// The least of several rounds, in tenths of a nanosecond of CPU a read.
+fn least(mut round: impl FnMut() -> Result<(), IoError>) -> Result<u64, IoError> {
     let mut least = u64::MAX;
-    for _ in 0..rounds {
+    for _ in 0..ROUNDS {
         let before = Clock::thread_cpu();
         round()?;
         least = least.min(Clock::thread_cpu().since(before).0 * 10 / u64::from(READS));

@@ -40,6 +40,7 @@ use crate::backend::{Answer, Limits};
 use crate::command::{Command, Data};
 use crate::completion::{CompletionPolicy, Period};
 use crate::error::{IoError, Rejected, SubmitError};
+use crate::queue::Completion;
 use crate::scheduler::{Merger, Merging, Scheduler, Window};
 use crate::selector::Selector;
 use crate::timepiece::Timepiece;
@@ -157,12 +158,12 @@ impl Handle {
             && self.detours == 0
             && let [Lane { link: Link::Own(queue), .. }] = self.lanes.as_mut_slice()
         {
-            let Some(mut answer) = queue.poll_with()? else {
+            let Some(Answer { completion, data }) = queue.poll_with()? else {
                 return Ok(None);
             };
-            let place = u32::try_from(answer.completion.token).unwrap_or(slots::NOWHERE);
-            answer.completion.token = self.slots.give_back(place);
-            return Ok(Some(answer));
+            let place = u32::try_from(completion.token).unwrap_or(slots::NOWHERE);
+            let token = self.slots.give_back(place);
+            return Ok(Some(Answer { completion: Completion { token, ..completion }, data }));
         }
         self.poll_long()
     }

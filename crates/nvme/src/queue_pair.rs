@@ -13,15 +13,17 @@ use crate::ring::completion::{CompletionConsumer, CompletionProducer};
 use crate::ring::doorbell::Wake;
 use crate::ring::layout::{QueueSlots, RingLayout};
 use crate::ring::submission::{HeadFault, QueueFull, SubmissionConsumer, SubmissionProducer};
-use crate::spec::command::SubmissionEntry;
+use crate::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
 use crate::spec::status::Status;
 use command_ids::CommandIds;
 use headwater_host::ring_memory::{RingMemory, SharedWords};
 use std::fmt;
-use zerocopy::little_endian::U16;
 
 /// Most commands in flight on one queue pair: 12 bits of a command id name the slot, the rest its generation.
 pub const QUEUE_DEPTH_MAX: u32 = 4_096;
+
+/// The command id in the first word of an entry.
+const COMMAND_ID_MASK: u64 = 0xFFFF << 16;
 
 /// Names a command in flight: a slot below the depth, and the generation of its use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -194,13 +196,23 @@ impl<M: RingMemory> QueuePair<M> {
     /// [`QueueFull`] when [`depth`](Self::depth) commands are in flight, or fetched ones are not yet known to be: reap,
     /// then try again. Nothing happened.
     #[inline]
-    pub fn submit(&mut self, mut entry: SubmissionEntry) -> Result<CommandId, QueueFull> {
+    pub fn submit(&mut self, entry: SubmissionEntry) -> Result<CommandId, QueueFull> {
+        self.submit_words(entry.to_words())
+    }
+
+    /// As [`submit`](Self::submit), for an entry that is in words already; its command id is written here.
+    ///
+    /// # Errors
+    /// As for [`submit`](Self::submit).
+    #[inline]
+    pub fn submit_words(&mut self, mut words: [u64; SUBMISSION_WORDS]) -> Result<CommandId, QueueFull> {
         if self.submissions.room() == 0 {
             return Err(QueueFull);
         }
         let id = self.ids.take().ok_or(QueueFull)?;
-        entry.command_id = U16::new(id);
-        self.submissions.push(entry)?;
+        // Bytes 2 and 3; the word as a whole, because an entry that was just written in parts is slow to load in others.
+        words[0] = words[0] & !COMMAND_ID_MASK | u64::from(id) << 16;
+        self.submissions.push_words(words)?;
         Ok(CommandId(id))
     }
 

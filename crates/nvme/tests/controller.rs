@@ -99,6 +99,27 @@ fn a_command_id_in_use_is_a_conflict_and_its_first_command_lives_on() {
 }
 
 #[test]
+fn what_is_answered_on_the_spot_has_one_answer_each_and_keeps_the_ids_of_others() {
+    let (mut host, mut queue) = raw_queue(1, 4);
+    host.push(5);
+    let waits = fetch_one(&mut queue);
+    host.push(5);
+    host.push(6);
+    host.push(7);
+    let mut judged = Vec::new();
+    queue.answer_each(|entry| {
+        judged.push(entry.command_id.get());
+        (3, Status::SUCCESS)
+    });
+    assert_eq!(judged, [6, 7]);
+    let answers = [(5, Status::COMMAND_ID_CONFLICT), (6, Status::SUCCESS), (7, Status::SUCCESS)];
+    assert_eq!(host.reap_all(), answers);
+    queue.complete(waits, 0, Status::SUCCESS);
+    assert_eq!(host.reap_all(), [(5, Status::SUCCESS)]);
+    assert_eq!(queue.view().live(), 0);
+}
+
+#[test]
 fn a_full_completion_queue_holds_answers_back_and_loses_none() {
     let (mut host, queue) = raw_queue(1, 3);
     let mut arbiter = arbiter(8);

@@ -10,12 +10,15 @@ use crate::error::{IoError, Rejected, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::SharedWords;
-use headwater_nvme::controller::{Fetch, IoQueue, QueueId, QueueKind};
+use headwater_nvme::controller::{IoQueue, QueueId, QueueKind};
 use headwater_nvme::queue_pair::QueuePair;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::status::Status;
 use std::os::fd::BorrowedFd;
 use zerocopy::little_endian::U64;
+
+/// PRP Entry 1 in the words of an entry.
+const DATA_POINTER_WORD: usize = 3;
 
 /// A command in flight.
 #[derive(Debug)]
@@ -37,6 +40,16 @@ pub(super) fn entry_of(command: &Command) -> SubmissionEntry {
 /// Whether one command of the device can be this one.
 #[inline]
 pub(super) fn fits(command: &Command, limits: &Limits) -> Result<(), SubmitError> {
+    match &command.data {
+        Data::FromDevice(buffer) | Data::ToDevice(buffer) if buffer.bytes() <= limits.transfer_bytes_max => {
+            Ok(())
+        }
+        _ => fits_in_all(command, limits),
+    }
+}
+
+#[cold]
+fn fits_in_all(command: &Command, limits: &Limits) -> Result<(), SubmitError> {
     let buffers = command.data.buffers();
     if buffers.len() > 1 && buffers.len() > limits.segments_max {
         return Err(SubmitError::Unfit {
@@ -72,16 +85,8 @@ impl NullQueue {
     /// The controller's turn.
     #[inline]
     fn serve(&mut self) {
-        loop {
-            match self.device.fetch() {
-                Fetch::Command(fetched) => {
-                    let status = judge(&fetched.entry, self.size).err().unwrap_or(Status::SUCCESS);
-                    self.device.complete(fetched.token, 0, status);
-                }
-                Fetch::Answered => {}
-                Fetch::Empty => return,
-            }
-        }
+        let size = self.size;
+        self.device.answer_each(|entry| (0, judge(entry, size).err().unwrap_or(Status::SUCCESS)));
     }
 }
 
@@ -95,7 +100,11 @@ impl Transport for NullQueue {
         if let Err(reason) = fits(&command, &self.limits) {
             return Err(Rejected { command, reason });
         }
-        let Ok(id) = self.host.submit(entry_of(&command)) else {
+        let mut words = command.entry.to_words();
+        if let Some(buffer) = command.buffer() {
+            words[DATA_POINTER_WORD] = buffer.address();
+        }
+        let Ok(id) = self.host.submit_words(words) else {
             return Err(Rejected { command, reason: SubmitError::Full });
         };
         self.held[self.host.slot(id)] = Some(Held { token, data: command.data });

@@ -114,6 +114,12 @@ impl<M: RingMemory> IoQueue<M> {
         self.submission.fetch(&mut self.completion)
     }
 
+    /// Fetches what there is, and answers each on the spot: with `judge`'s dword 0 and status.
+    #[inline]
+    pub fn answer_each(&mut self, judge: impl FnMut(&SubmissionEntry) -> (u32, Status)) {
+        self.submission.answer_each(&mut self.completion, judge);
+    }
+
     /// Answers a command. `result` is dword 0 of the completion.
     ///
     /// # Panics

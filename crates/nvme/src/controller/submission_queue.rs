@@ -145,6 +145,25 @@ impl<M: RingMemory> SubmissionQueue<M> {
         Fetch::Command(Fetched { kind: self.kind, entry, token })
     }
 
+    /// Fetches what there is, and answers each on the spot with what `judge` says. A command that never waits is never live.
+    #[inline]
+    pub(crate) fn answer_each(
+        &mut self,
+        to: &mut CompletionQueue<M>,
+        mut judge: impl FnMut(&SubmissionEntry) -> (u32, Status),
+    ) {
+        while self.is_ready(to) {
+            let Some(entry) = self.next_entry() else {
+                return;
+            };
+            let command_id = entry.command_id.get();
+            let (result, status) =
+                if self.live.contains(command_id) { (0, Status::COMMAND_ID_CONFLICT) } else { judge(&entry) };
+            to.expect_answer();
+            to.answer_expected(self.words_of(command_id, result, status));
+        }
+    }
+
     /// Gives up a command that waits in the ring (Base 2.0 section 5.1): it is answered
     /// [`Status::ABORT_REQUESTED`] and never fetched. What lies before it leaves the ring too, so that the head in the answer
     /// is true, and keeps its turn. False if there is no such command, or no room to take it out.

@@ -8,7 +8,6 @@ use crate::ring::host_doorbell::{DoorbellCell, HostDoorbell};
 use crate::ring::layout::{QueueSlots, RingLayout};
 use crate::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
 use headwater_host::ring_memory::RingMemory;
-use std::array;
 
 /// The queue holds as many commands as it can; reap completions and try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,13 +64,19 @@ impl<M: RingMemory> SubmissionProducer<M> {
     /// [`QueueFull`] when no slot is free; nothing was written.
     #[inline]
     pub fn push(&mut self, entry: SubmissionEntry) -> Result<(), QueueFull> {
+        self.push_words(entry.to_words())
+    }
+
+    /// As [`push`](Self::push), for an entry that is in words already.
+    ///
+    /// # Errors
+    /// As for [`push`](Self::push).
+    #[inline]
+    pub(crate) fn push_words(&mut self, words: [u64; SUBMISSION_WORDS]) -> Result<(), QueueFull> {
         if self.room() == 0 {
             return Err(QueueFull);
         }
-        let first = self.first + self.tail as usize * SUBMISSION_WORDS;
-        for (word, value) in (first..).zip(entry.to_words()) {
-            self.memory.store_relaxed(word, value);
-        }
+        self.memory.store_words(self.first + self.tail as usize * SUBMISSION_WORDS, words);
         self.tail = self.slots.after(self.tail);
         Ok(())
     }
@@ -195,7 +200,7 @@ impl<M: RingMemory> SubmissionConsumer<M> {
             return None;
         }
         let first = self.first + self.head as usize * SUBMISSION_WORDS;
-        let words = array::from_fn(|word| self.memory.load_relaxed(first + word));
+        let words = self.memory.load_words(first);
         self.head = self.slots.after(self.head);
         Some(SubmissionEntry::from_words(words))
     }

@@ -8,7 +8,7 @@ use crate::spec::kv::{KV_KEY_BYTES_MAX, StoreOptions};
 use std::fmt;
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute, transmute_ref};
 
 /// Words of one entry in ring memory.
 pub const SUBMISSION_WORDS: usize = 8;
@@ -78,9 +78,9 @@ impl SubmissionEntry {
     /// The words that ring memory holds for this entry.
     #[must_use]
     #[inline]
-    pub fn to_words(self) -> [u64; SUBMISSION_WORDS] {
-        let words: [U64; SUBMISSION_WORDS] = transmute!(self);
-        words.map(U64::get)
+    pub fn to_words(&self) -> [u64; SUBMISSION_WORDS] {
+        let words: &[U64; SUBMISSION_WORDS] = transmute_ref!(self);
+        std::array::from_fn(|word| words[word].get())
     }
 
     /// Whether the command is fused with another, describes its data by SGL, or sets a reserved bit of dword 0.
