@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
-/// Longest that a `--quick` run may take.
+/// Longest that a `--quick` run may take. Only `io` takes longer, within a minute: nine pairs with fio need it.
 pub const QUICK_MAX: Nanos = Nanos::from_millis(20_000);
 
 /// One experiment of the table.

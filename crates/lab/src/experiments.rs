@@ -5,6 +5,7 @@ mod copy;
 mod device;
 mod idle;
 mod index;
+mod io;
 mod pool;
 mod recovery;
 mod resp;
@@ -21,6 +22,7 @@ pub(crate) const TABLE: &[Experiment] = &[
     resp::EXPERIMENT,
     pool::EXPERIMENT,
     udma::EXPERIMENT,
+    io::EXPERIMENT,
     attach::EXPERIMENT,
     tcp::EXPERIMENT,
     idle::EXPERIMENT,

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   headwater lab list
-  headwater lab run NAME --quick        at most 20 seconds
+  headwater lab run NAME --quick        at most 20 seconds (io: a minute)
   headwater lab run NAME --json > result.json")]
 pub struct LabArgs {
     #[command(subcommand)]
@@ -32,7 +32,7 @@ enum LabOp {
     Run {
         /// Its name
         name: String,
-        /// End within 20 seconds: fewer rounds, the same claims
+        /// End within 20 seconds (io: a minute): fewer rounds, the same claims
         #[arg(long)]
         quick: bool,
         /// Seed of everything random

@@ -1,0 +1,93 @@
+//! User-level I/O: what a handle costs, the `io_uring` backend beside fio, polling periods, differentiated service, the cache.
+//!
+//! In: this machine, and fio and perf where they are installed. Out: the claims `p4.*` and figures 3 and 4 of the `NVMeDirect`
+//! paper on a model device: in the machine's time where CPU is counted, in virtual time (`MODEL`) where only the order of
+//! commands matters. Invariant: what is compared ran in turns, in this run.
+//!
+//! # Not here
+//! Figure 2 needs an NVMe device behind an IOMMU: its lines come from a guest, labelled emulated. Table 2 (Redis under
+//! YCSB-A) needs the plugin for Redis. Both stand among the rows as what they are.
+
+mod cache;
+mod fio;
+mod null;
+mod period;
+mod service;
+mod uring;
+
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Experiment, Findings, LabError};
+use crate::measure::Spread;
+use crate::report::Row;
+use headwater_host::clock::Nanos;
+use std::fmt::Display;
+
+/// The table's line.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "io",
+    summary: "handles, io_uring, polling periods, differentiated service and the block cache",
+    baseline: "a queue pair and its controller's end alone (floor); fio's io_uring engine; busy polling; a plain copy",
+    claims: &["p4.*"],
+    run,
+};
+
+/// Bytes of most reads and writes here.
+const PAGE_BYTES: usize = 4_096;
+
+fn run(context: &Context) -> Result<Findings, LabError> {
+    let mut findings = Findings::default();
+    null::run(context, &mut findings)?;
+    uring::run(context, &mut findings)?;
+    period::run(context, &mut findings)?;
+    service::run(context, &mut findings)?;
+    cache::run(context, &mut findings)?;
+    for (figure, what, why) in [
+        (
+            "2",
+            "IOPS by queue depth: our driver, the kernel, io_uring, passthrough",
+            "needs an NVMe device behind an IOMMU; measured in the guest, labelled emulated",
+        ),
+        ("Table 2", "Redis under YCSB-A", "there is no plugin for Redis yet"),
+    ] {
+        findings.rows.push(
+            Row::new()
+                .with("figure", figure)
+                .with("what", what)
+                .with("status", "NOT REPRODUCED")
+                .with("why", why),
+        );
+    }
+    Ok(findings)
+}
+
+fn failed(error: impl Display) -> LabError {
+    LabError::Measure { program: "user-level I/O".to_owned(), reason: error.to_string() }
+}
+
+/// A count as a number.
+#[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds of a run are far below 2^52")]
+fn decimal(count: u64) -> f64 {
+    count as f64
+}
+
+/// Seconds.
+fn seconds(span: Nanos) -> f64 {
+    decimal(span.0) / 1e9
+}
+
+fn median(samples: &[f64]) -> f64 {
+    Spread::of(samples).map_or(f64::NAN, |spread| spread.median)
+}
+
+/// A claim on a measured number, with the spread of its samples beside the baseline.
+fn measured(
+    name: impl Into<String>,
+    goal: Goal,
+    (samples, unit): (&[f64], &'static str),
+    baseline: &str,
+) -> Claim {
+    let spread = Spread::of(samples);
+    let (low, high) = spread.map_or((f64::NAN, f64::NAN), |spread| (spread.min, spread.max));
+    let baseline = format!("{baseline}; samples {low:.3} to {high:.3}");
+    Claim::found(name, goal, (median(samples), unit), Label::Measured, baseline)
+}

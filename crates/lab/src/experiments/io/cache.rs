@@ -1,0 +1,160 @@
+//! What a read of a cached page costs beside copying it.
+//!
+//! In: a cache whose pages are all there. Out: CPU nanoseconds of a 4 KiB read into a slice, and into a pool buffer that is
+//! lent and returned, beside the plain copy out of as much memory at the same places: for pages that fit the processor's
+//! cache, and for pages that do not. All in turns.
+
+use super::{PAGE_BYTES, failed, measured, median};
+use crate::claim::Goal;
+use crate::experiment::{Context, Findings, LabError};
+use crate::measure::{Contestant, Pin, Spread, cpu_ns_each, in_turns};
+use crate::report::Row;
+use headwater_dma::pool::{Pool, PoolConfig};
+use headwater_host::clock::Nanos;
+use headwater_io::cache::{
+    Cache, CacheConfig, Done, Lower, LowerLimits, NotTaken, Owner, Request, Shape, Submitted, Transfer,
+};
+use headwater_io::{Buffer, IoError};
+use headwater_nvme::spec::status::Status;
+use std::collections::VecDeque;
+use std::hint::black_box;
+
+/// Pages, and what they are called: 1 MiB, and 64 MiB.
+const SIZES: [(u64, &str); 2] = [(256, "1m"), (16_384, "64m")];
+const NAMES: [&str; 3] = ["plain copy (floor)", "hit into a slice", "hit into a pool buffer"];
+/// What a hit may take beside the copy that it is.
+const HIT_MAX: f64 = 1.5;
+
+/// A device that moves nothing and answers at once.
+#[derive(Default)]
+struct Nothing {
+    answers: VecDeque<u64>,
+}
+
+impl Lower for Nothing {
+    fn limits(&self) -> LowerLimits {
+        let range_bytes_max = PAGE_BYTES as u64;
+        LowerLimits { transfer_bytes_max: 128 * PAGE_BYTES, segments_max: 128, range_bytes_max }
+    }
+
+    fn submit(&mut self, _: Transfer, ticket: u64) -> Result<(), NotTaken> {
+        self.answers.push_back(ticket);
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Result<Option<Done>, Status> {
+        Ok(self.answers.pop_front().map(|ticket| Done { ticket, status: Status::SUCCESS }))
+    }
+}
+
+/// A full cache.
+struct Full {
+    cache: Cache,
+    lower: Nothing,
+    owner: Owner,
+    pool: Pool,
+}
+
+impl Full {
+    fn new(pages: u64) -> Result<Self, IoError> {
+        let pool = Pool::open(PoolConfig { cap: 512 << 20, ..PoolConfig::default() })?;
+        let shape = Shape { device_bytes: 1 << 40, block_bytes: 4_096 };
+        let count = usize::try_from(pages).unwrap_or(usize::MAX);
+        let config = CacheConfig { pages: count, ahead_pages: 0, ..CacheConfig::default() };
+        let mut cache = Cache::new(shape, config, &mut |bytes| buffer(&pool, bytes))?;
+        let owner = cache.join();
+        let mut full = Self { cache, lower: Nothing::default(), owner, pool };
+        for page in 0..pages {
+            let into = buffer(&full.pool, PAGE_BYTES)?;
+            let request = Request::Read { offset: page * PAGE_BYTES as u64, into };
+            if let Ok(Submitted::Later) = full.cache.submit(&mut full.lower, full.owner, request, 0) {
+                full.cache.turn(&mut full.lower, Nanos::ZERO);
+                full.cache.take(full.owner);
+            }
+        }
+        Ok(full)
+    }
+}
+
+fn buffer(pool: &Pool, bytes: usize) -> Result<Buffer, IoError> {
+    Ok(Buffer::pooled(pool.buffer(bytes)?))
+}
+
+/// Which page the n-th look is at: all over the pages, none twice in a row.
+fn spread(at: u64, pages: u64) -> u64 {
+    at * 7_919 % pages
+}
+
+pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+    let _here = Pin::here();
+    for (pages, name) in SIZES {
+        compare(context, findings, (pages, name))?;
+    }
+    Ok(())
+}
+
+fn compare(context: &Context, findings: &mut Findings, (pages, name): (u64, &str)) -> Result<(), LabError> {
+    let (rounds, reads) = if context.is_quick() { (9, 50_000) } else { (41, 200_000) };
+    let mut first = Full::new(pages).map_err(failed)?;
+    let mut second = Full::new(pages).map_err(failed)?;
+    let bytes = usize::try_from(pages).unwrap_or(0) * PAGE_BYTES;
+    let memory = buffer(&first.pool, bytes).map_err(failed)?;
+    let (mut copied, mut hit) = (vec![0; PAGE_BYTES], vec![0; PAGE_BYTES]);
+    let mut lent = Some(buffer(&first.pool, PAGE_BYTES).map_err(failed)?);
+    let mut copy = || {
+        every(reads, |at| {
+            let offset = usize::try_from(spread(at, pages)).unwrap_or(0) * PAGE_BYTES;
+            memory.read(offset, black_box(&mut copied)).is_ok()
+        })
+    };
+    let mut slice = || {
+        every(reads, |at| {
+            let offset = spread(at, pages) * PAGE_BYTES as u64;
+            first.cache.read_hit(first.owner, offset, black_box(&mut hit))
+        })
+    };
+    let mut request = || {
+        every(reads, |at| {
+            let Some(into) = lent.take() else { return false };
+            let request = Request::Read { offset: spread(at, pages) * PAGE_BYTES as u64, into };
+            match second.cache.submit(&mut second.lower, second.owner, black_box(request), 1) {
+                Ok(Submitted::Done(finished)) => {
+                    lent = finished.data;
+                    true
+                }
+                _ => false,
+            }
+        })
+    };
+    let mut contestants: [Contestant<'_, f64, LabError>; 3] = [&mut copy, &mut slice, &mut request];
+    let samples = in_turns(rounds, &mut contestants)?;
+    for (way, samples) in NAMES.iter().zip(&samples) {
+        findings.rows.push(
+            Row::new()
+                .with("cached read of 4 KiB", *way)
+                .with("pages", pages)
+                .with("cpu_ns", Spread::of(samples)),
+        );
+    }
+    let baseline = format!(
+        "plain copy {:.0} ns, hit into a slice {:.0} ns, into a pool buffer {:.0} ns",
+        median(&samples[0]),
+        median(&samples[1]),
+        median(&samples[2])
+    );
+    let ratios: Vec<f64> = samples[1].iter().zip(&samples[0]).map(|(hit, copy)| hit / copy).collect();
+    let unit = "times a plain copy, CPU of a hit";
+    let name = format!("p4.cache.hit.{name}");
+    findings.claims.push(measured(name, Goal::AtMost(HIT_MAX), (&ratios, unit), &baseline));
+    Ok(())
+}
+
+/// Nanoseconds of CPU of each of so many calls, which must all succeed.
+fn every(count: u64, mut call: impl FnMut(u64) -> bool) -> Result<f64, LabError> {
+    let mut succeeded = 0;
+    let each = cpu_ns_each(count, || succeeded = (0..count).filter(|&at| call(at)).count());
+    if succeeded as u64 == count {
+        return Ok(each);
+    }
+    Err(failed(format!("{succeeded} of {count} reads found their page in the cache")))
+}

@@ -1,0 +1,193 @@
+//! Figure 3 of the `NVMeDirect` paper: what a polling period costs in IOPS and saves of the processor, by size, on a model
+//! device in the machine's time.
+//!
+//! In: a model whose reads take 60 us and 0.3 us a KiB (a data-centre SSD), and for 4 KiB one that takes 6 us, where a period
+//! could only lose. Out: reads a second and CPU of the process by way of waiting, at depth 1. One of the ways is the
+//! paper's: a thread that polls, with fixed periods, without one, and adaptive. The other has no thread: the caller looks,
+//! busily or at an adaptive pace. Every way takes its turns; ratios are to busy polling of the same round.
+
+use super::{PAGE_BYTES, decimal, failed, seconds};
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Findings, LabError};
+use crate::measure::{Contestant, Spread, in_turns};
+use crate::report::Row;
+use headwater_host::clock::{Clock, Nanos};
+use headwater_io::backend::Backend as _;
+use headwater_io::completion::{Aggregation, CompletionPolicy, Pace};
+use headwater_io::model::{Model, ModelSettings, Service};
+use headwater_io::{Buffer, Handle, IoError, Queue, SharedQueue};
+
+const SIZE: u64 = 1 << 30;
+const IOPS_MIN: f64 = 0.98;
+const CPU_MAX: f64 = 0.25;
+/// Nothing is lost where the medians are apart by less than the machine's noise.
+const NOTHING_LOST_MIN: f64 = 0.99;
+/// A period near zero.
+const NEAR_ZERO_US: f64 = 1.0;
+/// The figure's periods, in microseconds.
+const FIXED_US: [u64; 4] = [1, 20, 70, 200];
+
+/// Who looks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Looker {
+    Thread,
+    Caller,
+}
+
+impl Looker {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Thread => "thread",
+            Self::Caller => "caller",
+        }
+    }
+}
+
+/// One way of waiting, at one size.
+struct Line {
+    pace: Pace,
+    handle: Handle,
+    /// Where a thread looks: its queue, which knows the period.
+    shared: Option<SharedQueue>,
+    buffer: Option<Buffer>,
+    random: fastrand::Rng,
+    clock: Clock,
+}
+
+/// What a round found.
+#[derive(Clone, Copy)]
+struct Point {
+    iops: f64,
+    /// Of one processor, all threads together.
+    cpu: f64,
+    period_us: f64,
+}
+
+pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+    let (rounds, span) = if context.is_quick() { (5, 40) } else { (11, 300) };
+    let span = Nanos::from_millis(span);
+    for looker in [Looker::Thread, Looker::Caller] {
+        for bytes in [PAGE_BYTES, 2 * PAGE_BYTES, 4 * PAGE_BYTES, 16 * PAGE_BYTES] {
+            let fixed = FIXED_US.map(|us| Pace::Fixed(Nanos::from_micros(us)));
+            let fixed = if looker == Looker::Thread { fixed.as_slice() } else { &[] };
+            let lines = [&[Pace::Busy, Pace::Adaptive], fixed].concat().into_iter();
+            let lines: Result<Vec<Line>, IoError> =
+                lines.map(|pace| Line::open(looker, pace, bytes, context.seed())).collect();
+            let mut lines = lines.map_err(failed)?;
+            let mut turns: Vec<_> = lines.iter_mut().map(|line| || line.run(span).map_err(failed)).collect();
+            let mut contestants: Vec<Contestant<'_, Point, LabError>> = Vec::new();
+            for turn in &mut turns {
+                contestants.push(turn);
+            }
+            let points = in_turns(rounds, &mut contestants)?;
+            drop(contestants);
+            drop(turns);
+            report(findings, (looker, bytes), &lines, &points);
+        }
+    }
+    Ok(())
+}
+
+fn column(points: &[Point], pick: fn(&Point) -> f64) -> Vec<f64> {
+    points.iter().map(pick).collect()
+}
+
+fn report(findings: &mut Findings, (looker, bytes): (Looker, usize), lines: &[Line], points: &[Vec<Point>]) {
+    let [busy, adaptive, ..] = points else {
+        return;
+    };
+    let (busy_iops, busy_cpu) = (column(busy, |point| point.iops), column(busy, |point| point.cpu));
+    let kib = bytes as u64 / 1_024;
+    for (line, points) in lines.iter().zip(points) {
+        let (iops, cpu) = (column(points, |point| point.iops), column(points, |point| point.cpu));
+        findings.rows.push(
+            Row::new()
+                .with("figure 3, model device", format!("{} looks", looker.name()))
+                .with("kib", kib)
+                .with("period", pace_name(line.pace))
+                .with("period_us", Spread::of(&column(points, |point| point.period_us)))
+                .with("iops", Spread::of(&iops))
+                .with("iops_ratio", Spread::of_ratios(&iops, &busy_iops))
+                .with("cpu_cores", Spread::of(&cpu))
+                .with("cpu_ratio", Spread::of_ratios(&cpu, &busy_cpu)),
+        );
+    }
+    let ratio = |points: &[Point], pick: fn(&Point) -> f64, busy: &[f64]| {
+        Spread::of_ratios(&column(points, pick), busy).map_or(f64::NAN, |spread| spread.median)
+    };
+    let iops = ratio(adaptive, |point| point.iops, &busy_iops);
+    let cpu = ratio(adaptive, |point| point.cpu, &busy_cpu);
+    let baseline = format!(
+        "model device of {}; busy polling {:.0} reads/s on {:.2} cores",
+        if bytes == PAGE_BYTES { "6 us" } else { "60 us and 0.3 us a KiB" },
+        super::median(&busy_iops),
+        super::median(&busy_cpu)
+    );
+    let mut claim = |what: &str, goal, value, unit| {
+        let name = format!("p4.period.{}.{kib}k.{what}", looker.name());
+        findings.claims.push(Claim::found(name, goal, (value, unit), Label::Measured, baseline.clone()));
+    };
+    let unit = "of the IOPS of busy polling, adaptive period";
+    if bytes == PAGE_BYTES {
+        claim("iops", Goal::AtLeast(NOTHING_LOST_MIN), iops, unit);
+        let period = super::median(&column(adaptive, |point| point.period_us));
+        claim("period", Goal::AtMost(NEAR_ZERO_US), period, "us of adaptive period");
+    } else {
+        claim("iops", Goal::AtLeast(IOPS_MIN), iops, unit);
+        claim("cpu", Goal::AtMost(CPU_MAX), cpu, "of the CPU of busy polling, adaptive period");
+    }
+}
+
+fn pace_name(pace: Pace) -> String {
+    match pace {
+        Pace::Busy => "busy".to_owned(),
+        Pace::Adaptive => "adaptive".to_owned(),
+        Pace::Part(percent) => format!("{percent} % of the latency"),
+        Pace::Fixed(span) => format!("{} us", span.0 / 1_000),
+    }
+}
+
+impl Line {
+    fn open(looker: Looker, pace: Pace, bytes: usize, seed: u64) -> Result<Self, IoError> {
+        let quick = Service { fixed: Nanos(4_800), ..Service::default() };
+        let service = if bytes == PAGE_BYTES { quick } else { Service::default() };
+        let mut model = Model::new(ModelSettings::timed(SIZE, service))?;
+        let queue = Queue::over(model.queue(1)?);
+        let buffer = Some(model.region(bytes)?);
+        let builder = Handle::builder(model.facts());
+        let (builder, shared) = match looker {
+            Looker::Caller => (builder.queue(queue).completion(CompletionPolicy::Paced(pace)), None),
+            Looker::Thread => {
+                let shared = SharedQueue::new(queue);
+                let policy = CompletionPolicy::Thread(pace, Aggregation::NONE);
+                (builder.queue(shared.clone()).completion(policy), Some(shared))
+            }
+        };
+        let random = fastrand::Rng::with_seed(seed);
+        Ok(Self { pace, handle: builder.build()?, shared, buffer, random, clock: Clock::start() })
+    }
+
+    fn run(&mut self, span: Nanos) -> Result<Point, IoError> {
+        let (began, used) = (self.clock.now(), Clock::process_cpu());
+        let (mut reads, mut periods) = (0_u64, Nanos::ZERO);
+        while self.clock.now().since(began) < span {
+            let Some(into) = self.buffer.take() else {
+                return Err(IoError::Device { reason: "the buffer did not come back".to_owned() });
+            };
+            let bytes = into.bytes() as u64;
+            let offset = self.random.u64(..SIZE / bytes) * bytes;
+            self.buffer = Some(self.handle.read(offset, into).map_err(|failed| failed.error)?);
+            reads += 1;
+            periods = periods.after(match &self.shared {
+                Some(shared) => shared.period(),
+                None => self.handle.period(),
+            });
+        }
+        let (took, used) = (self.clock.now().since(began), Clock::process_cpu().since(used));
+        Ok(Point {
+            iops: decimal(reads) / seconds(took),
+            cpu: decimal(used.0) / decimal(took.0),
+            period_us: decimal(periods.0) / decimal(reads.max(1)) / 1_000.0,
+        })
+    }
+}

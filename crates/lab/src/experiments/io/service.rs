@@ -1,0 +1,239 @@
+//! Figure 4 of the `NVMeDirect` paper, and deadlines under overload, in virtual time.
+//!
+//! In: a model device that serves two commands at a time, 61 us each and 10 % more or less by chance. Out: writes a second of
+//! each of four threads that keep four random writes of 4 KiB in flight: each with a queue of its own (non-boosted), one of
+//! them with a queue of its own and three on another (boosted), and the same where the device serves its queues by weight
+//! (WRR). Then what a deadline is worth where more comes than the device serves.
+//!
+//! The threads are four handles that one thread drives by turns: who goes first does not depend on this machine. The
+//! paper's kernel bars need a block device and are not here.
+
+use super::{PAGE_BYTES, decimal, failed, seconds};
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Findings, LabError};
+use crate::report::Row;
+use headwater_host::clock::Nanos;
+use headwater_io::backend::Backend as _;
+use headwater_io::model::{Arbitration, Model, ModelSettings, Service};
+use headwater_io::scheduler::{CLASSES, Class, Late, Scheduling};
+use headwater_io::timepiece::Timepiece;
+use headwater_io::{Buffer, Data, Durable, Handle, IoError, Queue, Request, SharedQueue};
+use headwater_nvme::controller::Priority;
+use headwater_nvme::spec::status::Status;
+
+const SIZE: u64 = 1 << 30;
+const THREADS: usize = 4;
+const IN_FLIGHT: u32 = 4;
+/// How far the time goes on when all have had their turn.
+const STEP: Nanos = Nanos::from_micros(1);
+const BOOST_MIN: f64 = 2.5;
+const WEIGHT_PART_MIN: f64 = 0.9;
+/// Weights of the classes high and low.
+const WEIGHTS: (u8, u8) = (3, 1);
+const DEADLINE: Nanos = Nanos::from_millis(5);
+const DEADLINES_MAX: f64 = 2.0;
+
+#[derive(Clone, Copy)]
+enum Setup {
+    NonBoosted,
+    Boosted,
+    Weighted,
+}
+
+pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+    let span = Nanos::from_millis(if context.is_quick() { 300 } else { 3_000 });
+    let setups = [Setup::NonBoosted, Setup::Boosted, Setup::Weighted];
+    let [plain, boosted, weighted] =
+        setups.map(|setup| figure_4(setup, span, context.seed()).map_err(failed));
+    let (plain, boosted, weighted) = (plain?, boosted?, weighted?);
+    for (name, rates) in [
+        ("non-boosted: a queue each", &plain),
+        ("boosted: one has a queue, three share one", &boosted),
+        ("boosted, WRR 3 to 1", &weighted),
+    ] {
+        findings.rows.push(
+            Row::new()
+                .with("figure 4, model device, random writes", name)
+                .with("prioritised_iops", rates[0])
+                .with("second_iops", rates[1])
+                .with("third_iops", rates[2])
+                .with("fourth_iops", rates[3]),
+        );
+    }
+    let most = |rates: &[f64; THREADS]| rates[1..].iter().copied().fold(0.0, f64::max);
+    let unit = "times the IOPS of the best of the others";
+    let baseline = format!("without a boost {:.2} times", plain[0] / most(&plain));
+    let value = (boosted[0] / most(&boosted), unit);
+    findings.claims.push(Claim::found(
+        "p4.service.rr",
+        Goal::AtLeast(BOOST_MIN),
+        value,
+        Label::Model,
+        baseline,
+    ));
+    let ratio = f64::from(WEIGHTS.0) / f64::from(WEIGHTS.1);
+    let shares = weighted[0] / weighted[1..].iter().sum::<f64>();
+    let baseline = format!("weights {} to {}; IOPS {shares:.2} to 1, of queues", WEIGHTS.0, WEIGHTS.1);
+    let value = (shares / ratio, "of the ratio of the weights");
+    let goal = Goal::AtLeast(WEIGHT_PART_MIN);
+    findings.claims.push(Claim::found("p4.service.wrr", goal, value, Label::Model, baseline));
+    deadlines(context, findings)
+}
+
+fn model(arbitration: Arbitration, time: &Timepiece) -> Result<Model, IoError> {
+    let service = Service { jitter_percent: 10, units: 2, ..Service::default() };
+    let settings = ModelSettings { arbitration, ..ModelSettings::timed(SIZE, service) };
+    Model::in_time(settings, time.clone())
+}
+
+/// Writes a second of each thread.
+fn figure_4(setup: Setup, span: Nanos, seed: u64) -> Result<[f64; THREADS], IoError> {
+    let time = Timepiece::at_zero();
+    // NVMe Base 2.0 figure 320: burst, then the weights of low, medium and high, counted from 0.
+    let settings = u32::from_le_bytes([0, WEIGHTS.1 - 1, 0, WEIGHTS.0 - 1]);
+    let arbitration = match setup {
+        Setup::NonBoosted | Setup::Boosted => Arbitration::RoundRobin,
+        Setup::Weighted => Arbitration::Weighted { settings },
+    };
+    let mut model = model(arbitration, &time)?;
+    let others = u32::try_from(THREADS - 1).unwrap_or(0) * IN_FLIGHT;
+    let first = Queue::over(model.queue_of(IN_FLIGHT, Priority::High)?);
+    let shared = SharedQueue::new(Queue::over(model.queue_of(others, Priority::Low)?));
+    let mut handles = vec![Handle::builder(model.facts()).queue(first).time(time.clone()).build()?];
+    for _ in 1..THREADS {
+        let builder = Handle::builder(model.facts()).time(time.clone());
+        handles.push(match setup {
+            Setup::NonBoosted => builder.queue(Queue::over(model.queue(IN_FLIGHT)?)).build()?,
+            Setup::Boosted | Setup::Weighted => builder.queue(shared.clone()).build()?,
+        });
+    }
+    let mut free = Vec::new();
+    for _ in 0..THREADS {
+        free.push((0..IN_FLIGHT).map(|_| model.region(PAGE_BYTES)).collect::<Result<Vec<Buffer>, _>>()?);
+    }
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut counts = [0_u64; THREADS];
+    while time.now() < span {
+        for ((handle, free), count) in handles.iter_mut().zip(&mut free).zip(&mut counts) {
+            while let Some(buffer) = free.pop() {
+                handle.submit(Request::write(page(&mut random), buffer, Durable::AsPromised), 0)?;
+            }
+            while let Some(answer) = handle.poll()? {
+                answer.completion.ok()?;
+                *count += 1;
+                if let Data::ToDevice(buffer) = answer.data {
+                    free.push(buffer);
+                }
+            }
+        }
+        time.sleep(STEP);
+    }
+    Ok(counts.map(|count| decimal(count) / seconds(span)))
+}
+
+fn page(random: &mut fastrand::Rng) -> u64 {
+    random.u64(..SIZE / PAGE_BYTES as u64) * PAGE_BYTES as u64
+}
+
+/// What a load came to.
+#[derive(Default)]
+struct Outcome {
+    /// Latencies of those that have the deadline and were served.
+    latencies: Vec<Nanos>,
+    served: u64,
+    given_up: u64,
+}
+
+impl Outcome {
+    fn p99_ms(&mut self) -> f64 {
+        self.latencies.sort_unstable();
+        let place = self.latencies.len() * 99 / 100;
+        self.latencies.get(place).map_or(f64::NAN, |latency| seconds(*latency) * 1e3)
+    }
+}
+
+/// Who loads the device.
+#[derive(Clone, Copy)]
+struct Load {
+    /// Between two writes that have the deadline.
+    apart: Nanos,
+    /// Writes in flight that have time; as many as this, always.
+    flood: usize,
+}
+
+fn deadlines(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+    let span = Nanos::from_millis(if context.is_quick() { 300 } else { 3_000 });
+    let mut within = [Nanos::from_millis(1_000); CLASSES];
+    within[0] = DEADLINE;
+    let beside = Load { apart: Nanos::from_micros(100), flood: 512 };
+    let beyond = Load { apart: Nanos::from_micros(16), flood: 0 };
+    let served = Scheduling::Deadline { within, late: Late::Serve };
+    let given_up = Scheduling::Deadline { within, late: Late::GiveUp };
+    for (name, what, load, scheduling) in [
+        ("p4.deadline.beside_flood", "10,000/s with a deadline beside 512 that have time", beside, served),
+        ("p4.deadline.overload", "62,500/s with a deadline, where 32,700/s fit", beyond, given_up),
+    ] {
+        let mut outcomes = [scheduling, Scheduling::Fifo]
+            .map(|scheduling| loaded(scheduling, load, span, context.seed()).map_err(failed))
+            .into_iter()
+            .collect::<Result<Vec<Outcome>, _>>()?;
+        let p99: Vec<f64> = outcomes.iter_mut().map(Outcome::p99_ms).collect();
+        for ((outcome, p99), policy) in outcomes.iter().zip(&p99).zip(["deadline", "fifo"]) {
+            findings.rows.push(
+                Row::new()
+                    .with("deadline of 5 ms, model device", what)
+                    .with("scheduler", policy)
+                    .with("p99_ms", *p99)
+                    .with("served", outcome.served)
+                    .with("given_up", outcome.given_up),
+            );
+        }
+        let (given_up, all) = (outcomes[0].given_up, outcomes[0].given_up + outcomes[0].served);
+        let baseline = format!("fifo {:.1} ms; {what}; {given_up} of {all} given up", p99[1]);
+        let value = (p99[0] / (seconds(DEADLINE) * 1e3), "times the deadline, p99 of those served");
+        let goal = Goal::AtMost(DEADLINES_MAX);
+        findings.claims.push(Claim::found(name, goal, value, Label::Model, baseline));
+    }
+    Ok(())
+}
+
+/// Tokens of writes that have time; those of the others are when they were submitted.
+const HAS_TIME: u64 = u64::MAX;
+/// Most writes with a deadline that wait.
+const WAITING_MAX: u32 = 8_192;
+
+fn loaded(scheduling: Scheduling, load: Load, span: Nanos, seed: u64) -> Result<Outcome, IoError> {
+    let time = Timepiece::at_zero();
+    let mut model = model(Arbitration::RoundRobin, &time)?;
+    let queue = Queue::over(model.queue(64)?);
+    let builder = Handle::builder(model.facts()).queue(queue).scheduling(scheduling);
+    let mut handle = builder.waiting_max(WAITING_MAX).time(time.clone()).build()?;
+    let data = model.region(PAGE_BYTES)?;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut outcome, mut next, mut have_time) = (Outcome::default(), Nanos::ZERO, 0);
+    while time.now() < span {
+        while have_time < load.flood {
+            let request = Request::write(page(&mut random), data.clone(), Durable::AsPromised);
+            handle.submit(request.of_class(Class::LAST), HAS_TIME)?;
+            have_time += 1;
+        }
+        // A handle that is full refuses: what is refused does not count as served.
+        if time.now() >= next && handle.unanswered() < handle.most() {
+            next = next.after(load.apart);
+            let request = Request::write(page(&mut random), data.clone(), Durable::AsPromised);
+            handle.submit(request, time.now().0)?;
+        }
+        while let Some(answer) = handle.poll()? {
+            match (answer.completion.token, answer.completion.status) {
+                (HAS_TIME, _) => have_time -= 1,
+                (_, Status::ABORT_REQUESTED) => outcome.given_up += 1,
+                (submitted, _) => {
+                    outcome.served += 1;
+                    outcome.latencies.push(time.now().since(Nanos(submitted)));
+                }
+            }
+        }
+        time.sleep(STEP);
+    }
+    Ok(outcome)
+}

@@ -1,0 +1,291 @@
+//! The `io_uring` backend beside fio's engine: random reads of 4 KiB of one file, past the page cache.
+//!
+//! In: a file in the scratch folder, every byte of it written. Out: reads a second and CPU a read at depth 1 and 32, in pairs
+//! that ran one after the other, and system calls a read. Both sides submit all that is free with one call, sleep in the
+//! kernel for the first answer and take all that are there. CPU is that of the thread that submits, on both sides.
+
+use super::fio::{Counter, Fio, Ran};
+use super::{PAGE_BYTES, decimal, failed, measured, median, seconds};
+use crate::claim::{Claim, Goal, Label};
+use crate::experiment::{Context, Findings, LabError};
+use crate::measure::{Contestant, Spread, in_turns};
+use crate::report::Row;
+use headwater_host::clock::{Clock, Nanos};
+use headwater_io::backend::{Answer, Backend as _};
+use headwater_io::completion::{Aggregation, CompletionPolicy};
+use headwater_io::uring::{UringDevice, UringOptions};
+use headwater_io::{Buffer, Command, Data, Handle, IoError, Queue, Request};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+const FILE_BYTES: u64 = 256 << 20;
+const DEPTHS: [u32; 2] = [1, 32];
+const IOPS_MIN: f64 = 0.98;
+const IOPS_UNIT: &str = "upper end of the 95 % interval of the IOPS ratio";
+const CPU_UNIT: &str = "ratio of CPU a read";
+const CALLS_UNIT: &str = "ratio of system calls a read";
+const NAMES: [&str; 3] = ["queue", "handle, interrupt policy", "fio"];
+const FIO: usize = 2;
+
+pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+    let path = context.scratch().join("reads");
+    prepare(&path, context.seed()).map_err(|source| LabError::Io { what: "write the test file", source })?;
+    let fio = match Fio::find(&path, FILE_BYTES) {
+        Ok(fio) => fio,
+        Err(why) => {
+            DEPTHS.iter().for_each(|&depth| not_run(findings, depth, &why));
+            return Ok(());
+        }
+    };
+    let (rounds, span) = if context.is_quick() { (9, 300) } else { (15, 2_000) };
+    let span = Nanos::from_millis(span);
+    for depth in DEPTHS {
+        compare(context, findings, (&fio, &path), (depth, rounds, span))?;
+    }
+    Ok(())
+}
+
+fn names(depth: u32) -> [String; 3] {
+    ["iops", "cpu", "calls"].map(|what| format!("p4.uring.d{depth}.{what}"))
+}
+
+fn not_run(findings: &mut Findings, depth: u32, why: &str) {
+    let [iops, cpu, calls] = names(depth);
+    findings.claims.push(Claim::not_run(iops, Goal::AtLeast(IOPS_MIN), IOPS_UNIT, why));
+    findings.claims.push(Claim::not_run(cpu, Goal::AtMost(1.0), CPU_UNIT, why));
+    findings.claims.push(Claim::not_run(calls, Goal::AtMost(1.0), CALLS_UNIT, why));
+}
+
+fn compare(
+    context: &Context,
+    findings: &mut Findings,
+    (fio, path): (&Fio, &Path),
+    (depth, rounds, span): (u32, usize, Nanos),
+) -> Result<(), LabError> {
+    let mut queue = Reader::open(path, depth, Kind::Queue, context.seed()).map_err(failed)?;
+    let mut handle = Reader::open(path, depth, Kind::Handle, context.seed()).map_err(failed)?;
+    let mut of_queue = || queue.run(span).map_err(failed);
+    let mut of_handle = || handle.run(span).map_err(failed);
+    let mut of_fio = || fio.run(depth, span);
+    let mut contestants: [Contestant<'_, Ran, LabError>; 3] = [&mut of_queue, &mut of_handle, &mut of_fio];
+    let samples = match in_turns(rounds, &mut contestants) {
+        Ok(samples) => samples,
+        Err(error @ LabError::Measure { .. }) => {
+            not_run(findings, depth, &format!("NOT MEASURED: {error}"));
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    let iops: Vec<Vec<f64>> = samples.iter().map(|runs| runs.iter().map(|ran| ran.iops).collect()).collect();
+    let cpu: Vec<Vec<f64>> = samples.iter().map(|runs| runs.iter().map(|ran| ran.cpu_ns).collect()).collect();
+    let ours = calls_of(&mut queue, context.scratch(), span);
+    let theirs = fio.calls(depth, span, context.scratch());
+    for (way, name) in NAMES.iter().enumerate() {
+        let calls = [ours.as_ref().ok(), None, theirs.as_ref().ok()][way].copied();
+        findings.rows.push(
+            Row::new()
+                .with("4 KiB random reads, O_DIRECT", *name)
+                .with("depth", u64::from(depth))
+                .with("iops", Spread::of(&iops[way]))
+                .with("cpu_ns", Spread::of(&cpu[way]))
+                .with("calls_a_read", calls),
+        );
+    }
+    let [iops_name, cpu_name, calls_name] = names(depth);
+    let ratios = quotients(&iops[0], &iops[FIO]);
+    let (low, high) = interval(&ratios);
+    let baseline = format!(
+        "{}, {:.0} reads/s; ratio {:.3}, 95 % interval {low:.3} to {high:.3} of {rounds} pairs",
+        fio.version,
+        median(&iops[FIO]),
+        median(&ratios)
+    );
+    let goal = Goal::AtLeast(IOPS_MIN);
+    findings.claims.push(Claim::found(iops_name, goal, (high, IOPS_UNIT), Label::Measured, baseline));
+    let baseline =
+        format!("{}, {:.0} ns a read, ours {:.0} ns", fio.version, median(&cpu[FIO]), median(&cpu[0]));
+    let ratios = quotients(&cpu[0], &cpu[FIO]);
+    findings.claims.push(measured(cpu_name, Goal::AtMost(1.0), (&ratios, CPU_UNIT), &baseline));
+    findings.claims.push(match (ours, theirs) {
+        (Ok(ours), Ok(theirs)) => {
+            let baseline =
+                format!("{}, {theirs:.3} a read, ours {ours:.3}; io_uring_enter alone", fio.version);
+            Claim::found(
+                calls_name,
+                Goal::AtMost(1.0),
+                (ours / theirs, CALLS_UNIT),
+                Label::Measured,
+                baseline,
+            )
+        }
+        (Err(why), _) | (_, Err(why)) => Claim::not_run(calls_name, Goal::AtMost(1.0), CALLS_UNIT, why),
+    });
+    Ok(())
+}
+
+fn quotients(ours: &[f64], theirs: &[f64]) -> Vec<f64> {
+    ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect()
+}
+
+/// Between which samples the median lies with at least 95 % of probability, whatever they are distributed like: as many are
+/// left out at each end as a fair coin allows.
+fn interval(samples: &[f64]) -> (f64, f64) {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let count = sorted.len();
+    // The probability that exactly `left` of the samples lie below the median, then that so many or fewer do.
+    let mut exactly = 0.5_f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
+    let (mut at_most, mut left) = (exactly, 0);
+    while 2.0 * at_most <= 0.05 && left < count {
+        exactly *= decimal((count - left) as u64) / decimal(left as u64 + 1);
+        at_most += exactly;
+        left += 1;
+    }
+    let left = left.saturating_sub(1).min(count / 2);
+    match (sorted.get(left), sorted.get(count.saturating_sub(left + 1))) {
+        (Some(&low), Some(&high)) => (low, high),
+        _ => (f64::NAN, f64::NAN),
+    }
+}
+
+/// System calls that a read takes: those of a round, and what a reader does before and after it.
+fn calls_of(reader: &mut Reader, scratch: &Path, span: Nanos) -> Result<f64, String> {
+    let counter = Counter::start(scratch)?;
+    let ran = reader.run(span);
+    let calls = counter.stop()?;
+    let ran = ran.map_err(|error| format!("NOT MEASURED: {error}"))?;
+    Ok(decimal(calls) / decimal(ran.reads.max(1)))
+}
+
+/// A file whose every byte was written: what was never written costs the disk nothing to read.
+fn prepare(path: &Path, seed: u64) -> io::Result<()> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut part = vec![0; 4 << 20];
+    let file = File::create(path)?;
+    for at in (0..FILE_BYTES).step_by(part.len()) {
+        random.fill(&mut part);
+        file.write_all_at(&part, at)?;
+    }
+    file.sync_all()
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Queue,
+    Handle,
+}
+
+enum Way {
+    /// Sleeps as soon as nothing is there.
+    Queue(Queue),
+    /// The same through a handle.
+    Handle(Box<Handle>),
+}
+
+/// Our side.
+struct Reader {
+    way: Way,
+    free: Vec<Buffer>,
+    block_bytes: u32,
+    random: fastrand::Rng,
+    clock: Clock,
+    // Dropped last: the queue is one of its.
+    _device: UringDevice,
+}
+
+impl Reader {
+    fn open(path: &Path, depth: u32, kind: Kind, seed: u64) -> Result<Self, IoError> {
+        let mut device = UringDevice::open(path, UringOptions::default())?;
+        let facts = device.namespaces()?.into_iter().next();
+        let facts =
+            facts.ok_or_else(|| IoError::Device { reason: "the file has no namespace".to_owned() })?;
+        let mut queue = Queue::over(device.queue(depth)?);
+        queue.set_spin(Nanos::ZERO);
+        let way = match kind {
+            Kind::Queue => Way::Queue(queue),
+            Kind::Handle => {
+                let policy = CompletionPolicy::Interrupt(Aggregation::NONE);
+                Way::Handle(Box::new(Handle::builder(&facts).queue(queue).completion(policy).build()?))
+            }
+        };
+        let free = (0..depth).map(|_| device.region(PAGE_BYTES)).collect::<Result<_, _>>()?;
+        let random = fastrand::Rng::with_seed(seed);
+        Ok(Self { way, free, block_bytes: facts.block_bytes, random, clock: Clock::start(), _device: device })
+    }
+
+    /// Reads for so long, then takes what is left.
+    fn run(&mut self, span: Nanos) -> Result<Ran, IoError> {
+        let (began, cpu) = (self.clock.now(), Clock::thread_cpu());
+        let mut reads = 0;
+        while self.clock.now().since(began) < span {
+            self.submit()?;
+            reads += self.take()?;
+        }
+        while self.in_flight() > 0 {
+            reads += self.take()?;
+        }
+        let (took, used) = (self.clock.now().since(began), Clock::thread_cpu().since(cpu));
+        let cpu_ns = decimal(used.0) / decimal(reads.max(1));
+        Ok(Ran { iops: decimal(reads) / seconds(took), cpu_ns, reads })
+    }
+
+    fn submit(&mut self) -> Result<(), IoError> {
+        while let Some(buffer) = self.free.pop() {
+            let offset = self.random.u64(..FILE_BYTES / PAGE_BYTES as u64) * PAGE_BYTES as u64;
+            match &mut self.way {
+                Way::Queue(queue) => {
+                    let lba = offset / u64::from(self.block_bytes);
+                    queue.submit(Command::read(1, lba, self.block_bytes, buffer)?, offset)?;
+                }
+                Way::Handle(handle) => handle.submit(Request::read(offset, buffer), offset)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn in_flight(&self) -> u32 {
+        match &self.way {
+            Way::Queue(queue) => queue.in_flight(),
+            Way::Handle(handle) => handle.unanswered(),
+        }
+    }
+
+    /// Waits for an answer and takes all that are there; how many.
+    fn take(&mut self) -> Result<u64, IoError> {
+        let mut next = match &mut self.way {
+            Way::Queue(queue) => queue.wait_with(None)?,
+            Way::Handle(handle) => handle.wait(None)?,
+        };
+        let mut taken = 0;
+        while let Some(Answer { completion, data }) = next {
+            completion.ok()?;
+            taken += 1;
+            if let Data::FromDevice(buffer) = data {
+                self.free.push(buffer);
+            }
+            next = match &mut self.way {
+                Way::Queue(queue) => queue.poll_with()?,
+                Way::Handle(handle) => handle.poll()?,
+            };
+        }
+        Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_leaves_out_as_many_samples_as_a_fair_coin_allows() {
+        let samples = |count: u32| (1..=count).rev().map(f64::from).collect::<Vec<_>>();
+        // 2 * (1 + 9) / 2^9 = 3.9 %; one more at each end would be 18 %.
+        assert_eq!(interval(&samples(9)), (2.0, 8.0));
+        assert_eq!(interval(&samples(15)), (4.0, 12.0));
+        // Three samples can promise nothing: all of them.
+        assert_eq!(interval(&samples(3)), (1.0, 3.0));
+        assert!(interval(&[]).0.is_nan());
+    }
+}
