@@ -23,6 +23,7 @@ struct options {
 	char *url;
 	unsigned int completion;
 	unsigned int period_us;
+	unsigned int cache_mib;
 	unsigned int scheduler;
 };
 
@@ -58,6 +59,16 @@ static struct fio_option options[] = {
 		.off1 = offsetof(struct options, period_us),
 		.def = "0",
 		.help = "Of the polling thread; 0 lets it follow size and latency",
+		.category = FIO_OPT_C_ENGINE,
+		.group = FIO_OPT_G_INVALID,
+	},
+	{
+		.name = "cache_mib",
+		.lname = "Block cache in MiB",
+		.type = FIO_OPT_INT,
+		.off1 = offsetof(struct options, cache_mib),
+		.def = "0",
+		.help = "Block cache of each job, 0 for none: jobs must not share bytes of the device then",
 		.category = FIO_OPT_C_ENGINE,
 		.group = FIO_OPT_G_INVALID,
 	},
@@ -217,6 +228,8 @@ static int headwater_init(struct thread_data *td)
 		return 1;
 	}
 	if (o->scheduler != HW_SCHEDULER_FIFO && set(job, HW_PARAM_SCHEDULER, o->scheduler))
+		return 1;
+	if (o->cache_mib && set(job, HW_PARAM_CACHE_BYTES, (uint64_t)o->cache_mib << 20))
 		return 1;
 	if (o->period_us && set(job, HW_PARAM_PERIOD_NS, o->period_us * 1000ULL))
 		return 1;

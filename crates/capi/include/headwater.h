@@ -191,6 +191,11 @@ typedef enum hw_param {
   HW_PARAM_SYNC = 9,
   // Most requests at the device; those beyond wait where the scheduler reaches them.
   HW_PARAM_IN_FLIGHT_MAX = 10,
+  // Bytes of the block cache, in pages of 4,096; 0 for none. With a cache, requests need not be whole blocks. It is put on and
+  // taken off while nothing is on the way.
+  HW_PARAM_CACHE_BYTES = 11,
+  // 1: writes are answered when the cache has them, and go to the device later. 0: when the device has them too.
+  HW_PARAM_CACHE_WRITE_BACK = 12,
 } hw_param;
 
 // A device, seen through one of its namespaces.

@@ -11,7 +11,7 @@ use crate::handle::{HANDLES, IoHandle, OpenHandle};
 use crate::transfer::LIST_BYTES;
 use headwater::host::clock::Nanos;
 use headwater::io::Answer;
-use headwater::io::handle::{Cancelled, Request};
+use headwater::io::handle::Request;
 use std::ffi::c_void;
 use std::ptr;
 
@@ -37,9 +37,7 @@ pub struct Event {
 impl OpenHandle {
     fn submit(&mut self, request: Request, tag: *mut c_void) -> Result<(), Fault> {
         let request = Request { class: self.class, ..request };
-        self.handle
-            .submit(request, tag.expose_provenance() as u64)
-            .map_err(|refused| Fault::Request(refused.error))
+        self.way.submit(request, tag.expose_provenance() as u64)
     }
 
     fn find(&self, buffer: *const c_void, bytes: usize) -> Result<headwater::Buffer, Fault> {
@@ -131,7 +129,7 @@ pub extern "C" fn hw_aio_write_zeroes(
 /// Shows the device everything that was submitted.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_aio_submit(handle: *mut IoHandle) -> Code {
-    guarded(|| HANDLES.with(handle, |open| Ok(open.handle.ring()?)))
+    guarded(|| HANDLES.with(handle, |open| open.way.ring()))
 }
 
 /// Takes events: at least `least`, unless `longest_ns` nanoseconds pass or nothing is on the way, and at most `most`. Writes
@@ -161,7 +159,7 @@ pub unsafe extern "C" fn hw_aio_complete(
                     HW_FOREVER => None,
                     longest => Some(Nanos(longest.saturating_sub(open.clock.now().since(started).0))),
                 };
-                let looked = if taken < least { open.handle.wait(longest) } else { open.handle.poll() };
+                let looked = if taken < least { open.way.wait(longest) } else { open.way.poll() };
                 match looked {
                     // SAFETY: `taken` is below `most`, for which the caller promised room.
                     Ok(Some(answer)) => unsafe { events.wrapping_add(taken).write(event_of(&answer)) },
@@ -183,11 +181,5 @@ pub unsafe extern "C" fn hw_aio_complete(
 /// Cancels the request with this tag. It still has its one event, which says whether it was given up.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_aio_cancel(handle: *mut IoHandle, tag: *mut c_void) -> Code {
-    guarded(|| {
-        HANDLES.with(handle, |open| match open.handle.cancel(tag.expose_provenance() as u64) {
-            Cancelled::Waiting | Cancelled::Asked => Ok(()),
-            Cancelled::TooLate => Err(Fault::TooLate),
-            Cancelled::Unknown => Err(Fault::Tag),
-        })
-    })
+    guarded(|| HANDLES.with(handle, |open| open.way.cancel(tag.expose_provenance() as u64)))
 }

@@ -65,6 +65,8 @@ pub(crate) enum Fault {
     Seek { from: u64, bytes: i64, end: u64 },
     #[error("the request is one command with others, or its device takes none back: wait for its event")]
     TooLate,
+    #[error("requests are on the way: take their events, then put the cache on or off")]
+    OnTheWay,
     #[error("no request with this tag is on the way")]
     Tag,
     #[error("{0}")]
@@ -100,7 +102,7 @@ impl Fault {
             Self::TooManyPools(_) | Self::TooMany { .. } => Code::TooManyPools,
             Self::Gone(_) => Code::Handle,
             Self::Inherited(_) => Code::Forked,
-            Self::Busy(_) | Self::QueueTaken => Code::Busy,
+            Self::Busy(_) | Self::QueueTaken | Self::OnTheWay => Code::Busy,
             Self::OtherDevice | Self::Url => Code::Argument,
             Self::BufferForeign => Code::Foreign,
             Self::BufferInterior => Code::Interior,

@@ -10,12 +10,13 @@ use crate::fault::Fault;
 use crate::param::Settings;
 use crate::queue::{QUEUES, QueueHandle};
 use crate::table::Table;
-use headwater::Durable;
+use crate::way::Way;
 use headwater::host::clock::Clock;
 use headwater::io::completion::Direction;
 use headwater::io::handle::Handle;
 use headwater::io::scheduler::Class;
 use headwater::io::selector::{Choice, QueueName, Selector};
+use headwater::{Durable, NamespaceFacts};
 use std::ffi::c_void;
 use std::slice;
 use std::sync::Arc;
@@ -57,7 +58,10 @@ pub type SelectorFunction =
 /// What stands behind a handle.
 #[derive(Debug)]
 pub(crate) struct OpenHandle {
-    pub(crate) handle: Handle,
+    pub(crate) way: Way,
+    pub(crate) facts: NamespaceFacts,
+    /// One past the last byte that it may touch.
+    pub(crate) end: u64,
     pub(crate) buffers: Arc<Buffers>,
     /// The number of the device, for memory that a call needs.
     pub(crate) device: usize,
@@ -110,14 +114,17 @@ fn open(numbers: &[*mut QueueHandle], selector: Selector) -> Result<OpenHandle, 
                 if open.device != queue.device {
                     return Err(Fault::OtherDevice);
                 }
-                let name = open.handle.attach(queue.take()?);
+                let link = queue.take()?;
+                let name = open.way.with(|handle| Ok(handle.attach(link)))?;
                 open.queues.push((name, number.addr()));
                 return Ok(());
             }
             let handle = Handle::builder(&queue.facts).queue(queue.take()?).build()?;
             let name = handle.queues().first().copied().unwrap_or(QueueName(0));
             made = Some(OpenHandle {
-                handle,
+                end: handle.end(),
+                way: Way::Straight(handle),
+                facts: queue.facts.clone(),
                 buffers: Arc::clone(&queue.buffers),
                 device: queue.device,
                 position: 0,
@@ -138,15 +145,23 @@ fn open(numbers: &[*mut QueueHandle], selector: Selector) -> Result<OpenHandle, 
         }
     }
     let mut open = made.ok_or(Fault::Null("queues"))?;
-    open.handle.set_selector(selector);
+    open.way.with(|handle| {
+        handle.set_selector(selector);
+        Ok(())
+    })?;
     Ok(open)
 }
 
 /// Gives the queues back, each once everything on it is answered.
 fn close(mut open: OpenHandle) -> Result<(), Fault> {
     let mut failed = None;
+    if let Way::Cached(_) = open.way {
+        while open.way.wait(None)?.is_some() {}
+        // What cannot be written back is told, and the queues come back all the same.
+        failed = open.way.set_cache(None, &open.facts, open.device).err();
+    }
     for (name, number) in std::mem::take(&mut open.queues) {
-        match open.handle.detach(name, None) {
+        match open.way.with(|handle| Ok(handle.detach(name, None)?)) {
             Ok(Some(link)) => {
                 let number: *const QueueHandle = std::ptr::without_provenance(number);
                 // A queue that was destroyed meanwhile takes nothing back.
@@ -156,10 +171,10 @@ fn close(mut open: OpenHandle) -> Result<(), Fault> {
                 });
             }
             Ok(None) => {}
-            Err(error) => failed = Some(error),
+            Err(fault) => failed = Some(fault),
         }
     }
-    failed.map_or(Ok(()), |error| Err(error.into()))
+    failed.map_or(Ok(()), Err)
 }
 
 /// Makes a handle over one queue, and writes it to `out`. It schedules first come first served, polls, and has no cache;

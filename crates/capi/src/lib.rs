@@ -31,3 +31,4 @@ mod buffers;
 mod fault;
 mod handles;
 mod table;
+mod way;

@@ -7,8 +7,10 @@ use crate::border::{Out, guarded};
 use crate::code::Code;
 use crate::fault::Fault;
 use crate::handle::{HANDLES, IoHandle, OpenHandle};
+use crate::way::CacheWish;
 use headwater::Durable;
 use headwater::host::clock::Nanos;
+use headwater::io::cache::{PAGE_BYTES, WritePolicy};
 use headwater::io::completion::{Aggregation, CompletionPolicy, Pace};
 use headwater::io::scheduler::{CLASSES, Class, Late, Merging, Scheduling};
 
@@ -39,6 +41,11 @@ pub enum Param {
     Sync = 9,
     /// Most requests at the device; those beyond wait where the scheduler reaches them.
     InFlightMax = 10,
+    /// Bytes of the block cache, in pages of 4,096; 0 for none. With a cache, requests need not be whole blocks. It is put on and
+    /// taken off while nothing is on the way.
+    CacheBytes = 11,
+    /// 1: writes are answered when the cache has them, and go to the device later. 0: when the device has them too.
+    CacheWriteBack = 12,
 }
 
 /// The caller looks, without sleeping.
@@ -74,6 +81,7 @@ pub(crate) struct Settings {
     deadline_ns: u64,
     weights: u64,
     merging: bool,
+    policy: WritePolicy,
     in_flight_max: u32,
 }
 
@@ -87,6 +95,7 @@ impl Default for Settings {
             deadline_ns: DEADLINE_NS,
             weights: 0,
             merging: false,
+            policy: WritePolicy::Back,
             in_flight_max: u32::MAX,
         }
     }
@@ -137,6 +146,13 @@ impl OpenHandle {
             Param::Weights => settings.weights = value,
             Param::Merging => settings.merging = either("MERGING")?,
             Param::InFlightMax => settings.in_flight_max = small("IN_FLIGHT_MAX")?,
+            Param::CacheBytes => return self.set_cache(value),
+            Param::CacheWriteBack => {
+                let back = either("CACHE_WRITE_BACK")?;
+                self.settings.policy = if back { WritePolicy::Back } else { WritePolicy::Through };
+                self.way.set_policy(self.settings.policy);
+                return Ok(());
+            }
             Param::Class => {
                 let class = u8::try_from(value).ok().and_then(Class::new);
                 self.class = class.ok_or(refused("CLASS", "0 to 7"))?;
@@ -150,16 +166,32 @@ impl OpenHandle {
         let completion = settings.completion().ok_or(refused("COMPLETION", "one of HW_COMPLETION_"))?;
         let scheduling = settings.scheduling().ok_or(refused("SCHEDULER", "one of HW_SCHEDULER_"))?;
         match param {
-            Param::Scheduler | Param::DeadlineNs | Param::Weights => self.handle.set_scheduling(scheduling),
+            Param::Scheduler | Param::DeadlineNs | Param::Weights => self.way.with(|handle| {
+                handle.set_scheduling(scheduling);
+                Ok(())
+            })?,
             Param::Merging => {
                 let merging = if settings.merging { Merging::Adjacent } else { Merging::Off };
-                self.handle.set_merging(merging);
+                self.way.with(|handle| {
+                    handle.set_merging(merging);
+                    Ok(())
+                })?;
             }
-            Param::InFlightMax => self.handle.set_in_flight_max(settings.in_flight_max),
-            _ => self.handle.set_completion(completion)?,
+            Param::InFlightMax => self.way.with(|handle| {
+                handle.set_in_flight_max(settings.in_flight_max);
+                Ok(())
+            })?,
+            _ => self.way.with(|handle| Ok(handle.set_completion(completion)?))?,
         }
         self.settings = settings;
         Ok(())
+    }
+
+    fn set_cache(&mut self, bytes: u64) -> Result<(), Fault> {
+        let pages = bytes.div_ceil(PAGE_BYTES as u64);
+        let pages = usize::try_from(pages).unwrap_or(usize::MAX);
+        let wish = (pages > 0).then_some(CacheWish { pages, policy: self.settings.policy });
+        self.way.set_cache(wish, &self.facts, self.device)
     }
 
     fn get(&self, param: Param) -> u64 {
@@ -176,6 +208,8 @@ impl OpenHandle {
             Param::Merging => settings.merging.into(),
             Param::Sync => u64::from(self.durable == Durable::Now),
             Param::InFlightMax => settings.in_flight_max.into(),
+            Param::CacheBytes => self.way.cache_bytes(),
+            Param::CacheWriteBack => (settings.policy == WritePolicy::Back).into(),
         }
     }
 }
@@ -192,7 +226,7 @@ fn param_of(number: u32) -> Result<Param, Fault> {
 /// Every parameter, in the order of the numbers.
 ///
 /// cbindgen:ignore
-const ALL: [Param; 11] = [
+const ALL: [Param; 13] = [
     Param::Completion,
     Param::PeriodNs,
     Param::AggregationCount,
@@ -204,6 +238,8 @@ const ALL: [Param; 11] = [
     Param::Merging,
     Param::Sync,
     Param::InFlightMax,
+    Param::CacheBytes,
+    Param::CacheWriteBack,
 ];
 
 /// Changes a policy of a handle: `param` is one of HW_PARAM_. What is on the way goes on under the new policy.
@@ -238,6 +274,6 @@ mod tests {
             assert_eq!(param as usize, number);
             assert_eq!(param_of(u32::try_from(number).unwrap()).unwrap(), param);
         }
-        assert!(param_of(11).is_err() && param_of(u32::MAX).is_err());
+        assert!(param_of(13).is_err() && param_of(u32::MAX).is_err());
     }
 }

@@ -29,7 +29,7 @@ impl OpenHandle {
 
     pub(crate) fn run(&mut self, request: Request) -> Result<(), Fault> {
         let request = Request { class: self.class, ..request };
-        self.handle.run(request).map(drop).map_err(|failed| failed.error.into())
+        self.way.run(request)
     }
 
     /// # Safety
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn hw_lseek(
             let from = match whence {
                 HW_SEEK_SET => 0,
                 HW_SEEK_CUR => open.position,
-                HW_SEEK_END => open.handle.end(),
+                HW_SEEK_END => open.end,
                 _ => {
                     return Err(Fault::Choice {
                         field: "whence",
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn hw_lseek(
                     });
                 }
             };
-            let end = open.handle.end();
+            let end = open.end;
             let to = from.checked_add_signed(bytes).filter(|&to| to <= end);
             open.position = to.ok_or(Fault::Seek { from, bytes, end })?;
             if let Some(out) = out {

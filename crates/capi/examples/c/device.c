@@ -147,6 +147,29 @@ static void parameters(hw_device *device, hw_handle *handle) {
     CHECK(value == 20000);
 }
 
+/* A cache on and off again: requests of any length, and what was written is there afterwards. */
+static void cache(hw_handle *handle) {
+    unsigned char bytes[100], back[100];
+    uint64_t value = 1;
+    fill(bytes, sizeof bytes, 50);
+    CHECK_CODE(hw_set_param(handle, HW_PARAM_CACHE_WRITE_BACK, 1), HW_CODE_OK);
+    CHECK_CODE(hw_set_param(handle, HW_PARAM_CACHE_BYTES, 64 * 4096), HW_CODE_OK);
+    CHECK_CODE(hw_pwrite(handle, bytes, sizeof bytes, block - 50), HW_CODE_OK);
+    CHECK_CODE(hw_pread(handle, back, sizeof back, block - 50), HW_CODE_OK);
+    CHECK(memcmp(bytes, back, sizeof bytes) == 0);
+    CHECK_CODE(hw_set_param(handle, HW_PARAM_CACHE_WRITE_BACK, 0), HW_CODE_OK);
+    CHECK_CODE(hw_set_param(handle, HW_PARAM_CACHE_BYTES, 128 * 4096), HW_CODE_OK);
+    CHECK_CODE(hw_get_param(handle, HW_PARAM_CACHE_BYTES, &value), HW_CODE_OK);
+    CHECK(value == 128 * 4096);
+    memset(back, 0, sizeof back);
+    CHECK_CODE(hw_pread(handle, back, sizeof back, block - 50), HW_CODE_OK);
+    CHECK(memcmp(bytes, back, sizeof bytes) == 0);
+    CHECK_CODE(hw_set_param(handle, HW_PARAM_CACHE_BYTES, 0), HW_CODE_OK);
+    CHECK_CODE(hw_get_param(handle, HW_PARAM_CACHE_BYTES, &value), HW_CODE_OK);
+    CHECK(value == 0);
+    CHECK_CODE(hw_pread(handle, back, sizeof back, 0), HW_CODE_MISALIGNED);
+}
+
 static void misuse(hw_device *device, hw_handle *handle, uint64_t end) {
     unsigned char plain[1024];
     unsigned char *bytes = NULL;
@@ -194,6 +217,8 @@ int main(void) {
     requests(device, handle);
     several_queues(device);
     parameters(device, handle);
+    cache(handle);
+    requests(device, handle);
     misuse(device, handle, facts.blocks * block);
     CHECK_CODE(hw_handle_destroy(handle), HW_CODE_OK);
     CHECK_CODE(hw_queue_destroy(queue), HW_CODE_OK);
