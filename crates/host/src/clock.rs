@@ -3,7 +3,9 @@
 //! In: the kernel's clocks. Out: [`Nanos`] (monotonic) and [`UnixMillis`] (wall time, for expiry only). The rest of the
 //! stack never reads a clock: it is given one of these two, so that the simulator can own both.
 
+use std::cell::Cell;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A point on the monotonic clock, or a span of it, in nanoseconds.
@@ -105,6 +107,23 @@ impl Clock {
     pub fn sleep(span: Nanos) {
         std::thread::sleep(span.to_duration());
     }
+
+    /// As [`sleep`](Self::sleep), but woken as soon as the kernel can: it may else put a wake-up off by its timer slack, 50
+    /// microseconds, to join it with others. From its first such sleep on, all sleeps of the calling thread are so.
+    pub fn sleep_finely(span: Nanos) {
+        FINE.with(|fine| {
+            if !fine.replace(true) {
+                // A kernel that refuses wakes later; whoever asked measures what sleeps take.
+                let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            }
+        });
+        Self::sleep(span);
+    }
+}
+
+thread_local! {
+    /// Whether this thread has given up its timer slack.
+    static FINE: Cell<bool> = const { Cell::new(false) };
 }
 
 fn timespec_nanos(spec: rustix::time::Timespec) -> Nanos {

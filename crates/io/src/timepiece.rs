@@ -63,7 +63,7 @@ impl Timepiece {
     /// Waits on the calling thread, or moves the number.
     pub fn sleep(&self, span: Nanos) {
         match self {
-            Self::Machine(_) => Clock::sleep(span),
+            Self::Machine(_) => Clock::sleep_finely(span),
             Self::Virtual(time) => {
                 time.fetch_add(span.0, Ordering::Relaxed);
             }

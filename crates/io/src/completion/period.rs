@@ -21,6 +21,11 @@ const OVERDUE_PART: u64 = 48;
 /// A sleep costs the processor about this much by itself, and is not worth taking for less than twice that.
 const SLEEP_COST: Nanos = Nanos(1_500);
 
+/// A sleep that was late by more than twice the usual counts as late by that and this.
+const LATENESS_STEP: u64 = 5_000;
+/// What is forgotten of lateness with each answer that was waited for without a sleep.
+const FORGET_PART: u64 = 1_024;
+
 /// How long to sleep between looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
@@ -82,6 +87,10 @@ impl Period {
     #[inline]
     pub fn answered(&mut self, class: SizeClass, latency: Nanos) {
         // A short sleep leaves little doubt.
+        if self.slept == Nanos::ZERO {
+            // What was learnt of sleeps is forgotten slowly without any, or a machine that was busy once would be so for ever.
+            self.lateness -= self.lateness / FORGET_PART;
+        }
         let seen = if self.slept.0 > latency.0 / 32 { Seen::Late } else { Seen::Fresh };
         self.estimator.observe(class, latency, seen);
     }
@@ -97,7 +106,8 @@ impl Period {
         self.slept = took;
         let late = took.since(asked).0;
         if late > self.lateness {
-            self.lateness += (late - self.lateness).div_ceil(4);
+            // At most doubled, and a little, for the sake of outliers.
+            self.lateness += (late - self.lateness).min(self.lateness + LATENESS_STEP).div_ceil(4);
         } else {
             self.lateness -= (self.lateness - late) / 64;
         }

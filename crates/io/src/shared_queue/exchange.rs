@@ -338,6 +338,11 @@ impl<L: Line> Exchange<L> {
         Some(looked.map(|()| found))
     }
 
+    /// Whether answers are owed that have not come.
+    pub(crate) fn has_work(&self) -> bool {
+        self.lock().owes()
+    }
+
     /// The thread waits until there is something to do. False when it is to end.
     pub(crate) fn thread_rest(&self) -> bool {
         let mut inner = self.lock();
@@ -364,6 +369,11 @@ impl<L: Line> Inner<L> {
     /// For a seat that nobody was given.
     fn mail(&mut self, seat: u32) -> &mut Mail<L::Answer> {
         &mut self.seats[seat as usize]
+    }
+
+    /// Whether answers are owed that have not come.
+    fn owes(&self) -> bool {
+        self.seats.iter().any(|mail| mail.owed > u32::try_from(mail.answers.len()).unwrap_or(u32::MAX))
     }
 
     /// Everything that has come, to whose it is.

@@ -4,6 +4,7 @@ use super::*;
 use crate::completion::{Direction, Work};
 
 /// A device that serves so many at a time, each for a time of its own.
+#[derive(Clone, Copy)]
 struct Bench {
     bytes: usize,
     service: Nanos,
@@ -29,9 +30,12 @@ const LOOK: u64 = 100;
 const LENGTH: Nanos = Nanos::from_millis(500);
 
 fn run(bench: &Bench, pace: Pace, seed: u64) -> Ran {
+    run_with(bench, &mut Period::new(pace), seed)
+}
+
+fn run_with(bench: &Bench, period: &mut Period, seed: u64) -> Ran {
     let mut rng = fastrand::Rng::with_seed(seed);
     let class = Work { direction: Direction::Read, bytes: bench.bytes }.class();
-    let mut period = Period::new(pace);
     let mut units = vec![Nanos::ZERO; bench.units];
     // When submitted, when answered.
     let mut in_flight: Vec<(Nanos, Nanos)> = Vec::new();
@@ -151,4 +155,28 @@ fn a_device_that_became_ten_times_slower_or_faster_is_followed() {
         let low = period.estimator().low(class).unwrap().0;
         assert!(low * 100 <= after * 101 && low * 10 >= after * 9, "{low} for {after}");
     }
+}
+
+/// Where sleeps had been late once there were none any more, and so nothing was learnt of them any more.
+#[test]
+fn after_a_while_in_which_sleeps_were_late_they_are_tried_again() {
+    let calm = Bench {
+        bytes: 16 << 10,
+        service: Nanos(80_000),
+        jitter_percent: 5,
+        units: 8,
+        depth: 1,
+        late_max: 2_000,
+    };
+    let mut period = Period::new(Pace::Adaptive);
+    let noisy = Bench { late_max: 500_000, ..calm };
+    let busy = run(&calm, Pace::Busy, 5);
+    let before = run_with(&noisy, &mut period, 5);
+    assert!(before.answers * 100 >= busy.answers * 95, "{before:?} for {busy:?}");
+    run_with(&calm, &mut period, 6);
+    let after = run_with(&calm, &mut period, 7);
+    assert!(
+        after.looks * 4 <= busy.looks && after.answers * 100 >= busy.answers * 98,
+        "{after:?} for {busy:?}"
+    );
 }

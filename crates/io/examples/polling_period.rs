@@ -1,0 +1,66 @@
+//! What the pace of looking costs: reads of one size after the other on the latency model, in the machine's time.
+//!
+//! In: nothing. Out: for each size and pace, answers a second, CPU as a part of one processor, and the span that was slept
+//! last. The first pace never sleeps, so the others are read beside it.
+//!
+//! Run with `cargo run --release -p headwater-io --example polling_period`.
+#![expect(clippy::print_stdout, reason = "the figures are what this program is for")]
+
+use headwater_host::clock::{Clock, Nanos};
+use headwater_io::backend::Backend as _;
+use headwater_io::command::Data;
+use headwater_io::completion::{Aggregation, CompletionPolicy, Pace};
+use headwater_io::model::{Model, ModelSettings, Service};
+use headwater_io::{Handle, Queue, Request};
+use std::error::Error;
+
+const LENGTH: Nanos = Nanos::from_millis(400);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    for (kib, fixed_us) in [(4, 8), (8, 60), (16, 60), (32, 60), (64, 60)] {
+        let service =
+            Service { fixed: Nanos::from_micros(fixed_us), jitter_percent: 5, ..Service::default() };
+        for (name, policy) in [
+            ("busy", CompletionPolicy::Paced(Pace::Busy)),
+            ("adaptive", CompletionPolicy::Paced(Pace::Adaptive)),
+            ("half, then busy", CompletionPolicy::Paced(Pace::Part(50))),
+            ("every 100 us", CompletionPolicy::Paced(Pace::Fixed(Nanos::from_micros(100)))),
+            ("thread, adaptive", CompletionPolicy::Thread(Pace::Adaptive, Aggregation::NONE)),
+        ] {
+            for depth in [1, 8] {
+                let (answers, cpu, slept) = run(kib << 10, service, policy, depth)?;
+                let second = answers * 1_000_000_000 / LENGTH.0;
+                let percent = cpu.0 * 100 / LENGTH.0;
+                println!(
+                    "{kib:2} KiB, depth {depth}, {name:16}: {second:6} a second, {percent:3} % of a CPU, slept {slept}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn run(
+    bytes: usize,
+    service: Service,
+    policy: CompletionPolicy,
+    depth: u64,
+) -> Result<(u64, Nanos, Nanos), Box<dyn Error>> {
+    let mut model = Model::new(ModelSettings::timed(1 << 30, service))?;
+    let queue = Queue::over(model.queue(32)?);
+    let mut handle = Handle::builder(model.facts()).queue(queue).completion(policy).build()?;
+    for token in 0..depth {
+        handle.submit(Request::read(0, model.region(bytes)?), token)?;
+    }
+    let (clock, before) = (Clock::start(), Clock::process_cpu());
+    let mut answers = 0;
+    while clock.now() < LENGTH {
+        if let Some(answer) = handle.wait(Some(LENGTH))?
+            && let Data::FromDevice(buffer) = answer.data
+        {
+            answers += 1;
+            handle.submit(Request::read(0, buffer), answer.completion.token)?;
+        }
+    }
+    Ok((answers, Clock::process_cpu().since(before), handle.period()))
+}
