@@ -32,6 +32,8 @@ use headwater_host::registers::Registers;
 
 /// How long a shutdown may take for controllers that do not say (RTD3E 0).
 const SHUTDOWN_TIMEOUT: Nanos = Nanos::from_millis(5_000);
+/// The longest, whatever they say: RTD3E has room for more than an hour.
+const SHUTDOWN_TIMEOUT_MAX: Nanos = Nanos::from_millis(30_000);
 /// SHN in CC, and its value for a normal shutdown.
 const SHUTDOWN_MASK: u32 = 0b11 << 14;
 const SHUTDOWN_NORMAL: u32 = 0b01 << 14;
@@ -84,7 +86,8 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
             State::Ready { .. } => {
                 self.life.set(Phase::Recovering);
                 let micros = self.facts.as_ref().map_or(0, |facts| facts.shutdown_micros);
-                let patience = SHUTDOWN_TIMEOUT.max(Nanos::from_micros(u64::from(micros)));
+                let patience =
+                    Nanos::from_micros(u64::from(micros)).clamp(SHUTDOWN_TIMEOUT, SHUTDOWN_TIMEOUT_MAX);
                 let registers = self.function.registers();
                 let configuration = registers.load32(Register::Configuration.offset() as usize);
                 let shut = configuration & !SHUTDOWN_MASK | SHUTDOWN_NORMAL;
