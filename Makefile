@@ -12,7 +12,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_TARGETS := admin_command attach_message command_decode data_pointer resp media_recovery config vfio_user tcp_target tcp_initiator psk_interchange
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build test test-tools test-loom test-tls test-vm fio test-fio soak proof lab fuzz header capi install-capi deny fmt clippy doc tidy check clean
+.PHONY: help run build test test-tools test-loom test-tls test-vm fio test-fio test-instructions soak proof lab fuzz header capi install-capi deny fmt clippy doc tidy check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -65,6 +65,12 @@ test-fio: ## fio verifies what it writes through the engine, on every kind of de
 	cargo build --package headwater-capi --package headwater-node
 	plugins/fio/build $(TARGET_DIR)/debug $(TARGET_DIR)/debug/fio
 	plugins/fio/verify $(abspath $(TARGET_DIR)/debug/fio/headwater.so) $(TARGET_DIR)/debug/headwater
+
+# A count is the same on a machine at rest and on a busy one, which no time is: it is what a change of the way of a read is held to.
+test-instructions: ## instructions of a read through a handle, by callgrind, no more than recorded (RECORD=1 renews)
+	@.ci/packages valgrind=valgrind || true
+	cargo build --release --package headwater-io --example null_reads
+	tests/instructions/run $(TARGET_DIR)/release/examples/null_reads $(if $(RECORD),--record)
 
 soak: ## a minute of the pinned pool under threads, cancellations, cap changes and a failing node
 	cargo test --release --package headwater-dma --test pool -- --ignored --nocapture soak_
