@@ -6,7 +6,7 @@
 use crate::attach::admin::NamespaceWish;
 use crate::buffer::Buffer;
 use crate::command::{Command, Data};
-use crate::error::{IoError, Rejected};
+use crate::error::{IoError, Rejected, SubmitError};
 use crate::facts::NamespaceFacts;
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
@@ -51,6 +51,25 @@ pub struct Limits {
     pub segments_max: usize,
     /// What addresses of buffers are a multiple of, in bytes.
     pub memory_align: usize,
+}
+
+impl Limits {
+    /// Whether data are within them.
+    #[inline]
+    pub(crate) fn check(&self, data: &Data) -> Result<(), SubmitError> {
+        let lies = |buffer: &Buffer| buffer.process_address().is_multiple_of(self.memory_align);
+        let buffers = data.buffers();
+        let what = if buffers.len() > self.segments_max {
+            "more buffers than the queue's segments_max"
+        } else if data.bytes() > self.transfer_bytes_max {
+            "more bytes than the queue's transfer_bytes_max; send several commands"
+        } else if !buffers.iter().all(lies) {
+            "a buffer does not lie at a multiple of the queue's memory_align"
+        } else {
+            return Ok(());
+        };
+        Err(SubmitError::Unfit { what })
+    }
 }
 
 /// Whether the descriptor of a queue will say something.
@@ -118,7 +137,7 @@ pub trait Transport: Send + fmt::Debug {
     /// [`IoError::Refused`] where that is not offered; [`IoError`] when the device is gone.
     fn cancel(&mut self, token: u64) -> Result<(), IoError> {
         let _ = token;
-        Err(IoError::Refused { reason: "commands of this device cannot be cancelled".to_owned() })
+        Err(no_cancelling())
     }
 
     /// Commands accepted and not yet answered.
@@ -126,4 +145,9 @@ pub trait Transport: Send + fmt::Debug {
 
     /// Most commands in flight.
     fn depth(&self) -> u32;
+}
+
+/// What a device that gives no command up answers to the wish.
+pub(crate) fn no_cancelling() -> IoError {
+    IoError::Refused { reason: "commands of this device cannot be cancelled".to_owned() }
 }

@@ -8,7 +8,7 @@
 
 mod device_file;
 mod judge;
-mod queue;
+mod nvme_steps;
 
 use crate::attach::admin::NamespaceWish;
 use crate::backend::{Backend, Transport};
@@ -18,11 +18,12 @@ use crate::error::IoError;
 use crate::facts::NamespaceFacts;
 use crate::queue::Queue;
 use crate::uring::pool::{RingPool, SLOTS};
+use crate::uring::queue::UringQueue;
 use device_file::DeviceFile;
 use headwater_host::device_ring::{DeviceRing, NvmeWork, RingWish};
 use headwater_host::uring::{RingKind, UringChoice};
 use headwater_nvme::spec::status::Status;
-use queue::PassthroughQueue;
+use nvme_steps::NvmeSteps;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -146,13 +147,7 @@ impl Passthrough {
             choice: self.options.uring,
             slots: self.slots,
         };
-        let ring = DeviceRing::open(Arc::clone(&self.file.file), wish);
-        let named = |error| IoError::Device { reason: format!("{}: {error}", self.file.path.display()) };
-        let ring = ring.map_err(named)?;
-        if let Some(table) = ring.table() {
-            self.pool.join(table);
-        }
-        Ok(ring)
+        self.pool.ring(&self.file.file, &self.file.path, wish)
     }
 }
 
@@ -175,6 +170,7 @@ impl Backend for Passthrough {
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
         let ring = self.ring(depth)?;
-        Ok(Box::new(PassthroughQueue::new(ring, Arc::clone(&self.file), self.pool.pool().clone())))
+        let steps = NvmeSteps { file: Arc::clone(&self.file), pool: self.pool.pool().clone() };
+        Ok(Box::new(UringQueue::new(ring, steps)))
     }
 }

@@ -7,9 +7,10 @@
 //! # What this does not do
 //! It locks nothing against others: whoever may open the file may write to it as well.
 
+mod block_steps;
 mod file;
 pub(crate) mod pool;
-mod queue;
+pub(crate) mod queue;
 pub(crate) mod sysfs;
 pub(crate) mod translate;
 
@@ -20,8 +21,9 @@ use crate::backend::{Backend, Transport};
 use crate::buffer::Buffer;
 use crate::error::IoError;
 use crate::facts::NamespaceFacts;
+use block_steps::BlockSteps;
 use file::BlockFile;
-use headwater_host::device_ring::{DeviceRing, RingWish};
+use headwater_host::device_ring::{BlockWork, DeviceRing, RingWish};
 use headwater_host::uring::RingKind;
 use pool::RingPool;
 use queue::UringQueue;
@@ -81,20 +83,14 @@ impl UringDevice {
         self.pool.refusals()
     }
 
-    fn ring(&self, depth: u32) -> Result<DeviceRing<headwater_host::device_ring::BlockWork>, IoError> {
+    fn ring(&self, depth: u32) -> Result<DeviceRing<BlockWork>, IoError> {
         let wish = RingWish {
             depth: usize::try_from(depth).unwrap_or(usize::MAX),
             polled: self.options.poll,
             choice: self.options.uring,
             slots: pool::SLOTS,
         };
-        let ring = DeviceRing::open(Arc::clone(&self.file.file), wish);
-        let ring = ring
-            .map_err(|error| IoError::Device { reason: format!("{}: {error}", self.file.path.display()) })?;
-        if let Some(table) = ring.table() {
-            self.pool.join(table);
-        }
-        Ok(ring)
+        self.pool.ring(&self.file.file, &self.file.path, wish)
     }
 
     /// Reads a block with polling.
@@ -127,6 +123,7 @@ impl Backend for UringDevice {
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
         let ring = self.ring(depth)?;
-        Ok(Box::new(UringQueue::new(ring, Arc::clone(&self.file), self.pool.pool().clone())))
+        let steps = BlockSteps::new(Arc::clone(&self.file), self.pool.pool().clone());
+        Ok(Box::new(UringQueue::new(ring, steps)))
     }
 }

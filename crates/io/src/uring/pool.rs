@@ -6,9 +6,12 @@
 use crate::buffer::Buffer;
 use crate::error::IoError;
 use headwater_dma::pool::{ChunkRule, PinError, PinToken, Pinner, Pool, PoolConfig, Ticker};
+use headwater_host::device_ring::{DeviceRing, RingWish, Work};
 use headwater_host::pinning::Memory;
 use headwater_host::pinning::uring::BufferTable;
 use std::fmt;
+use std::fs::File;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -154,9 +157,19 @@ impl RingPool {
         Ok(Buffer::pooled(self.pool.buffer(bytes.max(1))?))
     }
 
-    /// Registers what there is, and what there will be, with another ring.
-    pub(crate) fn join(&self, table: &Arc<BufferTable>) {
-        self.rings.join(table);
+    /// Opens a ring, with which what there is is registered, and what there will be.
+    pub(crate) fn ring<W: Work>(
+        &self,
+        file: &Arc<File>,
+        path: &Path,
+        wish: RingWish,
+    ) -> Result<DeviceRing<W>, IoError> {
+        let ring = DeviceRing::open(Arc::clone(file), wish)
+            .map_err(|error| IoError::Device { reason: format!("{}: {error}", path.display()) })?;
+        if let Some(table) = ring.table() {
+            self.rings.join(table);
+        }
+        Ok(ring)
     }
 
     /// Registrations that were refused, of a chunk with a ring.

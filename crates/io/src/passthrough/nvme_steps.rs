@@ -1,0 +1,98 @@
+//! Commands to a namespace that the kernel drives: each goes to the device in one step.
+//!
+//! In: commands. Out: NVMe commands for a ring, and the status that the device gave. Invariant: a command goes as it was judged,
+//! its list of ranges in memory that only this queue has.
+
+use super::device_file::DeviceFile;
+use super::judge::{Fit, judge};
+use crate::backend::Limits;
+use crate::buffer::Buffer;
+use crate::command::{Command, Data};
+use crate::uring::queue::{Steps, Turn, Unsent};
+use crate::uring::translate::{Way, extents_of, status_of};
+use headwater_dma::pool::Pool;
+use headwater_host::device_ring::{Done, Extents, NvmeWork};
+use headwater_nvme::spec::opcode::DataTransfer;
+use headwater_nvme::spec::status::Status;
+use std::sync::Arc;
+
+/// What data pointers are a multiple of.
+const MEMORY_ALIGN: usize = 4;
+
+/// The namespace, and memory for lists of ranges.
+#[derive(Debug)]
+pub(super) struct NvmeSteps {
+    pub(super) file: Arc<DeviceFile>,
+    pub(super) pool: Pool,
+}
+
+impl NvmeSteps {
+    /// What a command that may go moves.
+    #[inline]
+    fn extents(&self, fit: &Fit, data: &Data) -> Result<Extents, Status> {
+        let Some(ranges) = &fit.ranges else {
+            return Ok(if data.bytes() == 0 { Extents::None } else { extents_of(data, 0) });
+        };
+        let bytes = ranges.concat();
+        let list = self.pool.buffer(bytes.len()).map(Buffer::pooled).map_err(|_| Status::INTERNAL_ERROR)?;
+        list.write(0, &bytes).map_err(|_| Status::INTERNAL_ERROR)?;
+        Ok(extents_of(&Data::ToDevice(list), 0))
+    }
+}
+
+impl Steps for NvmeSteps {
+    type Work = NvmeWork;
+    /// Which way bytes go.
+    type Stand = Way;
+    const CANCELS: bool = false;
+
+    #[inline]
+    fn limits(&self) -> Limits {
+        Limits {
+            transfer_bytes_max: self.file.transfer_bytes_max,
+            segments_max: self.file.segments_max,
+            memory_align: MEMORY_ALIGN,
+        }
+    }
+
+    #[inline]
+    fn first(
+        &self,
+        command: &Command,
+        send: impl FnOnce(NvmeWork) -> Result<(), Status>,
+    ) -> Result<Way, Unsent> {
+        self.limits().check(&command.data)?;
+        let fit = judge(command, &self.file.facts, self.file.window)??;
+        send(NvmeWork { command: fit.command, data: self.extents(&fit, &command.data)? })?;
+        let reads = DataTransfer::of(command.entry.opcode) == DataTransfer::ControllerToHost;
+        Ok(if reads { Way::Read } else { Way::Change })
+    }
+
+    #[inline]
+    fn next(&mut self, way: &mut Way, _: &Data, done: &Done) -> Turn<NvmeWork> {
+        let [a, b, c, d, ..] = done.value.to_le_bytes();
+        let status = done.result.map_or_else(|errno| status_of(errno, *way), decoded);
+        Turn::Over(u32::from_le_bytes([a, b, c, d]), status)
+    }
+}
+
+/// The status field as the driver gives it: without the phase bit.
+#[inline]
+fn decoded(field: u32) -> Status {
+    let [code, kind, ..] = field.to_le_bytes();
+    Status { code, code_type: kind & 0b111, do_not_retry: kind & 0x40 != 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drivers_status_field_is_the_devices_status() {
+        assert_eq!(decoded(0), Status::SUCCESS);
+        assert_eq!(decoded(0x4080), Status::LBA_OUT_OF_RANGE);
+        assert_eq!(decoded(0x0285), Status::COMPARE_FAILURE);
+        assert_eq!(decoded(0x4087), Status::KEY_DOES_NOT_EXIST);
+        assert_eq!(decoded(0x1 << 13 | 0x0006), Status::INTERNAL_ERROR, "more information is no part of it");
+    }
+}
