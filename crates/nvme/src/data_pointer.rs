@@ -58,6 +58,12 @@ impl PageBytes {
         }
     }
 
+    /// The page of so many bytes, `None` for what no value of CC.MPS says.
+    #[must_use]
+    pub fn of_bytes(bytes: u32) -> Option<Self> {
+        (0..=15).filter_map(Self::of_mps).find(|page| page.get() == bytes)
+    }
+
     /// How many bytes.
     #[must_use]
     #[inline]

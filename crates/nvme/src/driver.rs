@@ -9,6 +9,8 @@
 //!      |  facts, namespaces                              |  reap: answers
 //!      |  abort, reset, delete_queue  <--watch: overdue--+
 //!      +--Life: Ready, Recovering, Dead; an epoch--------+  abandon: what a reset lost
+//!      |
+//!      +--lend_queue--> LentQueue ~~~ (another process) IoQueue::borrowed
 //! ```
 //!
 //! Rings are those of [`ring`](crate::ring), the host's ends with their doorbells in registers; data pointers are built by
@@ -29,6 +31,7 @@ mod events;
 mod facts;
 mod function;
 mod io_queue;
+mod lent;
 mod life;
 mod list_pages;
 mod memory;
@@ -44,8 +47,9 @@ pub use describe::{DescribeError, SglUse, describe};
 pub use error::{Death, QueueError, RequestError, Trouble};
 pub use events::AsyncNotice;
 pub use facts::{ControllerFacts, Namespace, NamespaceFault, NamespaceKind, OptionalCommands};
-pub use function::{Function, FunctionError, VfioFunction};
+pub use function::{Function, FunctionError, RegistersFile, VfioFunction};
 pub use io_queue::{IoQueue, Overdue, QueueFault, SubmitFault};
+pub use lent::{Lease, LentFault, LentLayout, LentMemory, LentQueue, LentTerms, QueueRules};
 pub use life::{Fate, Life, Phase};
 pub use list_pages::{Chain, ListPages};
 #[cfg(not(loom))]

@@ -5,7 +5,7 @@
 
 use super::Registers;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -32,8 +32,11 @@ unsafe impl Send for Window {}
 unsafe impl Sync for Window {}
 
 impl MappedRegisters {
-    /// Maps `bytes` bytes from `offset` of a device's file on.
-    pub(crate) fn map(device: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<Self, Errno> {
+    /// Maps `bytes` bytes from `offset` of a device's file on; both whole pages.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn map(device: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<Self, Errno> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: bounds: the kernel maps `bytes` bytes or fails; the file is a device's, whose regions do not shrink.
         // Alignment: it chooses an address on a page. Lifetime: ours until `Window::drop` unmaps it. Aliasing: a null hint
@@ -41,6 +44,21 @@ impl MappedRegisters {
         let mapped = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, device, offset) };
         let start = NonNull::new(mapped?.cast::<u32>()).ok_or(Errno::NOMEM)?;
         Ok(Self { window: Arc::new(Window { start, bytes }) })
+    }
+
+    /// Takes the device away from every handle: what they store goes nowhere from now on, and they load zeroes. The kernel
+    /// is free to give the device to somebody else. May be called while others use the registers.
+    ///
+    /// # Errors
+    /// The kernel has no memory for that; nothing has changed.
+    pub fn detach(&self) -> Result<(), Errno> {
+        let Window { start, bytes } = *self.window;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+        // SAFETY: bounds and alignment: exactly the range that the kernel gave for this window. Lifetime: it stays mapped, to
+        // other pages, until `Window::drop`, which cannot run while `self` lives. Aliasing: nobody holds a reference into it;
+        // a volatile access of another thread finds one page or the other, for the kernel replaces them at once.
+        let mapped = unsafe { mmap_anonymous(start.as_ptr().cast::<c_void>(), bytes, access, flags) };
+        mapped.map(drop)
     }
 
     /// Where a register is. Good for one word while `self` lives.
@@ -139,6 +157,22 @@ mod tests {
         assert_eq!(registers.present(0x14), Some(0x0102_0304));
         registers.store32(0x1C, u32::MAX);
         assert_eq!(registers.present(0x1C), None, "a device that is gone");
+    }
+
+    #[test]
+    fn a_device_that_was_taken_away_hears_nothing_and_its_file_is_let_go() {
+        let (file, registers) = file();
+        let other = registers.clone();
+        other.store32(0x10, 7);
+        registers.detach().unwrap();
+        other.ring32(0x10, 8);
+        let mut bytes = [0; 4];
+        file.read_exact_at(&mut bytes, 4_096 + 0x10).unwrap();
+        assert_eq!(bytes, [7, 0, 0, 0]);
+        assert_eq!(other.load32(0x14), 0);
+        let inode = std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap());
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(!maps.lines().any(|line| line.contains(&format!(" {inode} "))), "{maps}");
     }
 
     #[test]

@@ -3,7 +3,10 @@
 //! In: CAP, VS and CRTO. Out: limits that can be worked with, or what is wrong with them. Invariant: no value of a register
 //! leads to a doorbell outside the window, a division by zero or a wait without end.
 
+use super::error::RequestError;
 use crate::data_pointer::PageBytes;
+use crate::queue_pair::QUEUE_DEPTH_MAX;
+use crate::ring::layout::QueueSlots;
 use crate::spec::register::{DOORBELLS, Register};
 use headwater_host::clock::Nanos;
 use headwater_host::registers::Registers;
@@ -152,6 +155,14 @@ impl Capabilities {
             version,
             io_queues_max,
         })
+    }
+
+    /// The slots of a queue for so many commands in flight.
+    pub(super) fn slots_for(&self, depth: u32) -> Result<QueueSlots, RequestError> {
+        // One slot stays empty: a queue of depth commands has one more (NVMeDirect's defect B4).
+        let most = (self.queue_slots_max - 1).min(QUEUE_DEPTH_MAX);
+        let slots = QueueSlots::new(depth.saturating_add(1)).ok().filter(|_| depth <= most);
+        slots.ok_or(RequestError::Depth { depth, most })
     }
 
     /// Where the tail doorbell of a queue lies; its head doorbell is a stride behind.

@@ -5,7 +5,11 @@
 
 use headwater_host::pinning::vfio::{Device, Mastering};
 use headwater_host::registers::{MappedRegisters, Registers};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+/// EOPNOTSUPP of Linux.
+const NOT_SUPPORTED: i32 = 95;
 
 /// The function could not be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,6 +19,15 @@ pub struct FunctionError {
     pub errno: i32,
 }
 
+/// Where BAR0 is, for a process that is to map some of it.
+#[derive(Debug)]
+pub struct RegistersFile {
+    /// The file.
+    pub file: OwnedFd,
+    /// Offset of the first byte of BAR0.
+    pub offset: u64,
+}
+
 /// A function.
 pub trait Function {
     /// How its registers are reached.
@@ -22,6 +35,14 @@ pub trait Function {
 
     /// BAR0.
     fn registers(&self) -> &Self::Registers;
+
+    /// BAR0 for another process. Whoever has it can reach every register, and more.
+    ///
+    /// # Errors
+    /// [`FunctionError`]; there may be no file that could be given away.
+    fn registers_file(&self) -> Result<RegistersFile, FunctionError> {
+        Err(FunctionError { errno: NOT_SUPPORTED })
+    }
 
     /// Lets the function read and write memory of its own accord, or stops it.
     ///
@@ -65,6 +86,11 @@ impl Function for VfioFunction {
 
     fn registers(&self) -> &MappedRegisters {
         &self.registers
+    }
+
+    fn registers_file(&self) -> Result<RegistersFile, FunctionError> {
+        let (file, offset) = self.device.bar0_file().map_err(failed)?;
+        Ok(RegistersFile { file, offset })
     }
 
     fn set_mastering(&mut self, mastering: Mastering) -> Result<(), FunctionError> {

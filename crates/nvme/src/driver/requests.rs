@@ -3,7 +3,6 @@
 //! In: requests. Out: a ticket each, and later its outcome. Invariant: a ticket has exactly one outcome; the memory of a
 //! queue stays taken until the controller has deleted the queue or certainly forgotten it.
 
-use super::SglUse;
 use super::admin_queue::{ADMIN_DATA_BYTES, PageUse, Purpose};
 use super::bring_up::Step;
 use super::controller::Controller;
@@ -12,12 +11,13 @@ use super::error::{QueueError, RequestError, Trouble};
 use super::events::{AsyncNotice, NOTICES_MAX};
 use super::function::Function;
 use super::io_queue::{DataRules, IoQueue};
+use super::lent::LentQueue;
 use super::list_pages::ListPages;
 use super::memory::{Block, HostMemory};
 use super::pair::{DoorbellPlaces, Pair, PairMemory, ring_bytes};
 use super::recovery::State;
 use crate::controller::schedule::Priority;
-use crate::queue_pair::{CommandId, Completion, QUEUE_DEPTH_MAX};
+use crate::queue_pair::{CommandId, Completion};
 use crate::ring::layout::QueueSlots;
 use crate::spec::command::SubmissionEntry;
 use crate::spec::status::Status;
@@ -45,6 +45,12 @@ pub struct QueueSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
+impl Ticket {
+    pub(super) const fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// The answer to an admin command of the owner's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminReply {
@@ -67,27 +73,47 @@ pub enum AdminBytes<'a> {
     FromHost(&'a [u8]),
 }
 
+/// The controller's addresses of the rings of a pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RingBases {
+    pub(super) submissions: u64,
+    pub(super) completions: u64,
+}
+
+/// Memory of a queue that is driven here.
+#[derive(Debug)]
+pub(super) struct OwnMemory<M> {
+    rings: PairMemory<M>,
+    lists: Block<M>,
+}
+
 /// A queue on its way.
 #[derive(Debug)]
 pub(super) struct QueueJob<M> {
-    ticket: u64,
-    queue: u16,
-    slots: QueueSlots,
-    priority: Priority,
-    rings: PairMemory<M>,
-    lists: Block<M>,
+    pub(super) ticket: Ticket,
+    pub(super) queue: u16,
+    pub(super) slots: QueueSlots,
+    pub(super) priority: Priority,
+    pub(super) bases: RingBases,
+    /// `None` for a queue that is lent.
+    pub(super) own: Option<OwnMemory<M>>,
 }
 
 /// A queue that the controller knows.
 #[derive(Debug)]
 pub(super) struct HeldQueue<M> {
-    memory: [Block<M>; 3],
+    /// None of a queue that is lent: whoever lends it keeps that.
+    memory: Vec<Block<M>>,
     deleting: bool,
 }
 
 impl<M> HeldQueue<M> {
+    pub(super) fn lent() -> Self {
+        Self { memory: Vec::new(), deleting: false }
+    }
+
     /// Its memory, for a controller that does not stop.
-    pub(super) fn into_memory(self) -> [Block<M>; 3] {
+    pub(super) fn into_memory(self) -> Vec<Block<M>> {
         self.memory
     }
 }
@@ -99,7 +125,15 @@ pub type MadeQueue<M, R> = Result<Box<IoQueue<M, R>>, QueueError>;
 #[derive(Debug)]
 pub(super) enum Outcome<M, R> {
     Queue(MadeQueue<M, R>),
+    Lent(Result<LentQueue, QueueError>),
     Admin(AdminReply),
+}
+
+impl<M, R> Outcome<M, R> {
+    /// A queue that was not made.
+    fn of_failed(job: &QueueJob<M>, error: QueueError) -> Self {
+        if job.own.is_some() { Self::Queue(Err(error)) } else { Self::Lent(Err(error)) }
+    }
 }
 
 impl<F: Function, H: HostMemory> Controller<F, H> {
@@ -108,37 +142,50 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     /// # Errors
     /// [`RequestError`]: nothing was asked.
     pub fn make_queue(&mut self, spec: QueueSpec, now: Nanos) -> Result<Ticket, RequestError> {
-        let State::Ready { .. } = self.state else { return Err(RequestError::NotReady) };
-        let (Some(capabilities), Some(facts)) = (self.capabilities, &self.facts) else {
-            return Err(RequestError::NotReady);
-        };
-        let granted = facts.io_queues;
-        // One slot stays empty: a queue of depth commands has one more (NVMeDirect's defect B4).
-        let most = (capabilities.queue_slots_max - 1).min(QUEUE_DEPTH_MAX);
+        let (queue, slots) = self.room_for(spec.depth)?;
         let depth = spec.depth;
-        let slots = QueueSlots::new(depth.saturating_add(1)).ok().filter(|_| depth <= most);
-        let slots = slots.ok_or(RequestError::Depth { depth, most })?;
-        let free = (1..=granted).find(|queue| !self.queues.contains_key(queue));
-        let queue = free.ok_or(RequestError::NoQueue { granted })?;
-        if self.admin_room() == 0 {
-            return Err(RequestError::Busy);
-        }
-        let page = capabilities.page.get() as usize;
+        let page = self.capabilities.ok_or(RequestError::NotReady)?.page.get() as usize;
         let (submissions, completions) = ring_bytes(slots);
         let lists = self.list_bytes(page);
         let mut take = |bytes| self.memory.take(bytes, page).ok_or(RequestError::Memory { depth });
         let rings = PairMemory { submissions: take(submissions)?, completions: take(completions)? };
         let lists = take(lists)?;
-        let memory = [rings.submissions.clone(), rings.completions.clone(), lists.clone()];
+        let memory = vec![rings.submissions.clone(), rings.completions.clone(), lists.clone()];
         self.queues.insert(queue, HeldQueue { memory, deleting: false });
-        let ticket = self.ticket();
         // The ring may have held another queue: its entries must not look new before the controller writes there.
         rings.completions.zero(completions);
-        let base = rings.completions.address;
-        let entry = entries::create_completion_queue(queue, slots.get(), base, spec.vector);
-        let job = QueueJob { ticket, queue, slots, priority: spec.priority, rings, lists };
+        let bases =
+            RingBases { submissions: rings.submissions.address, completions: rings.completions.address };
+        let own = Some(OwnMemory { rings, lists });
+        let job = QueueJob { ticket: self.ticket(), queue, slots, priority: spec.priority, bases, own };
+        Ok(self.create_queue(job, spec.vector, now))
+    }
+
+    /// A number for a queue so deep, and its slots.
+    pub(super) fn room_for(&self, depth: u32) -> Result<(u16, QueueSlots), RequestError> {
+        let State::Ready { .. } = self.state else { return Err(RequestError::NotReady) };
+        let (Some(capabilities), Some(facts)) = (self.capabilities, &self.facts) else {
+            return Err(RequestError::NotReady);
+        };
+        let slots = capabilities.slots_for(depth)?;
+        let granted = facts.io_queues;
+        let free = (1..=granted).find(|queue| !self.queues.contains_key(queue));
+        let queue = free.ok_or(RequestError::NoQueue { granted })?;
+        if self.admin_room() == 0 { Err(RequestError::Busy) } else { Ok((queue, slots)) }
+    }
+
+    /// Asks the controller for the pair; its number is taken.
+    pub(super) fn create_queue(
+        &mut self,
+        job: QueueJob<H::Words>,
+        vector: Option<u16>,
+        now: Nanos,
+    ) -> Ticket {
+        let ticket = job.ticket;
+        let entry =
+            entries::create_completion_queue(job.queue, job.slots.get(), job.bases.completions, vector);
         self.send(entry, PageUse::None, Purpose::CreateCompletion(Box::new(job)), now);
-        Ok(Ticket(ticket))
+        ticket
     }
 
     /// The queue, or why there is none; `None` while it is being made, or for a ticket that is none of a queue.
@@ -218,8 +265,8 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
             return Err(RequestError::Busy);
         }
         let ticket = self.ticket();
-        self.send(entry, page, Purpose::Asked(ticket), now);
-        Ok(Ticket(ticket))
+        self.send(entry, page, Purpose::Asked(ticket.0), now);
+        Ok(ticket)
     }
 
     /// The answer to an admin command; `None` while there is none.
@@ -249,9 +296,9 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         Ok(())
     }
 
-    fn ticket(&mut self) -> u64 {
+    pub(super) fn ticket(&mut self) -> Ticket {
         self.next_ticket += 1;
-        self.next_ticket
+        Ticket(self.next_ticket)
     }
 
     /// Commands that the owner may send now; the driver keeps some for itself.
@@ -273,7 +320,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     }
 
     /// Bytes of list pages: enough for the longest command, and for many of a page of entries each.
-    fn list_bytes(&self, page: usize) -> usize {
+    pub(super) fn list_bytes(&self, page: usize) -> usize {
         let pages = usize::try_from(self.transfer_bytes_max()).unwrap_or(usize::MAX / 2) / page + 1;
         (pages.div_ceil(page / 8 - 1) + LIST_PAGES) * page
     }
@@ -306,15 +353,16 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         let status = completion.status;
         match purpose {
             Purpose::CreateCompletion(job) if status.is_success() => {
-                let base = job.rings.submissions.address;
+                let base = job.bases.submissions;
                 let entry = entries::create_submission_queue(job.queue, job.slots.get(), base, job.priority);
                 self.send(entry, PageUse::None, Purpose::CreateSubmission(job), now);
             }
             Purpose::CreateCompletion(job) => {
                 self.queues.remove(&job.queue);
-                self.outcomes.insert(job.ticket, Outcome::Queue(Err(QueueError::Refused(status))));
+                let refused = Outcome::of_failed(&job, QueueError::Refused(status));
+                self.outcomes.insert(job.ticket.0, refused);
             }
-            Purpose::CreateSubmission(job) if status.is_success() => self.queue_made(&job, now),
+            Purpose::CreateSubmission(job) if status.is_success() => self.queue_made(*job, now),
             Purpose::CreateSubmission(job) => {
                 let entry = entries::delete_completion_queue(job.queue);
                 self.send(entry, PageUse::None, Purpose::Undo(job, status), now);
@@ -323,7 +371,8 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
                 if status.is_success() {
                     self.queues.remove(&job.queue);
                 }
-                self.outcomes.insert(job.ticket, Outcome::Queue(Err(QueueError::Refused(why))));
+                let refused = Outcome::of_failed(&job, QueueError::Refused(why));
+                self.outcomes.insert(job.ticket.0, refused);
             }
             Purpose::DeleteSubmission(queue) if status.is_success() => {
                 let entry = entries::delete_completion_queue(queue);
@@ -346,17 +395,21 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         }
     }
 
-    fn queue_made(&mut self, job: &QueueJob<H::Words>, now: Nanos) {
-        let (Some(capabilities), Some(facts)) = (self.capabilities, &self.facts) else { return };
+    fn queue_made(&mut self, job: QueueJob<H::Words>, now: Nanos) {
+        let (Some(capabilities), Some(rules)) = (self.capabilities, self.queue_rules()) else { return };
         let tail = capabilities.doorbell(job.queue);
         let doorbells = DoorbellPlaces { tail, head: tail + capabilities.doorbell_stride };
+        let Some(OwnMemory { rings, lists }) = job.own else {
+            let lent = self.lent(job.queue, doorbells);
+            self.outcomes.insert(job.ticket.0, Outcome::Lent(Ok(lent)));
+            return;
+        };
         let registers = self.function.registers().clone();
-        let pair = Pair::new(job.queue, job.slots, &job.rings, registers, doorbells);
-        let lists = ListPages::within(&job.lists, capabilities.page);
-        let sgl = if facts.has_sgl { self.config.sgl } else { SglUse::Never };
-        let rules = DataRules { sgl, transfer_bytes_max: self.transfer_bytes_max() };
-        let queue = IoQueue::new(pair, lists, rules, self.life.clone(), self.config.command_timeout, now);
-        self.outcomes.insert(job.ticket, Outcome::Queue(Ok(Box::new(queue))));
+        let pair = Pair::new(job.queue, job.slots, &rings, registers, doorbells);
+        let lists = ListPages::within(&lists, capabilities.page);
+        let data = DataRules { sgl: rules.sgl, transfer_bytes_max: rules.transfer_bytes_max };
+        let queue = IoQueue::new(pair, lists, data, self.life.clone(), rules.timeout, now);
+        self.outcomes.insert(job.ticket.0, Outcome::Queue(Ok(Box::new(queue))));
     }
 
     /// Leaves an event request with the controller.
@@ -403,7 +456,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     fn lose_one(&mut self, purpose: Purpose<H::Words>) {
         match purpose {
             Purpose::CreateCompletion(job) | Purpose::CreateSubmission(job) | Purpose::Undo(job, _) => {
-                self.outcomes.insert(job.ticket, Outcome::Queue(Err(QueueError::Reset)));
+                self.outcomes.insert(job.ticket.0, Outcome::of_failed(&job, QueueError::Reset));
             }
             Purpose::Asked(ticket) => {
                 let reply = AdminReply { status: Status::ABORTED_BY_HOST, result: 0, data: Vec::new() };

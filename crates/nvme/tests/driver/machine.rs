@@ -5,6 +5,8 @@
 
 #[path = "machine_blocks.rs"]
 mod blocks;
+#[path = "machine_page.rs"]
+mod page;
 
 use crate::fake_subsystem::FakeSubsystem;
 use headwater_dma::iova::{Iova, IovaRange};
@@ -20,11 +22,12 @@ use headwater_nvme::controller::{
     RegisterEffect, SubmissionQueueSpec,
 };
 use headwater_nvme::data_pointer::{DataRange, PageBytes, Transfer, data_ranges};
-use headwater_nvme::driver::{Block, Function, FunctionError, HostMemory};
+use headwater_nvme::driver::{Block, Function, FunctionError, HostMemory, RegistersFile};
 use headwater_nvme::ring::QueueSlots;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
+use page::{DoorbellPage, Rung};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,6 +91,8 @@ pub(crate) struct Machine {
     events: Vec<CommandToken>,
     deletions: Vec<(QueueId, CommandToken)>,
     pub(crate) held: Vec<Fetched>,
+    /// Doorbells as a process has them that maps BAR0.
+    page: DoorbellPage,
 }
 
 /// The machine, as everybody has it.
@@ -133,6 +138,7 @@ impl Machine {
             events: Vec::new(),
             deletions: Vec::new(),
             held: Vec::new(),
+            page: DoorbellPage::new(BAR_BYTES),
         })))
     }
 
@@ -153,7 +159,8 @@ impl Machine {
     }
 
     fn ring_at(&self, base: u64, words: usize) -> Option<ForeignWords> {
-        ForeignWords::new(self.memory.clone(), self.place(base, words * 8)?, words).ok()
+        let (memory, place) = self.reach(base, words * 8)?;
+        ForeignWords::new(memory.clone(), place, words).ok()
     }
 
     pub(crate) fn read_memory(&self, at: u64, into: &mut [u8]) -> Result<(), Status> {
@@ -224,6 +231,13 @@ impl Machine {
         if self.faults.removed || self.faults.mute || !self.controller.is_ready() || !self.mastering {
             return;
         }
+        for rung in self.page.rung() {
+            // A queue that is not there any more hears nothing.
+            let _ = match rung {
+                Rung::Tail(queue, tail) => self.arbiter.ring_submission(queue, tail),
+                Rung::Head(queue, head) => self.arbiter.ring_completion(queue, head),
+            };
+        }
         while let Some(fetched) = self.arbiter.fetch() {
             if fetched.token.queue() == QueueId::ADMIN {
                 self.admin(fetched);
@@ -286,6 +300,7 @@ impl Machine {
             AdminStep::Done(answer) => return self.answer(entry, token, &answer, ranges),
             AdminStep::Held => return self.events.push(token),
             AdminStep::CreateCompletionQueue(request) => {
+                self.page.clear(request.id);
                 let memory = self.ring_at(request.base, request.slots as usize * 2);
                 let spec = CompletionQueueSpec { slots: request.slots, vector: request.vector };
                 self.arbiter.create_completion_queue(request.id, spec, |_| memory)
@@ -431,6 +446,10 @@ impl Function for Shared {
 
     fn registers(&self) -> &Self {
         self
+    }
+
+    fn registers_file(&self) -> Result<RegistersFile, FunctionError> {
+        Ok(RegistersFile { file: self.lock().page.file(), offset: 0 })
     }
 
     fn set_mastering(&mut self, mastering: Mastering) -> Result<(), FunctionError> {

@@ -6,6 +6,7 @@
 #[path = "../admin/fake_subsystem.rs"]
 mod fake_subsystem;
 mod faults;
+mod lent;
 mod machine;
 mod promises;
 mod runs;

@@ -3,6 +3,7 @@
 use crate::machine::{Machine, Shared};
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_host::clock::Nanos;
+use headwater_host::registers::Registers;
 use headwater_host::ring_memory::{ForeignWords, RingMemory};
 use headwater_nvme::controller::{ControllerConfig, Priority};
 use headwater_nvme::driver::{
@@ -98,9 +99,9 @@ impl Shop {
     }
 
     /// One command from submission to answer.
-    pub(crate) fn one(
+    pub(crate) fn one<R: Registers>(
         &mut self,
-        queue: &mut Queue,
+        queue: &mut IoQueue<ForeignWords, R>,
         entry: SubmissionEntry,
         data: &[IovaRange],
     ) -> Completion {
@@ -118,7 +119,7 @@ impl Shop {
     }
 
     /// What a queue finds late, and the driver told of it, until every command is answered. The answers.
-    pub(crate) fn answers(&mut self, queue: &mut Queue) -> Vec<Completion> {
+    pub(crate) fn answers<R: Registers>(&mut self, queue: &mut IoQueue<ForeignWords, R>) -> Vec<Completion> {
         let mut answers = Vec::new();
         for _ in 0..10_000 {
             self.turn();

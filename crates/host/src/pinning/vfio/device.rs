@@ -10,7 +10,7 @@ use crate::registers::MappedRegisters;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 /// Indices of regions (`linux/vfio.h`).
@@ -113,12 +113,27 @@ impl Device {
     /// # Errors
     /// The device has no BAR0 of memory, or the kernel maps none of it.
     pub fn map_bar0(&self) -> io::Result<MappedRegisters> {
+        let DeviceRegion { offset, bytes } = self.bar0()?;
+        let bytes = usize::try_from(bytes).map_err(|_| io::Error::from(Errno::OVERFLOW))?;
+        Ok(MappedRegisters::map(self.file.as_fd(), offset, bytes)?)
+    }
+
+    /// The device's file, and where BAR0 is in it, for a process that maps some of it. Whoever has the file can do with the
+    /// device what this process can, and the kernel keeps the device with its mappings until the last of them is gone.
+    ///
+    /// # Errors
+    /// The device has no BAR0 of memory, or there is no descriptor left.
+    pub fn bar0_file(&self) -> io::Result<(OwnedFd, u64)> {
+        let DeviceRegion { offset, .. } = self.bar0()?;
+        Ok((self.file.as_fd().try_clone_to_owned()?, offset))
+    }
+
+    fn bar0(&self) -> io::Result<DeviceRegion> {
         let info = self.region_info(REGION_BAR0)?;
         if info.flags & REGION_CAN_BE_MAPPED == 0 || info.bytes == 0 {
             return Err(Errno::NODEV.into());
         }
-        let bytes = usize::try_from(info.bytes).map_err(|_| io::Error::from(Errno::OVERFLOW))?;
-        Ok(MappedRegisters::map(self.file.as_fd(), info.offset, bytes)?)
+        Ok(DeviceRegion { offset: info.offset, bytes: info.bytes })
     }
 
     /// What the function says that it is; `None` when it is gone, which reads as all ones.
