@@ -49,9 +49,8 @@ test-vm: ## guests under QEMU whose own drivers use the device (VM_ARGS= names b
 	cargo build --package headwater-node --package headwater-capi
 	plugins/fio/build $(TARGET_DIR)/debug $(TARGET_DIR)/debug/fio
 	cargo build --package headwater-dma --example vfio_pool --example numa_pool
-	cargo build --package headwater --example nvme_ng
 	cargo build --package headwater-nvme --example vfio_nvme
-	cargo build --package headwater --example device_blocks --example shared_ssd
+	cargo build --package headwater --example device_blocks --example device_keys --example nvme_ng --example shared_ssd
 	python3 tests/vm/run.py --program $(TARGET_DIR)/debug/headwater --cache $(or $(HEADWATER_VM_CACHE),$(TARGET_DIR)/vm) $(VM_ARGS)
 
 # fio's engines are built into its structs, so the source of the installed version is fetched from its package archive.

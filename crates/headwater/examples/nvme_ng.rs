@@ -3,11 +3,11 @@
 //!
 //! In: the URL of a device. Out: what was done, and an error for the first byte or answer that is not as it should be.
 //!
-//! `nvme_ng golden URL PATH`, `nvme_ng keys URL`, `nvme_ng outside URL`, `nvme_ng traffic URL SECONDS`
+//! `nvme_ng golden URL PATH`, `nvme_ng outside URL`, `nvme_ng traffic URL SECONDS`
 #![expect(clippy::print_stdout, reason = "what was seen is what this program is for")]
 
 use headwater::host::clock::{Clock, Nanos};
-use headwater::{Buffer, Command, Condition, Device, Durable, IoError, Queue, Status};
+use headwater::{Buffer, Command, Device, Durable, IoError, Queue, Status};
 use std::error::Error;
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -181,46 +181,6 @@ fn golden(url: &str, path: &str) -> Outcome {
     Ok(())
 }
 
-fn keys(url: &str) -> Outcome {
-    let mut device = Device::open(url)?;
-    let namespace = device.namespace().id;
-    for bytes in [0, 1, 77, 4_096, 5_000, 100_000] {
-        let mut value = vec![0; bytes];
-        fastrand::fill(&mut value);
-        device.put(b"passed through", &value)?;
-        let found = device.get(b"passed through")?.ok_or("a key that was just put is not there")?;
-        same(&found, &value, &format!("a value of {bytes} bytes"))?;
-    }
-    let taken =
-        device.put_if(b"passed through", b"w", Condition::IfAbsent).err().and_then(|error| error.status());
-    if taken.map(Status::text) != Some(Status::KEY_EXISTS.text()) {
-        return Err(format!("a put of a key that is there, if it is absent: {taken:?}").into());
-    }
-    let listed = device.list(None)?;
-    if !listed.iter().any(|key| key == b"passed through") || !device.exist(b"passed through")? {
-        return Err(format!("the key is not among {} that are listed", listed.len()).into());
-    }
-    let buffer = device.buffer(64 * 512)?;
-    let mut queue = device.queue(DEPTH)?;
-    for turn in 0..512_u64 {
-        let value = buffer.slice(usize::try_from(turn % 64)? * 512, 512)?;
-        if queue.in_flight() == queue.depth() {
-            queue.wait(None)?.ok_or("no answer")?.ok()?;
-        }
-        queue.submit(Command::put(namespace, &turn.to_le_bytes(), value, Condition::Always)?, turn)?;
-    }
-    while let Some(completion) = queue.wait(None)? {
-        completion.ok()?;
-    }
-    device.flush()?;
-    device.delete(b"passed through")?;
-    if device.exist(b"passed through")? || !device.exist(&511_u64.to_le_bytes())? {
-        return Err("delete or put did something else".into());
-    }
-    println!("values of 0 to 100000 bytes, and 512 keys at depth {DEPTH}");
-    Ok(())
-}
-
 /// Every command that leaves the partition, at either end, is refused with its numbers.
 fn outside(url: &str) -> Outcome {
     let mut ours = Golden::open(url)?;
@@ -321,9 +281,8 @@ fn main() -> Outcome {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["golden", url, path] => golden(url, path),
-        ["keys", url] => keys(url),
         ["outside", url] => outside(url),
         ["traffic", url, seconds] => traffic(url, Nanos::from_millis(seconds.parse::<u64>()? * 1_000)),
-        _ => Err("nvme_ng golden URL PATH | keys URL | outside URL | traffic URL SECONDS".into()),
+        _ => Err("nvme_ng golden URL PATH | outside URL | traffic URL SECONDS".into()),
     }
 }

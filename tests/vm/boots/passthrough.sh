@@ -11,6 +11,7 @@
 #: modules nvme ext4 crc32c_generic
 #: tools fio mkfs.ext4 e2fsck blockdev
 #: example nvme_ng
+#: example device_keys
 #: timeout 420
 
 found() {
@@ -29,9 +30,9 @@ promise "the same with an ioctl for each command" nvme_ng golden "nvme-ng:${NG}1
 promise "the same with completions that are polled" nvme_ng golden "nvme-ng:${NG}1?poll=1" $WHOLE
 promise "the same on the block device by io_uring" nvme_ng golden io-uring:$WHOLE $WHOLE
 promise "the same on the block device, polled" nvme_ng golden "io-uring:$WHOLE?poll=1" $WHOLE
-promise "values and keys by passthrough" nvme_ng keys nvme-ng:$KEYS
+promise "values and keys by passthrough" device_keys nvme-ng:$KEYS try
 said
-promise "and with an ioctl for each command" nvme_ng keys "nvme-ng:$KEYS?plain=1"
+promise "and with an ioctl for each command" device_keys "nvme-ng:$KEYS?plain=1" try
 
 # Two partitions of an MBR, which counts in blocks of 4,096 bytes here: 16,384 blocks from 256 on, 14,336 from 16,640 on.
 entry() { printf '\0\0\0\0\203\0\0\0'; printf "$1"; }

@@ -19,6 +19,7 @@ use crate::flights::Flights;
 use headwater_converged::command::{Command, FaceId, NamespaceId, SubmitError};
 use headwater_converged::device::Device;
 use headwater_converged::interpreter::decode;
+use headwater_converged::limits::TRANSFER_BYTES_MAX;
 use headwater_converged::media::Media;
 use headwater_converged::request::{Keys, Request};
 use headwater_dma::iova::{ClientMemory, Iova};
@@ -38,6 +39,9 @@ pub use registers::Behind;
 
 /// Its number in the subsystem (CNTLID). Those of fabrics are given out as hosts connect.
 const CONTROLLER_ID: u16 = 1;
+/// MDTS: what the device moves in one command, so that the longest value is one for a guest too.
+const TRANSFER_PAGES_SHIFT: u8 = 12;
+const _: () = assert!(4_096 << TRANSFER_PAGES_SHIFT == TRANSFER_BYTES_MAX);
 /// Entries taken in one poll, so that guests who are refused all the time do not keep the device from its work.
 const FETCHES_MAX: usize = 1_024;
 
@@ -81,6 +85,7 @@ impl GuestController {
         let config = ControllerConfig {
             io_queues_max: IO_QUEUES_MAX,
             interrupt_vectors: VECTORS,
+            transfer_pages_shift: TRANSFER_PAGES_SHIFT,
             ..ControllerConfig::pcie(CONTROLLER_ID)
         };
         let limits = QueueLimits {

@@ -58,7 +58,7 @@ impl Default for DriverConfig {
             admin_timeout: Nanos::from_millis(10_000),
             resets_max: 3,
             settle: Nanos::from_millis(10_000),
-            transfer_bytes_max: 8 << 20,
+            transfer_bytes_max: 16 << 20,
             sgl: SglUse::Needed,
             weights: None,
         }
