@@ -14,13 +14,12 @@ use crate::error::SubmitError;
 use headwater_dma::pool::Pool;
 use headwater_host::device_ring::{BlockWork, Done};
 use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::nvm::BlockOptions;
 use headwater_nvme::spec::opcode::NvmOpcode;
 use headwater_nvme::spec::status::Status;
 use rustix::io::Errno;
 use std::sync::Arc;
 
-/// CDW12 25 of Write Zeroes: deallocate, which a file does by a hole.
-const DEALLOCATE: u32 = 1 << 25;
 /// Bytes that are compared at a time.
 const COMPARE_BYTES: usize = 4_096;
 
@@ -135,7 +134,9 @@ impl BlockSteps {
             }
             NvmOpcode::WriteZeroes => {
                 let range = self.range(entry.nvm_start(), entry.nvm_blocks().into())?;
-                let deallocate = entry.cdw12.get() & DEALLOCATE != 0 && !self.file.is_device;
+                // A file deallocates by a hole.
+                let deallocate =
+                    entry.nvm_options().contains(BlockOptions::DEALLOCATE) && !self.file.is_device;
                 let how = if deallocate { Clear::Hole } else { Clear::Zero };
                 Ok(Step::Ranges { left: vec![range], how, durable })
             }

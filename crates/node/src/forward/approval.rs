@@ -15,12 +15,8 @@ use std::mem::size_of;
 use std::ops::Range;
 use zerocopy::little_endian::U32;
 
-/// CDW12 of block commands: what may be set beside the number of blocks, Force Unit Access and Limited Retry.
-const BLOCK_FLAGS: u32 = 0b11 << 30;
-/// CDW12 25 of Write Zeroes: deallocate.
-const DEALLOCATE: u32 = 1 << 25;
-/// CDW12 15:0, how many blocks.
-const COUNT: u32 = 0xFFFF;
+/// What may be asked beside the blocks.
+const OPTIONS: BlockOptions = BlockOptions::FORCE_UNIT_ACCESS.and(BlockOptions::LIMITED_RETRY);
 
 /// The blocks that a client may name in a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,19 +98,19 @@ pub(super) fn approve(
     let (needs, approved) = match opcode {
         NvmOpcode::Flush => (Access::Read, flush(number)),
         NvmOpcode::Read => {
-            let entry = nvm::read(number, range, 0, options(BLOCK_FLAGS)?);
+            let entry = nvm::read(number, range, 0, options(OPTIONS)?);
             (Access::Read, moving(entry, bytes, transfer_bytes_max)?)
         }
         NvmOpcode::Compare => {
-            let entry = nvm::compare(number, range, 0, options(BLOCK_FLAGS)?);
+            let entry = nvm::compare(number, range, 0, options(OPTIONS)?);
             (Access::Read, moving(entry, bytes, transfer_bytes_max)?)
         }
         NvmOpcode::Write => {
-            let entry = nvm::write(number, range, 0, options(BLOCK_FLAGS)?);
+            let entry = nvm::write(number, range, 0, options(OPTIONS)?);
             (Access::Write, moving(entry, bytes, transfer_bytes_max)?)
         }
         NvmOpcode::WriteZeroes => {
-            let entry = nvm::write_zeroes(number, range, options(BLOCK_FLAGS | DEALLOCATE)?);
+            let entry = nvm::write_zeroes(number, range, options(OPTIONS.and(BlockOptions::DEALLOCATE))?);
             (Access::Write, Approved { entry, need: Need::Nothing })
         }
         NvmOpcode::DatasetManagement => (Access::Write, dataset(entry, number, window.clone())?),
@@ -154,18 +150,12 @@ fn dataset(entry: &SubmissionEntry, namespace: u32, window: Window) -> Result<Ap
 }
 
 /// The options of a block command, if there are none but those that are allowed.
-fn options_of(entry: &SubmissionEntry, allowed: u32) -> Result<BlockOptions, Status> {
-    let flags = entry.cdw12.get() & !COUNT;
-    if flags & !allowed != 0 {
-        return Err(if entry.nvm_protection() { Status::INVALID_PROTECTION } else { Status::INVALID_FIELD });
+fn options_of(entry: &SubmissionEntry, allowed: BlockOptions) -> Result<BlockOptions, Status> {
+    match entry.nvm_options() {
+        asked if allowed.contains(asked) => Ok(asked),
+        _ if entry.nvm_protection() => Err(Status::INVALID_PROTECTION),
+        _ => Err(Status::INVALID_FIELD),
     }
-    let known = [
-        (1 << 30, BlockOptions::FORCE_UNIT_ACCESS),
-        (1 << 31, BlockOptions::LIMITED_RETRY),
-        (DEALLOCATE, BlockOptions::DEALLOCATE),
-    ];
-    let set = known.into_iter().filter(|(bit, _)| flags & bit != 0);
-    Ok(set.fold(BlockOptions::NONE, |options, (_, option)| options.and(option)))
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
+/// CDW12 15:0: how many blocks, counted from 0.
+const COUNT: u32 = 0xFFFF;
 /// CDW12 30: Force Unit Access.
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
 /// CDW12 31: Limited Retry.
@@ -44,6 +46,13 @@ impl BlockOptions {
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+
+    /// Whether all of the other's bits are among these.
+    #[must_use]
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        other.0 & !self.0 == 0
     }
 }
 
@@ -116,6 +125,13 @@ impl SubmissionEntry {
         self.cdw12.get() & FORCE_UNIT_ACCESS != 0
     }
 
+    /// NVM: what is asked beside the blocks, CDW12 31:16, with bits that have no name here.
+    #[must_use]
+    #[inline]
+    pub fn nvm_options(&self) -> BlockOptions {
+        BlockOptions(self.cdw12.get() & !COUNT)
+    }
+
     /// NVM: whether protection information is to be made or checked.
     #[must_use]
     #[inline]
@@ -180,30 +196,35 @@ pub struct BlockRange {
 
 /// A Read entry; the command id is the submitter's to fill in.
 #[must_use]
+#[inline]
 pub fn read(namespace: u32, range: BlockRange, data: u64, options: BlockOptions) -> SubmissionEntry {
     entry(NvmOpcode::Read, namespace, range, data, options)
 }
 
 /// A Write entry.
 #[must_use]
+#[inline]
 pub fn write(namespace: u32, range: BlockRange, data: u64, options: BlockOptions) -> SubmissionEntry {
     entry(NvmOpcode::Write, namespace, range, data, options)
 }
 
 /// A Compare entry.
 #[must_use]
+#[inline]
 pub fn compare(namespace: u32, range: BlockRange, data: u64, options: BlockOptions) -> SubmissionEntry {
     entry(NvmOpcode::Compare, namespace, range, data, options)
 }
 
 /// A Write Zeroes entry.
 #[must_use]
+#[inline]
 pub fn write_zeroes(namespace: u32, range: BlockRange, options: BlockOptions) -> SubmissionEntry {
     entry(NvmOpcode::WriteZeroes, namespace, range, 0, options)
 }
 
 /// A Verify entry.
 #[must_use]
+#[inline]
 pub fn verify(namespace: u32, range: BlockRange, options: BlockOptions) -> SubmissionEntry {
     entry(NvmOpcode::Verify, namespace, range, 0, options)
 }
@@ -228,6 +249,7 @@ pub fn copy(namespace: u32, to: u64, list: DataPointer, options: BlockOptions) -
     entry(NvmOpcode::Copy, namespace, ranges, list.address, options)
 }
 
+#[inline]
 fn entry(
     opcode: NvmOpcode,
     namespace: u32,
@@ -242,7 +264,7 @@ fn entry(
         prp1: U64::new(data),
         cdw10,
         cdw11,
-        cdw12: U32::new((range.blocks.wrapping_sub(1) & 0xFFFF) | options.0),
+        cdw12: U32::new((range.blocks.wrapping_sub(1) & COUNT) | options.0),
         ..SubmissionEntry::default()
     }
 }
@@ -267,6 +289,8 @@ mod tests {
         assert_eq!(entry.cdw12.get(), 0xC000_FFFF);
         assert_eq!((entry.nvm_start(), entry.nvm_blocks()), (range.start, range.blocks));
         assert!(entry.nvm_force_unit_access() && !entry.nvm_protection() && !entry.nvm_directive());
+        assert_eq!(entry.nvm_options(), options);
+        assert!(options.contains(BlockOptions::LIMITED_RETRY) && !options.contains(BlockOptions::DEALLOCATE));
         let with = |cdw12| SubmissionEntry { cdw12: U32::new(cdw12), ..entry };
         for bit in [24, 26, 27, 28, 29] {
             assert!(with(1 << bit).nvm_protection());
