@@ -7,26 +7,12 @@ use crate::buffer::Buffer;
 use crate::error::IoError;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::kv::{self, DataPointer, InlineKey, StoreOptions};
-use zerocopy::little_endian::U32;
+use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange, DatasetRange};
+use zerocopy::IntoBytes as _;
+use zerocopy::little_endian::{U32, U64};
 
-/// NVM Write (NVM Command Set 1.0c section 3.2.6).
-const WRITE: u8 = 0x01;
-/// NVM Read (3.2.4).
-const READ: u8 = 0x02;
-/// NVM Compare (3.2.1).
-const COMPARE: u8 = 0x05;
-/// NVM Write Zeroes (3.2.7).
-const WRITE_ZEROES: u8 = 0x08;
-/// NVM Dataset Management (3.2.3).
-const DATASET_MANAGEMENT: u8 = 0x09;
-/// CDW11 bit 2 of it: the ranges are not needed any more.
-const DEALLOCATE: u32 = 1 << 2;
-/// Bytes of a range in its list: context attributes, length in blocks, first block.
-const RANGE_BYTES: usize = 16;
 /// Most ranges of one command.
 pub const RANGES_MAX: usize = 256;
-/// CDW12 bit 30 of reads and writes: Force Unit Access.
-const FORCE_UNIT_ACCESS: u32 = 1 << 30;
 /// Most blocks of one command: what the zero-based 16 bits of CDW12 say.
 pub const BLOCKS_MAX: u32 = 1 << 16;
 
@@ -53,11 +39,11 @@ pub enum Durable {
 }
 
 impl Durable {
-    /// In CDW12 of writes.
-    const fn flags(self) -> u32 {
+    /// As an option of a write.
+    pub(crate) const fn options(self) -> BlockOptions {
         match self {
-            Self::AsPromised => 0,
-            Self::Now => FORCE_UNIT_ACCESS,
+            Self::AsPromised => BlockOptions::NONE,
+            Self::Now => BlockOptions::FORCE_UNIT_ACCESS,
         }
     }
 }
@@ -177,8 +163,8 @@ impl Command {
     /// # Errors
     /// [`IoError`] when the buffer is no whole number of blocks, or too many.
     pub fn read(namespace: u32, lba: u64, block_bytes: u32, into: Buffer) -> Result<Self, IoError> {
-        let blocks = blocks_in(into.bytes(), block_bytes)?;
-        Ok(Self { entry: on_blocks(READ, namespace, lba, blocks, 0), data: Data::FromDevice(into) })
+        let range = range_of(lba, into.bytes(), block_bytes)?;
+        Ok(Self { entry: nvm::read(namespace, range, 0, BlockOptions::NONE), data: Data::FromDevice(into) })
     }
 
     /// Write whole blocks from `lba` on, all that `from` holds.
@@ -192,11 +178,8 @@ impl Command {
         from: Buffer,
         durable: Durable,
     ) -> Result<Self, IoError> {
-        let blocks = blocks_in(from.bytes(), block_bytes)?;
-        Ok(Self {
-            entry: on_blocks(WRITE, namespace, lba, blocks, durable.flags()),
-            data: Data::ToDevice(from),
-        })
+        let range = range_of(lba, from.bytes(), block_bytes)?;
+        Ok(Self { entry: nvm::write(namespace, range, 0, durable.options()), data: Data::ToDevice(from) })
     }
 
     /// Read whole blocks from `lba` on into buffers, one after the other.
@@ -210,8 +193,8 @@ impl Command {
         into: Vec<Buffer>,
     ) -> Result<Self, IoError> {
         let data = Data::Scatter(into);
-        let blocks = blocks_in(data.bytes(), block_bytes)?;
-        Ok(Self { entry: on_blocks(READ, namespace, lba, blocks, 0), data })
+        let range = range_of(lba, data.bytes(), block_bytes)?;
+        Ok(Self { entry: nvm::read(namespace, range, 0, BlockOptions::NONE), data })
     }
 
     /// Write whole blocks from `lba` on out of buffers, one after the other.
@@ -226,8 +209,8 @@ impl Command {
         durable: Durable,
     ) -> Result<Self, IoError> {
         let data = Data::Gather(from);
-        let blocks = blocks_in(data.bytes(), block_bytes)?;
-        Ok(Self { entry: on_blocks(WRITE, namespace, lba, blocks, durable.flags()), data })
+        let range = range_of(lba, data.bytes(), block_bytes)?;
+        Ok(Self { entry: nvm::write(namespace, range, 0, durable.options()), data })
     }
 
     /// Compare blocks from `lba` on with what `with` holds; the status is
@@ -236,8 +219,8 @@ impl Command {
     /// # Errors
     /// [`IoError`] when the buffer is no whole number of blocks, or too many.
     pub fn compare(namespace: u32, lba: u64, block_bytes: u32, with: Buffer) -> Result<Self, IoError> {
-        let blocks = blocks_in(with.bytes(), block_bytes)?;
-        Ok(Self { entry: on_blocks(COMPARE, namespace, lba, blocks, 0), data: Data::ToDevice(with) })
+        let range = range_of(lba, with.bytes(), block_bytes)?;
+        Ok(Self { entry: nvm::compare(namespace, range, 0, BlockOptions::NONE), data: Data::ToDevice(with) })
     }
 
     /// Make `blocks` blocks from `lba` on zeroes.
@@ -248,7 +231,8 @@ impl Command {
         if blocks == 0 || blocks > BLOCKS_MAX {
             return Err(IoError::Range { first: lba, blocks: blocks.into(), size: BLOCKS_MAX.into() });
         }
-        Ok(Self { entry: on_blocks(WRITE_ZEROES, namespace, lba, blocks, durable.flags()), data: Data::None })
+        let range = BlockRange { start: lba, blocks };
+        Ok(Self { entry: nvm::write_zeroes(namespace, range, durable.options()), data: Data::None })
     }
 
     /// Say that runs of blocks are not needed any more: Dataset Management, deallocate. `ranges` are first block and count;
@@ -257,26 +241,19 @@ impl Command {
     /// # Errors
     /// [`IoError::Length`] for none, or more than 256 or than the list has room for.
     pub fn discard(namespace: u32, ranges: &[(u64, u32)], list: &Buffer) -> Result<Self, IoError> {
-        let bytes = ranges.len() * RANGE_BYTES;
+        let bytes = ranges.len() * size_of::<DatasetRange>();
         if ranges.is_empty() || ranges.len() > RANGES_MAX {
-            return Err(IoError::Length { bytes, most: RANGES_MAX * RANGE_BYTES });
+            return Err(IoError::Length { bytes, most: RANGES_MAX * size_of::<DatasetRange>() });
         }
         let list = list.slice(0, bytes)?;
-        for (index, &(first, blocks)) in ranges.iter().enumerate() {
-            let mut range = [0; RANGE_BYTES];
-            range[4..8].copy_from_slice(&blocks.to_le_bytes());
-            range[8..].copy_from_slice(&first.to_le_bytes());
-            list.write(index * RANGE_BYTES, &range)?;
-        }
-        let count = u32::try_from(ranges.len() - 1).unwrap_or(u32::MAX);
-        let entry = SubmissionEntry {
-            opcode: DATASET_MANAGEMENT,
-            namespace: U32::new(namespace),
-            cdw10: U32::new(count),
-            cdw11: U32::new(DEALLOCATE),
-            ..SubmissionEntry::default()
+        let named = |&(first, blocks): &(u64, u32)| DatasetRange {
+            blocks: U32::new(blocks),
+            start: U64::new(first),
+            ..DatasetRange::default()
         };
-        Ok(Self { entry, data: Data::ToDevice(list) })
+        let ranges: Vec<DatasetRange> = ranges.iter().map(named).collect();
+        list.write(0, ranges.as_bytes())?;
+        Ok(Self { entry: nvm::deallocate(namespace, length_of(&list)?), data: Data::ToDevice(list) })
     }
 
     /// The buffer, whichever way its bytes go, of a command that has one.
@@ -298,27 +275,15 @@ fn length_of(buffer: &Buffer) -> Result<DataPointer, IoError> {
     Ok(DataPointer { address: 0, bytes })
 }
 
-fn blocks_in(bytes: usize, block_bytes: u32) -> Result<u32, IoError> {
+/// The blocks from `lba` on that so many bytes fill.
+fn range_of(lba: u64, bytes: usize, block_bytes: u32) -> Result<BlockRange, IoError> {
     let block_bytes = block_bytes as usize;
     if bytes == 0 || block_bytes == 0 || !bytes.is_multiple_of(block_bytes) {
         return Err(IoError::Blocks { bytes, block_bytes });
     }
-    u32::try_from(bytes / block_bytes)
-        .ok()
-        .filter(|&blocks| blocks <= BLOCKS_MAX)
-        .ok_or(IoError::Length { bytes, most: block_bytes * BLOCKS_MAX as usize })
-}
-
-fn on_blocks(opcode: u8, namespace: u32, lba: u64, blocks: u32, flags: u32) -> SubmissionEntry {
-    let [low, high]: [U32; 2] = zerocopy::transmute!(zerocopy::little_endian::U64::new(lba));
-    SubmissionEntry {
-        opcode,
-        namespace: U32::new(namespace),
-        cdw10: low,
-        cdw11: high,
-        cdw12: U32::new(blocks.saturating_sub(1) | flags),
-        ..SubmissionEntry::default()
-    }
+    let blocks = u32::try_from(bytes / block_bytes).ok().filter(|&blocks| blocks <= BLOCKS_MAX);
+    let most = block_bytes * BLOCKS_MAX as usize;
+    Ok(BlockRange { start: lba, blocks: blocks.ok_or(IoError::Length { bytes, most })? })
 }
 
 #[cfg(test)]
@@ -336,7 +301,7 @@ mod tests {
         assert_eq!(Command::get(1, b"k", buffer(77)).unwrap().entry.kv_data_bytes(), 77);
         let write = Command::write(2, 0x1_2345_6789, 512, buffer(1_536), Durable::Now).unwrap().entry;
         assert_eq!((write.cdw10.get(), write.cdw11.get()), (0x2345_6789, 1));
-        assert_eq!(write.cdw12.get(), 2 | FORCE_UNIT_ACCESS);
+        assert_eq!(write.cdw12.get(), 2 | 1 << 30);
         assert_eq!(write.namespace.get(), 2);
         assert!(matches!(Command::read(1, 0, 512, buffer(100)), Err(IoError::Blocks { .. })));
         assert!(matches!(Command::read(1, 0, 512, buffer(0)), Err(IoError::Blocks { .. })));
@@ -358,7 +323,7 @@ mod tests {
         assert!(Command::discard(3, &[(0, 1); 257], &list).is_err());
         assert!(Command::discard(3, &[(0, 1); 2], &list.slice(0, 16).unwrap()).is_err());
         let zeroes = Command::write_zeroes(1, 5, 1 << 16, Durable::Now).unwrap().entry;
-        assert_eq!((zeroes.opcode, zeroes.cdw12.get()), (8, 0xFFFF | FORCE_UNIT_ACCESS));
+        assert_eq!((zeroes.opcode, zeroes.cdw12.get()), (8, 0xFFFF | 1 << 30));
         assert!(Command::write_zeroes(1, 5, 0, Durable::Now).is_err());
     }
 

@@ -6,7 +6,7 @@
 use super::error::{Refused, RequestError};
 use crate::backend::Limits;
 use crate::buffer::Buffer;
-use crate::command::{Command, Data, Durable};
+use crate::command::{BLOCKS_MAX, Command, Data, Durable};
 use crate::completion::{Direction, Work};
 use crate::error::IoError;
 use crate::facts::NamespaceFacts;
@@ -14,14 +14,10 @@ use crate::scheduler::Class;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::kv;
-use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange};
+use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange, DatasetRange};
 
-/// Most blocks that one command names.
-const BLOCKS_MAX: u64 = 1 << 16;
 /// Most blocks that one range of a discard names.
 const RANGE_BLOCKS_MAX: u64 = u32::MAX as u64;
-/// Bytes of a range in the list of a discard.
-const RANGE_BYTES: u64 = 16;
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,7 +241,7 @@ impl Geometry {
     fn judge_data(&self, request: &Request, limits: &Limits) -> Result<(), RequestError> {
         if request.operation == Operation::Discard {
             let ranges = (request.bytes >> self.block_shift).div_ceil(RANGE_BLOCKS_MAX);
-            let (given, needed) = (request.data.bytes() as u64, ranges * RANGE_BYTES);
+            let (given, needed) = (request.data.bytes() as u64, ranges * size_of::<DatasetRange>() as u64);
             if given < needed {
                 return Err(RequestError::Short { given, needed });
             }
@@ -265,15 +261,11 @@ impl Geometry {
     pub(super) fn entry(&self, operation: Operation, offset: u64, bytes: u64) -> SubmissionEntry {
         let blocks = u32::try_from(bytes >> self.block_shift).unwrap_or(u32::MAX);
         let range = BlockRange { start: offset >> self.block_shift, blocks };
-        let options = |durable| match durable {
-            Durable::AsPromised => BlockOptions::NONE,
-            Durable::Now => BlockOptions::FORCE_UNIT_ACCESS,
-        };
         match operation {
             Operation::Read => nvm::read(self.namespace, range, 0, BlockOptions::NONE),
-            Operation::Write(durable) => nvm::write(self.namespace, range, 0, options(durable)),
+            Operation::Write(durable) => nvm::write(self.namespace, range, 0, durable.options()),
             Operation::Compare => nvm::compare(self.namespace, range, 0, BlockOptions::NONE),
-            Operation::WriteZeroes(durable) => nvm::write_zeroes(self.namespace, range, options(durable)),
+            Operation::WriteZeroes(durable) => nvm::write_zeroes(self.namespace, range, durable.options()),
             Operation::Discard | Operation::Flush => kv::flush(self.namespace),
         }
     }
@@ -293,7 +285,7 @@ impl Geometry {
 
     /// Most bytes of one command.
     pub(super) fn command_bytes_max(&self, operation: Operation, limits: &Limits) -> u64 {
-        let of_blocks = BLOCKS_MAX << self.block_shift;
+        let of_blocks = u64::from(BLOCKS_MAX) << self.block_shift;
         match operation {
             Operation::Read | Operation::Write(_) | Operation::Compare => {
                 (limits.transfer_bytes_max as u64 & !self.mask).clamp(self.block_bytes(), of_blocks)
