@@ -18,9 +18,8 @@
 //! Several threads use one cache as a [`SharedCache`]. Two caches over the same bytes know nothing of each other.
 
 pub use config::{CacheConfig, CacheError, PAGES_LEAST, WritePolicy};
-pub use handle_lower::HandleLower;
+pub use handle_lower::{HandleLower, LISTS_BYTES};
 pub use lower::{Done, Kind, Lower, LowerLimits, NotTaken, Transfer};
-pub use queue_lower::{LISTS_BYTES, QueueLower};
 pub use request::{Finished, Owner, Refused, Request, Submitted};
 pub use shape::{PAGE_BYTES, Shape};
 pub use shared::{Member, SharedCache};
@@ -54,7 +53,6 @@ mod handle_lower;
 mod index;
 mod lower;
 mod owner;
-mod queue_lower;
 mod replacement;
 mod request;
 mod resize;

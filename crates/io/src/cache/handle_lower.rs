@@ -12,11 +12,14 @@ use crate::error::IoError;
 use crate::facts::NamespaceFacts;
 use crate::handle::{Handle, Refused, Request, RequestError};
 use headwater_host::clock::Nanos;
+use headwater_nvme::spec::nvm::DatasetRange;
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 
 /// Bytes of the list of a discard of one range.
-const LIST_BYTES: usize = 16;
+const LIST_BYTES: usize = size_of::<DatasetRange>();
+/// Bytes of memory to cut the lists from.
+pub const LISTS_BYTES: usize = 1_024;
 
 /// A handle below a cache. Offset 0 of the cache is the first byte that this client may touch.
 #[derive(Debug)]
@@ -31,7 +34,7 @@ pub struct HandleLower {
 
 impl HandleLower {
     /// Over a handle that is used for nothing else, with a buffer of the same device of at least 16 bytes for each
-    /// discard at a time ([`LISTS_BYTES`](super::LISTS_BYTES) are plenty).
+    /// discard at a time ([`LISTS_BYTES`] are plenty).
     ///
     /// # Errors
     /// [`IoError::Namespace`] for one without blocks.

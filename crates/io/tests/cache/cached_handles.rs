@@ -1,7 +1,7 @@
 //! Handles with a cache before their queues: the requests of a handle, in bytes of any number.
 
 use crate::fake::{buffer, bytes_of, memory, small};
-use crate::over_queue::{BLOCK, Device, FIRST, device, facts};
+use crate::over_handle::{BLOCK, Device, FIRST, device, facts};
 use headwater_host::clock::Nanos;
 use headwater_io::cache::{CacheConfig, WritePolicy};
 use headwater_io::command::{Data, Durable};

@@ -8,7 +8,7 @@ mod durability;
 mod examples;
 mod fake;
 mod model;
-mod over_queue;
+mod over_handle;
 mod overlaps;
 mod regressions;
 mod resizing;

@@ -1,13 +1,13 @@
-//! A cache over a queue of a device: what reaches the device is NVMe, inside the blocks that this client may touch.
+//! A cache over a handle with one queue: what reaches the device is NVMe, inside the blocks that this client may touch.
 
 use crate::fake::{buffer, bytes_of, memory, small, write};
 use headwater_host::clock::Nanos;
 use headwater_io::backend::{Answer, Armed, Limits};
-use headwater_io::cache::{Cache, Finished, LISTS_BYTES, Owner, QueueLower, Request, Submitted};
+use headwater_io::cache::{Cache, Finished, HandleLower, LISTS_BYTES, Owner, Request, Submitted};
 use headwater_io::command::{Data, Durable};
 use headwater_io::error::{Rejected, SubmitError};
 use headwater_io::queue::Completion;
-use headwater_io::{Command, IoError, NamespaceFacts, Queue, Transport};
+use headwater_io::{Command, Handle, IoError, NamespaceFacts, Queue, Transport};
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -128,7 +128,7 @@ pub(crate) fn facts() -> NamespaceFacts {
 
 struct Rig {
     cache: Cache,
-    lower: QueueLower,
+    lower: HandleLower,
     owner: Owner,
     bytes: Arc<Mutex<Vec<u8>>>,
 }
@@ -138,7 +138,8 @@ impl Rig {
         let (device, bytes) = device();
         let facts = facts();
         let lists = memory(LISTS_BYTES).unwrap();
-        let lower = QueueLower::new(Queue::over(Box::new(device)), &facts, &lists).unwrap();
+        let handle = Handle::builder(&facts).queue(Queue::over(Box::new(device))).build().unwrap();
+        let lower = HandleLower::new(handle, &facts, &lists).unwrap();
         let mut cache = Cache::new(lower.shape(), small(), &mut memory).unwrap();
         let owner = cache.join();
         Self { cache, lower, owner, bytes }
