@@ -98,7 +98,7 @@ pub trait Transport: Send + fmt::Debug {
     /// What one command can be.
     fn limits(&self) -> Limits;
 
-    /// Takes a command; the device sees it after [`ring`](Self::ring). `Ok` means exactly one completion will follow.
+    /// Takes a command; the device sees it after [`ring`](Self::ring), or before. `Ok` means exactly one completion will follow.
     ///
     /// # Errors
     /// [`Rejected`], with the command: nothing happened.
@@ -121,6 +121,11 @@ pub trait Transport: Send + fmt::Debug {
     /// # Errors
     /// [`IoError`] when the kernel refuses or the device is gone.
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError>;
+
+    /// Whether [`sleep`](Self::sleep) rings too, so that both are one system call.
+    fn sleep_rings(&self) -> bool {
+        false
+    }
 
     /// What is readable once a completion has come, after [`arm`](Self::arm) asked for it.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;

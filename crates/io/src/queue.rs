@@ -108,6 +108,9 @@ impl Queue {
     /// # Errors
     /// As for [`wait`](Self::wait).
     pub fn wait_with(&mut self, longest: Option<Nanos>) -> Result<Option<Answer>, IoError> {
+        if self.spin == Nanos::ZERO && self.transport.sleep_rings() {
+            return self.wait_asleep(longest);
+        }
         self.transport.ring()?;
         let started = self.clock.now();
         let looks = if self.spin == Nanos::ZERO { 1 } else { LOOKS };
@@ -128,6 +131,24 @@ impl Queue {
             if waited >= self.spin {
                 self.transport.sleep(longest.map(|longest| longest.since(waited)))?;
             }
+        }
+    }
+
+    /// Sleeps as soon as nothing is there: what was submitted starts with the call that sleeps.
+    fn wait_asleep(&mut self, longest: Option<Nanos>) -> Result<Option<Answer>, IoError> {
+        let until = longest.map(|longest| self.clock.now().after(longest));
+        loop {
+            if let Some(answer) = self.transport.reap()? {
+                // A device that is gone now says so to the next call; this command has its answer.
+                let _ = self.transport.ring();
+                return Ok(Some(answer));
+            }
+            let left = until.map(|until| until.since(self.clock.now()));
+            if left == Some(Nanos::ZERO) || self.transport.in_flight() == 0 {
+                self.transport.ring()?;
+                return Ok(None);
+            }
+            self.transport.sleep(left)?;
         }
     }
 

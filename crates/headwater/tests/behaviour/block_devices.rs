@@ -2,7 +2,9 @@
 
 use crate::suite;
 use headwater::{Command, Device, Durable, IoError, Status};
+use headwater_host::clock::Nanos;
 use headwater_io::queue::Queue;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::path::Path;
 
 /// A folder on a disk, and one in memory, whose file system may have no direct I/O.
@@ -54,6 +56,9 @@ fn many_commands_of_many_queues_are_answered_once_each_and_hold_what_was_written
             let threads: Vec<_> = (0..3_u8)
                 .map(|number| {
                     let mut queue = device.queue(32).unwrap();
+                    if number == 0 {
+                        queue.set_spin(Nanos::ZERO);
+                    }
                     let buffer = device.buffer(64 * block as usize).unwrap();
                     std::thread::spawn(move || {
                         let first = u64::from(number) * 100;
@@ -83,6 +88,46 @@ fn many_commands_of_many_queues_are_answered_once_each_and_hold_what_was_written
                 .collect();
             drop(device);
             threads.into_iter().for_each(|thread| thread.join().unwrap());
+        }
+    }
+}
+
+/// Whether an answer comes without another call on the queue.
+fn answer_comes(queue: &Queue) -> bool {
+    let descriptor = queue.descriptor().unwrap();
+    let limit = Timespec { tv_sec: 30, tv_nsec: 0 };
+    poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&limit)).unwrap() == 1
+}
+
+#[test]
+fn a_wait_that_does_not_sleep_starts_what_was_submitted_all_the_same() {
+    for folder in folders() {
+        for plain in ["", "&plain=1"] {
+            let mut device = Device::open(&url(&folder, plain)).unwrap();
+            let block = device.namespace().block_bytes;
+            let mut queue = device.queue(4).unwrap();
+            queue.set_spin(Nanos::ZERO);
+            let mut submit = |queue: &mut Queue, token| {
+                let buffer = device.buffer(block as usize).unwrap();
+                queue.submit(Command::read(1, token, block, buffer).unwrap(), token).unwrap();
+            };
+            // It has no time.
+            submit(&mut queue, 0);
+            let mut first = queue.wait(Some(Nanos::ZERO)).unwrap();
+            if first.is_none() {
+                assert!(answer_comes(&queue));
+                first = queue.poll().unwrap();
+            }
+            assert_eq!(first.unwrap().token, 0);
+            // It finds another's answer.
+            submit(&mut queue, 1);
+            queue.ring().unwrap();
+            assert!(answer_comes(&queue));
+            submit(&mut queue, 2);
+            assert_eq!(queue.wait(None).unwrap().unwrap().token, 1);
+            assert!(answer_comes(&queue));
+            assert_eq!(queue.wait(None).unwrap().unwrap().token, 2);
+            assert_eq!(queue.wait(None).unwrap(), None);
         }
     }
 }

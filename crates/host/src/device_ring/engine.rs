@@ -5,7 +5,8 @@
 //! dropped before every slot is empty.
 //!
 //! The kernel does the rest of a command when this side calls it or asks to be called by a flag (cooperative task running),
-//! not by an interrupt of whatever runs.
+//! not by an interrupt of whatever runs. It would do so for one thread only (a single issuer, deferred task running) at the
+//! same cost; but then no other thread could take the answers, and a ring may go from one to another with commands in flight.
 
 use super::{Done, Extent};
 use crate::clock::Nanos;
@@ -23,6 +24,10 @@ use std::sync::Arc;
 const NOBODY: u64 = u64::MAX;
 /// Tries after which a kernel that gives no answer is taken to give none any more.
 const FAILURES_MAX: u32 = 1_000;
+/// Fewest entries that are worth a call of their own.
+const START_MIN: usize = 4;
+/// The part of the ring that is.
+const START_PART: usize = 8;
 
 /// One element of the kernel's `struct iovec`: an address and a length in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +90,8 @@ pub(super) struct Engine<W: Wire> {
     slots: Vec<Slot<W>>,
     free: Vec<u32>,
     polled: bool,
+    /// A device with little to do is given so many entries before their batch is complete.
+    start: Option<usize>,
     /// What the table had when it last changed.
     known: Vec<Option<Memory>>,
     seen: u64,
@@ -106,11 +113,14 @@ impl<W: Wire> Engine<W> {
         };
         uring.submitter().register_files(&[file.as_raw_fd()])?;
         let slots = (0..depth).map(|_| Slot { token: 0, work: None, vectors: Vec::new() }).collect();
-        let free = (0..depth).rev().collect();
-        Ok(Self { uring, file, slots, free, polled, known: Vec::new(), seen: 0 })
+        let free: Vec<u32> = (0..depth).rev().collect();
+        let start = (free.len() > START_MIN).then(|| START_MIN.max(free.len() / START_PART));
+        Ok(Self { uring, file, slots, free, polled, start, known: Vec::new(), seen: 0 })
     }
 
-    /// Takes a command whose extents lie in their memory; the caller has made sure that a slot is free.
+    /// Takes a command whose extents lie in their memory; the caller has made sure that a slot is free. The first of a long
+    /// batch are started at once if the device has little to do, so that it works while the rest is made. That is a call or
+    /// two more for a whole ring, since each such part is twice what the kernel has.
     #[inline]
     pub(super) fn submit(&mut self, token: u64, work: W, table: Option<&BufferTable>) {
         let Some(index) = self.free.pop() else {
@@ -135,7 +145,11 @@ impl<W: Wire> Engine<W> {
         squeue::EntryMarker::set_user_data(&mut entry, u64::from(index));
         let slot = &mut self.slots[index as usize];
         (slot.token, slot.work) = (token, Some(work));
-        self.push(&entry);
+        let unseen = self.push(&entry);
+        let with_kernel = (self.slots.len() - self.free.len()).saturating_sub(unseen);
+        if self.start.is_some_and(|start| unseen >= start && unseen >= 2 * with_kernel) {
+            self.kick();
+        }
     }
 
     /// The number of an extent, if the table has it so.
@@ -153,13 +167,23 @@ impl<W: Wire> Engine<W> {
         if inside { u16::try_from(number).ok() } else { None }
     }
 
-    fn push(&mut self, entry: &W::Entry) {
+    /// Puts an entry into the queue. How many are there now that the kernel has not seen.
+    #[inline]
+    fn push(&mut self, entry: &W::Entry) -> usize {
+        let mut queue = self.uring.submission();
         // SAFETY: the entry names the ring's own file, which is registered, and the address list or the memory of a slot whose
         // command holds a handle to it: all stay in place until the kernel's answer is taken in `reap` or the ring is drained.
         // That others touch the memory meanwhile is what it is for; no reference to it exists.
-        let pushed = unsafe { self.uring.submission().push(entry) };
+        let pushed = unsafe { queue.push(entry) };
         // The queue has a place for every slot and one more, and `cancel` empties it first.
         assert!(pushed.is_ok(), "the submission queue is smaller than the slots");
+        queue.len()
+    }
+
+    /// Entries that the kernel has not seen.
+    #[cfg(test)]
+    pub(super) fn unseen(&mut self) -> usize {
+        self.uring.submission().len()
     }
 
     #[inline]

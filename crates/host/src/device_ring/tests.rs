@@ -122,6 +122,37 @@ fn errors_of_the_kernel_come_as_answers() {
     }
 }
 
+/// Which commands of a batch of reads into a new ring were followed by a call to the kernel.
+fn starts(depth: usize) -> Vec<u64> {
+    let mut ring = open(tempfile::tempfile().unwrap(), depth, UringChoice::Auto);
+    let memory = Foreign::anonymous(PAGE).unwrap();
+    let mut starts = Vec::new();
+    for number in 1..=depth as u64 {
+        let into = Extents::One(extent(&memory, 0, PAGE, None));
+        ring.submit(number, BlockWork::Read { offset: 0, into }).unwrap();
+        let Machine::Kernel(engine) = &mut ring.machine else {
+            panic!("this kernel refuses io_uring");
+        };
+        if engine.unseen() == 0 {
+            starts.push(number);
+        }
+    }
+    starts
+}
+
+#[test]
+fn a_device_at_rest_begins_with_a_long_batch_before_it_is_complete() {
+    if open(tempfile::tempfile().unwrap(), 1, UringChoice::Auto).kind() != RingKind::Uring {
+        return;
+    }
+    // Of a whole ring two parts go ahead and the rest, the larger half, with the call that the caller makes.
+    assert_eq!(starts(32), [4, 12]);
+    assert_eq!(starts(256), [32, 96]);
+    // What one call starts soon enough is not divided.
+    assert_eq!(starts(8), [4]);
+    assert!(starts(1).is_empty() && starts(4).is_empty());
+}
+
 #[test]
 fn dropping_the_ring_waits_for_what_is_in_flight() {
     for choice in BOTH {

@@ -164,8 +164,14 @@ impl<S: Steps> Transport for UringQueue<S> {
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
         if self.ready.is_empty() {
             self.ring.wait(longest);
+        } else {
+            self.ring.kick();
         }
         Ok(())
+    }
+
+    fn sleep_rings(&self) -> bool {
+        true
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
