@@ -5,7 +5,6 @@
 
 use crate::border::{Out, check, guarded};
 use crate::code::Code;
-use crate::device::{DEVICES, DeviceHandle};
 use crate::fault::Fault;
 use crate::handle::{HANDLES, IoHandle, OpenHandle};
 use crate::transfer::LIST_BYTES;
@@ -106,8 +105,7 @@ pub extern "C" fn hw_aio_flush(handle: *mut IoHandle, tag: *mut c_void) -> Code 
 pub extern "C" fn hw_aio_discard(handle: *mut IoHandle, bytes: u64, offset: u64, tag: *mut c_void) -> Code {
     guarded(|| {
         HANDLES.with(handle, |open| {
-            let device: *const DeviceHandle = ptr::without_provenance(open.device);
-            let list = DEVICES.with_waiting(device, |device| Ok(device.device.buffer(LIST_BYTES)?))?;
+            let list = open.memory(LIST_BYTES)?;
             open.submit(Request::discard(offset, bytes, list), tag)
         })
     })

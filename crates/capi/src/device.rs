@@ -8,7 +8,7 @@ use crate::buffers::Buffers;
 use crate::code::Code;
 use crate::fault::Fault;
 use crate::table::Table;
-use headwater::{Device, NamespaceFacts};
+use headwater::{Buffer, Device, IoError, NamespaceFacts};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -52,6 +52,12 @@ pub(crate) static DEVICES: Table<OpenDevice, DEVICES_MAX> = Table::new("device")
 /// The blocks that a client may touch: how many.
 pub(crate) fn blocks_of(facts: &NamespaceFacts) -> u64 {
     facts.blocks.map_or(facts.size, |(first, end)| end.saturating_sub(first))
+}
+
+/// Memory of the pool of a device, by the number of its handle.
+pub(crate) fn memory_of(device: usize, bytes: usize) -> Result<Result<Buffer, IoError>, Fault> {
+    let device: *const DeviceHandle = ptr::without_provenance(device);
+    DEVICES.with_waiting(device, |open| Ok(open.device.buffer(bytes)))
 }
 
 /// Opens the device that a URL names, and writes its handle to `out`: "null:1G", "mem:64MiB", "file:DIR", "attach:PATH",

@@ -5,7 +5,7 @@
 
 use crate::border::{Out, check, guarded};
 use crate::code::Code;
-use crate::device::{DEVICES, DeviceHandle};
+use crate::device::memory_of;
 use crate::fault::Fault;
 use crate::handle::{HANDLES, IoHandle, OpenHandle};
 use headwater::Buffer;
@@ -22,9 +22,8 @@ pub const HW_SEEK_END: u32 = 2;
 
 impl OpenHandle {
     /// Memory of the device's pool.
-    fn memory(&self, bytes: usize) -> Result<Buffer, Fault> {
-        let device: *const DeviceHandle = std::ptr::without_provenance(self.device);
-        DEVICES.with_waiting(device, |open| Ok(open.device.buffer(bytes)?))
+    pub(crate) fn memory(&self, bytes: usize) -> Result<Buffer, Fault> {
+        Ok(memory_of(self.device, bytes)??)
     }
 
     pub(crate) fn run(&mut self, request: Request) -> Result<(), Fault> {

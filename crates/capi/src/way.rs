@@ -3,14 +3,14 @@
 //! In: requests. Out: answers. Invariant: the cache is put on and taken off while nothing is on the way, and taken off only
 //! when everything in it is on the device.
 
-use crate::device::{DEVICES, DeviceHandle};
+use crate::device::memory_of;
 use crate::fault::Fault;
 use headwater::host::clock::Nanos;
 use headwater::io::cache::{CacheConfig, PAGE_BYTES, WritePolicy};
 use headwater::io::cached_handle::CachedHandle;
 use headwater::io::handle::{Cancelled, Handle, Request};
 use headwater::io::{Answer, SubmitError};
-use headwater::{Buffer, IoError, NamespaceFacts};
+use headwater::{IoError, NamespaceFacts};
 
 /// The way.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Way {
         facts: &NamespaceFacts,
         device: usize,
     ) -> Result<(), Fault> {
-        let mut memory = |bytes| memory_of(device, bytes);
+        let mut memory = |bytes| memory_of(device, bytes).unwrap_or(Err(IoError::Submit(SubmitError::Gone)));
         match (std::mem::replace(self, Self::Closed), wish) {
             (Self::Straight(handle), Some(_)) if handle.unanswered() > 0 => {
                 *self = Self::Straight(handle);
@@ -158,10 +158,4 @@ fn config_of(wish: CacheWish) -> CacheConfig {
     let defaults = CacheConfig::default();
     let block_pages = wish.pages.next_power_of_two().min(defaults.block_pages);
     CacheConfig { policy: wish.policy, pages: wish.pages, block_pages, ..defaults }
-}
-
-fn memory_of(device: usize, bytes: usize) -> Result<Buffer, IoError> {
-    let device: *const DeviceHandle = std::ptr::without_provenance(device);
-    let found = DEVICES.with_waiting(device, |open| Ok(open.device.buffer(bytes)));
-    found.unwrap_or(Err(IoError::Submit(SubmitError::Gone)))
 }
