@@ -4,10 +4,11 @@
 //! registered from before its first buffer is given out until after its last one is back, or the device is gone.
 
 use crate::buffer::Buffer;
+use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
 use headwater_dma::iova::Iova;
 use headwater_dma::pool::{
-    ChunkRule, Grounds, PROCESS_CAP, PinError, PinToken, Pinner, Pool, PoolConfig, PoolError, Sharing, Ticker,
+    ChunkRule, Grounds, PROCESS_CAP, PinError, PinToken, Pinner, Pool, PoolConfig, PoolError, Sharing,
 };
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -44,7 +45,7 @@ struct NodeFile {
 
 /// A pinner that registers. Addresses of the device begin at [`FIRST_ADDRESS`] and follow the offsets in the files.
 struct Registered<R> {
-    registrar: Arc<R>,
+    registrar: R,
     /// The file of each node of memory.
     files: Mutex<Vec<NodeFile>>,
     /// Why the device would not have the last range.
@@ -103,11 +104,10 @@ impl<R: Registrar> Pinner for Registered<R> {
     }
 }
 
-/// The pool, and the thread that gives idle memory back.
+/// The pool.
 pub struct DevicePool<R> {
-    pool: Pool,
+    pool: BufferPool,
     pinner: Arc<Registered<R>>,
-    _ticker: Ticker,
 }
 
 impl<R: Registrar + 'static> DevicePool<R> {
@@ -116,12 +116,9 @@ impl<R: Registrar + 'static> DevicePool<R> {
     /// # Errors
     /// [`IoError`] when there are no addresses, descriptors or threads for it.
     pub fn open(registrar: R) -> Result<Self, IoError> {
-        let pinner = Arc::new(Registered {
-            registrar: Arc::new(registrar),
-            files: Mutex::new(Vec::new()),
-            refusal: Mutex::new(None),
-        });
-        let pool = Pool::open(PoolConfig {
+        let pinner =
+            Arc::new(Registered { registrar, files: Mutex::new(Vec::new()), refusal: Mutex::new(None) });
+        let pool = BufferPool::open(PoolConfig {
             chunk: CHUNK,
             chunk_rule: CHUNKS,
             cap: PROCESS_CAP,
@@ -130,8 +127,7 @@ impl<R: Registrar + 'static> DevicePool<R> {
             pinner: Arc::clone(&pinner) as Arc<dyn Pinner>,
             ..PoolConfig::default()
         })?;
-        let ticker = pool.ticker().map_err(|error| IoError::Device { reason: error.to_string() })?;
-        Ok(Self { pool, pinner, _ticker: ticker })
+        Ok(Self { pool, pinner })
     }
 
     /// A buffer of at least one byte. Where the device would register no more, idle memory is given back and it is asked again.
@@ -139,11 +135,7 @@ impl<R: Registrar + 'static> DevicePool<R> {
     /// # Errors
     /// [`IoError`] of the device that would not register more, or [`IoError::Pool`].
     pub fn buffer(&self, bytes: usize) -> Result<Buffer, IoError> {
-        let found = match self.pool.buffer(bytes.max(1)) {
-            Err(PoolError::Pin(_)) if self.pool.trim() > 0 => self.pool.buffer(bytes.max(1)),
-            found => found,
-        };
-        found.map(Buffer::pooled).map_err(|error| {
+        self.pool.buffer(bytes).map_err(|error| {
             let refusal = self.pinner.refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
             match (error, refusal) {
                 (PoolError::Pin(_), Some(refusal)) => refusal,
@@ -155,12 +147,12 @@ impl<R: Registrar + 'static> DevicePool<R> {
     /// The pool.
     #[must_use]
     pub fn pool(&self) -> &Pool {
-        &self.pool
+        self.pool.pool()
     }
 }
 
 impl<R> fmt::Debug for DevicePool<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DevicePool({:?})", self.pool)
+        write!(f, "DevicePool({:?})", self.pool.pool())
     }
 }

@@ -25,6 +25,8 @@ pub mod backend;
 #[cfg(not(loom))]
 pub mod buffer;
 #[cfg(not(loom))]
+mod buffer_pool;
+#[cfg(not(loom))]
 pub mod cache;
 #[cfg(not(loom))]
 pub mod cached_handle;

@@ -26,13 +26,13 @@ pub use vectors::{NoVectors, VectorSource};
 use crate::attach::admin::NamespaceWish;
 use crate::backend::{Backend, Transport};
 use crate::buffer::Buffer;
+use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
 use crate::facts::NamespaceFacts;
 use headwater_host::pinning::vfio::{Container, PciClass};
 use headwater_nvme::driver::{
     Controller, ControllerFacts, DriverConfig, Namespace, NamespaceKind, PoolMemory, VfioFunction,
 };
-use pool::VfioPool;
 use std::sync::Arc;
 use vectors::Vectors;
 
@@ -40,7 +40,7 @@ use vectors::Vectors;
 #[derive(Debug)]
 pub struct VfioDevice {
     control: Arc<Control<VfioFunction, PoolMemory>>,
-    pool: VfioPool,
+    pool: BufferPool,
 }
 
 impl VfioDevice {
@@ -64,7 +64,7 @@ impl VfioDevice {
             }
             None => return Err(failed("the device is gone: its configuration reads as all ones".to_owned())),
         }
-        let pool = VfioPool::open(&container)?;
+        let pool = pool::open(&container)?;
         let vectors = Vectors::allocate(Arc::clone(&device), u32::from(config.io_queues) + 1);
         let vectors = vectors.map_err(|error| failed(format!("its interrupts cannot be had: {error}")))?;
         let function = VfioFunction::new(device)
@@ -124,7 +124,7 @@ impl Backend for VfioDevice {
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
-        self.pool.buffer(bytes)
+        Ok(self.pool.buffer(bytes)?)
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {

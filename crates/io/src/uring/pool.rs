@@ -4,8 +4,9 @@
 //! every ring or, where the kernel would not register it, in none; it is free again when no ring has it.
 
 use crate::buffer::Buffer;
+use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
-use headwater_dma::pool::{ChunkRule, PinError, PinToken, Pinner, Pool, PoolConfig, Ticker};
+use headwater_dma::pool::{ChunkRule, PinError, PinToken, Pinner, Pool, PoolConfig};
 use headwater_host::device_ring::{DeviceRing, RingWish, Work};
 use headwater_host::pinning::Memory;
 use headwater_host::pinning::uring::BufferTable;
@@ -131,17 +132,16 @@ impl fmt::Debug for Rings {
     }
 }
 
-/// The pool, and the thread that gives idle memory back.
+/// The pool, and the rings that know its memory.
 pub(crate) struct RingPool {
-    pool: Pool,
+    pool: BufferPool,
     rings: Arc<Rings>,
-    _ticker: Ticker,
 }
 
 impl RingPool {
     pub(crate) fn open() -> Result<Self, IoError> {
         let rings = Arc::new(Rings::default());
-        let pool = Pool::open(PoolConfig {
+        let pool = BufferPool::open(PoolConfig {
             chunk: CHUNK,
             chunk_rule: ChunkRule::DEFAULT,
             cap: CAP,
@@ -149,12 +149,11 @@ impl RingPool {
             pinner: Arc::clone(&rings) as Arc<dyn Pinner>,
             ..PoolConfig::default()
         })?;
-        let ticker = pool.ticker().map_err(|error| IoError::Device { reason: error.to_string() })?;
-        Ok(Self { pool, rings, _ticker: ticker })
+        Ok(Self { pool, rings })
     }
 
     pub(crate) fn buffer(&self, bytes: usize) -> Result<Buffer, IoError> {
-        Ok(Buffer::pooled(self.pool.buffer(bytes.max(1))?))
+        Ok(self.pool.buffer(bytes)?)
     }
 
     /// Opens a ring, with which what there is is registered, and what there will be.
@@ -178,7 +177,7 @@ impl RingPool {
     }
 
     pub(crate) fn pool(&self) -> &Pool {
-        &self.pool
+        self.pool.pool()
     }
 }
 

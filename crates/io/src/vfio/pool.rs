@@ -3,11 +3,9 @@
 //! In: a container. Out: buffers with the device's addresses. Invariant: the pool, which is never freed as a whole, keeps no
 //! device open; with the container goes every mapping of it.
 
-use crate::buffer::Buffer;
+use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
-use headwater_dma::pool::{
-    ChunkRule, PinError, PinToken, Pinner, Pool, PoolConfig, PoolError, Ticker, VfioType1,
-};
+use headwater_dma::pool::{ChunkRule, PinError, PinToken, Pinner, PoolConfig, VfioType1};
 use headwater_host::pinning::vfio::{Container, Type1};
 use std::sync::{Arc, Weak};
 
@@ -53,39 +51,14 @@ impl Pinner for Mapper {
     }
 }
 
-/// The pool, and the thread that gives idle memory back.
-#[derive(Debug)]
-pub(super) struct VfioPool {
-    pool: Pool,
-    _ticker: Ticker,
-}
-
-impl VfioPool {
-    /// A pool for the devices of a container.
-    pub(super) fn open(container: &Arc<Container<Type1>>) -> Result<Self, IoError> {
-        let pool = Pool::open(PoolConfig {
-            chunk: CHUNK,
-            chunk_rule: CHUNKS,
-            cap: CAP,
-            cap_max: CAP,
-            pinner: Arc::new(Mapper { container: Arc::downgrade(container) }),
-            ..PoolConfig::default()
-        })?;
-        let ticker = pool.ticker().map_err(|error| IoError::Device { reason: error.to_string() })?;
-        Ok(Self { pool, _ticker: ticker })
-    }
-
-    /// A buffer of at least one byte. Where no more can be mapped, idle memory is given back and it is asked again.
-    pub(super) fn buffer(&self, bytes: usize) -> Result<Buffer, IoError> {
-        let found = match self.pool.buffer(bytes.max(1)) {
-            Err(PoolError::Pin(_)) if self.pool.trim() > 0 => self.pool.buffer(bytes.max(1)),
-            found => found,
-        };
-        found.map(Buffer::pooled).map_err(IoError::from)
-    }
-
-    /// The pool.
-    pub(super) fn pool(&self) -> &Pool {
-        &self.pool
-    }
+/// A pool for the devices of a container.
+pub(super) fn open(container: &Arc<Container<Type1>>) -> Result<BufferPool, IoError> {
+    BufferPool::open(PoolConfig {
+        chunk: CHUNK,
+        chunk_rule: CHUNKS,
+        cap: CAP,
+        cap_max: CAP,
+        pinner: Arc::new(Mapper { container: Arc::downgrade(container) }),
+        ..PoolConfig::default()
+    })
 }
