@@ -13,6 +13,7 @@
 //! # What this does not do
 //! The control plane, grants and limits of clients are the [attach face](crate::attach)'s, as with every device.
 
+mod admission;
 mod approval;
 mod device;
 mod executor;
@@ -20,6 +21,7 @@ mod open;
 mod ranges;
 mod reach;
 
+pub use admission::{Admission, Admitted};
 pub use device::{Answer, Bell, HardwareDevice, NotTaken};
 pub use executor::ForwardingExecutor;
 pub use open::{VfioDevice, open_node};

@@ -4,14 +4,14 @@
 //! a command is in flight its token lies in one place, whose number is the device's token, and the memory that it names
 //! stays mapped for the controller, whatever becomes of its client.
 
-use super::approval::{Approved, Need, approve};
+use super::admission::{Admission, Admitted};
 use super::device::{Answer, HardwareDevice, NotTaken};
 use super::ranges::RangePage;
 use super::reach::{Mapper, check_length};
 use crate::attach::executor::{Changed, Executor};
 use crate::flights::Flights;
-use headwater_converged::rings::{Client, ClientId, ClientRings};
-use headwater_dma::iova::{Iova, IovaRange, Segments};
+use headwater_converged::rings::{ClientId, ClientRings};
+use headwater_dma::iova::{Iova, Segments};
 use headwater_host::clock::Nanos;
 use headwater_host::foreign::Foreign;
 use headwater_host::ring_memory::ForeignWords;
@@ -22,19 +22,14 @@ use headwater_io::facts::NamespaceFacts;
 use headwater_nvme::controller::{CommandToken, Fetched};
 use headwater_nvme::driver::{Function, HostMemory, Namespace, NamespaceKind};
 use headwater_nvme::spec::command::SubmissionEntry;
-use headwater_nvme::spec::nvm::DatasetRange;
-use headwater_nvme::spec::sgl::PointerKind;
 use headwater_nvme::spec::status::Status;
 use std::fmt;
 use std::marker::PhantomData;
-use zerocopy::{FromZeros as _, IntoBytes as _};
 
 /// Entries taken in one turn, so that clients who are refused all the time do not keep the controller from its work.
 const FETCHES_MAX: usize = 1_024;
 /// What PRPs ask of an address.
 const ALIGN: u32 = 4;
-/// Most ranges of a Dataset Management.
-const RANGES_MAX: usize = 256;
 
 /// A command at the controller.
 #[derive(Debug)]
@@ -64,8 +59,7 @@ pub struct ForwardingExecutor<F, H> {
     flights: Flights<Flight>,
     /// Fetched when the controller took nothing.
     held: Option<Fetched>,
-    runs: Vec<IovaRange>,
-    ranges: Box<[DatasetRange; RANGES_MAX]>,
+    admission: Admission,
     mapper: Box<dyn Mapper>,
     device: PhantomData<fn(F, H)>,
 }
@@ -80,8 +74,7 @@ impl<F: Function, H: HostMemory> ForwardingExecutor<F, H> {
             rings: ClientRings::new()?,
             flights: Flights::default(),
             held: None,
-            runs: Vec::new(),
-            ranges: Box::new([DatasetRange::new_zeroed(); RANGES_MAX]),
+            admission: Admission::default(),
             mapper,
             device: PhantomData,
         })
@@ -129,7 +122,7 @@ impl<F: Function, H: HostMemory> ForwardingExecutor<F, H> {
     fn start(&mut self, device: &mut HardwareDevice<F, H>, fetched: Fetched) -> Result<(), Fetched> {
         let submitted = self.prepare(device, &fetched).and_then(|ready| {
             let token = self.flights.next();
-            match device.submit(token, ready.entry, &self.runs) {
+            match device.submit(token, ready.entry, self.admission.runs()) {
                 Ok(()) => Ok(ready),
                 Err(not_taken) => {
                     if let Some(page) = ready.page {
@@ -156,43 +149,23 @@ impl<F: Function, H: HostMemory> ForwardingExecutor<F, H> {
         }
     }
 
-    /// Approves an entry and finds its data. `self.runs` are the controller's then.
+    /// Judges an entry. The admission has the controller's addresses of its data then.
     fn prepare(&mut self, device: &mut HardwareDevice<F, H>, fetched: &Fetched) -> Result<Ready, Unready> {
-        self.runs.clear();
         let client = self.rings.client_of(fetched.token.queue());
         let client = client.ok_or(Unready::Refused(Status::DATA_TRANSFER_ERROR))?;
         let most = device.transfer_bytes_max();
-        let Approved { entry, need } =
-            approve(&fetched.entry, &client.rights, device.namespaces(), most).map_err(Unready::Refused)?;
-        match need {
-            Need::Nothing => Ok(Ready { entry, data: Segments::default(), page: None }),
-            Need::Blocks(bytes) => {
-                let data = find(client, &fetched.entry, bytes).map_err(Unready::Refused)?;
-                let reached = data.runs(&mut self.runs);
-                reached.map_err(|_| Unready::Refused(Status::DATA_TRANSFER_ERROR))?;
-                Ok(Ready { entry, data, page: None })
-            }
-            Need::Ranges(count, window) => {
-                let ranges = self.ranges.get_mut(..usize::from(count)).unwrap_or_default();
-                let bytes = ranges.as_mut_bytes();
-                let data = find(client, &fetched.entry, bytes.len() as u64).map_err(Unready::Refused)?;
-                // Once: what is judged is this copy, which no client writes any more.
-                data.copy_in(0, bytes);
-                window.check_ranges(ranges).map_err(Unready::Refused)?;
+        let judged = self.admission.judge(&fetched.entry, client, device.namespaces(), most);
+        let Admitted { entry, data } = judged.map_err(Unready::Refused)?;
+        let page = match self.admission.ranges() {
+            [] => None,
+            ranges => {
                 let (page, run) = device.put_ranges(ranges).ok_or(Unready::Later)?;
-                self.runs.push(run);
-                Ok(Ready { entry, data: Segments::default(), page: Some(page) })
+                self.admission.add_run(run);
+                Some(page)
             }
-        }
+        };
+        Ok(Ready { entry, data, page })
     }
-}
-
-/// The client memory that an entry names.
-fn find(client: &Client, entry: &SubmissionEntry, bytes: u64) -> Result<Segments, Status> {
-    if entry.pointer_kind() != PointerKind::Prp || entry.prp2.get() != 0 {
-        return Err(Status::INVALID_FIELD);
-    }
-    client.memory.resolve(Iova(entry.prp1.get()), bytes).map_err(|_| Status::DATA_TRANSFER_ERROR)
 }
 
 /// What a client is told of a namespace; `None` for one that is not shared.
