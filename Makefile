@@ -9,7 +9,7 @@ RESP ?=
 SERVE_ARGS ?=
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS := admin_command attach_message command_decode data_pointer resp media_recovery config vfio_user tcp_target tcp_initiator psk_interchange
+FUZZ_TARGETS := admin_command admission attach_message command_decode data_pointer resp media_recovery config vfio_user tcp_target tcp_initiator psk_interchange nvme_driver
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help run build test test-tools test-loom test-tls test-vm fio test-fio test-instructions soak proof lab fuzz header capi install-capi deny fmt clippy doc tidy check clean
