@@ -6,6 +6,7 @@
 //! # What this does not do
 //! It takes no part in moving the bytes beyond calling `host::foreign`, and knows no PRP or SGL.
 
+mod piece;
 mod segments;
 
 pub use segments::{OutOfReach, Segment, Segments};
@@ -56,6 +57,16 @@ pub enum DataTransferError {
     /// The range runs over the end of the address space.
     #[error("{bytes} bytes at {start} run over the end of the address space; send a shorter range")]
     Overflow {
+        /// First address of the range.
+        start: Iova,
+        /// Length of the range.
+        bytes: u64,
+    },
+    /// The range lies in several regions, and its pages cannot be mapped one behind the other.
+    #[error(
+        "{bytes} bytes at {start} lie in several regions that cannot be used as one; register them as one"
+    )]
+    Scattered {
         /// First address of the range.
         start: Iova,
         /// Length of the range.
@@ -195,24 +206,6 @@ impl ClientMemory {
         Ok(Revocation { region })
     }
 
-    /// The one region that holds a whole range, and where in it the range begins: for rings, which are used in place.
-    /// Such a use is not seen by [`Revocation::is_quiet`]; whoever revokes a region ends it first.
-    ///
-    /// # Errors
-    /// [`DataTransferError`] when the range is not registered whole, or lies in several regions.
-    pub fn contiguous(&self, start: Iova, bytes: u64) -> Result<(Foreign, usize), DataTransferError> {
-        let end = start.0.checked_add(bytes).ok_or(DataTransferError::Overflow { start, bytes })?;
-        let unmapped = |unmapped| DataTransferError::Unmapped { start, bytes, unmapped: Iova(unmapped) };
-        let (base, region) = self.regions.range(..=start).next_back().ok_or(unmapped(start.0))?;
-        // No overflow: it was checked when the region was registered.
-        let region_end = base.0 + region.bytes;
-        if start.0 >= region_end || end > region_end {
-            return Err(unmapped(start.0.max(region_end)));
-        }
-        let offset = usize::try_from(start.0 - base.0).map_err(|_| unmapped(start.0))?;
-        Ok((region.memory.clone(), offset))
-    }
-
     /// How many regions are registered.
     #[must_use]
     pub fn regions(&self) -> usize {
@@ -305,21 +298,6 @@ mod tests {
         memory.register(Iova(1_100), region(900)).unwrap();
         memory.register(Iova(999), region(1)).unwrap();
         assert_eq!(memory.regions(), 4);
-    }
-
-    #[test]
-    fn a_contiguous_range_lies_in_one_region() {
-        let memory = register_all(&[(1_000, 100), (1_100, 100)]);
-        let (region, offset) = memory.contiguous(Iova(1_090), 10).unwrap();
-        assert_eq!((region.bytes(), offset), (100, 90));
-        let unmapped = |start, bytes| match memory.contiguous(Iova(start), bytes).unwrap_err() {
-            DataTransferError::Unmapped { unmapped, .. } => unmapped.0,
-            other => panic!("{other}"),
-        };
-        assert_eq!(unmapped(1_090, 11), 1_100, "the next region does not count");
-        assert_eq!(unmapped(999, 1), 999);
-        assert_eq!(unmapped(1_200, 1), 1_200);
-        assert!(memory.contiguous(Iova(u64::MAX), 2).is_err());
     }
 
     /// A way that says when it is gone.

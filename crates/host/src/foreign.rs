@@ -8,8 +8,10 @@
 //! # What this does not do
 //! It knows no I/O virtual addresses (`dma::iova` does).
 
+mod joined;
 mod socket;
 
+pub use joined::{JoinError, Pages};
 pub use socket::{PIECES_MAX, Piece, send_pieces};
 
 use crate::region::TakesBack;
@@ -270,8 +272,10 @@ struct Mapping {
 
 /// Where pages came from, and go.
 enum Origin {
-    /// A mapping of our own.
+    /// A mapping of our own, of one object.
     Kernel,
+    /// Mappings of our own, one behind the other.
+    Joined,
     /// Lent by a reservation; empty only while they go back.
     Span(Option<LentSpan>, Box<dyn TakesBack>),
 }

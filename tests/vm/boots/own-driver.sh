@@ -57,6 +57,7 @@ deleted_there() { redis del answer && refused device_keys $URL get answer; }
 promise "and the other way round" deleted_there
 
 promise "many queues, every block command, misuse, closed and opened again" device_blocks "$URL?ns=2" try
+promise "a queue that lies over many pages of the guest" headwater bench --device "$URL?ns=2" --depth 500 --requests 20000
 promise "blocks are written, up to 5 MiB a command" device_blocks "$URL?ns=2" write
 promise "and read again" device_blocks "$URL?ns=2" verify
 promise "the IOMMU saw no address that was not mapped" refused faults

@@ -61,9 +61,9 @@ impl DataFinder {
     }
 }
 
-/// Words of the guest's memory for a ring, if they lie there in one piece.
+/// Words of the guest's memory for a ring, if they are there.
 pub(super) fn words(memory: &ClientMemory, at: Iova, words: usize) -> Option<ForeignWords> {
     let bytes = u64::try_from(words).ok()?.checked_mul(8)?;
-    let (region, offset) = memory.contiguous(at, bytes).ok()?;
+    let (region, offset) = memory.in_one_piece(at, bytes).ok()?;
     ForeignWords::new(region, offset, words).ok()
 }

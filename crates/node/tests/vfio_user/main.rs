@@ -8,4 +8,5 @@ mod driver;
 mod function;
 mod guest;
 mod hypervisor;
+mod scattered;
 mod wire;

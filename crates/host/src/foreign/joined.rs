@@ -1,0 +1,145 @@
+//! Pages of several regions as one region, one behind the other in this process.
+//!
+//! In: ranges of shared regions, on page borders. Out: a region. Invariant: each of its pages is the memory of the page that it
+//! was made of, also when the region it came from is unmapped.
+
+use super::{Foreign, Mapping, Origin, PAGE_BYTES};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed};
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Ranges could not be joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// A range begins or ends between two page borders, is empty, or does not lie in its region.
+    #[error("{bytes} bytes at offset {offset} are no pages of a region of {region_bytes} bytes")]
+    Range {
+        /// Where the range starts.
+        offset: usize,
+        /// How long it is.
+        bytes: usize,
+        /// How long the region is.
+        region_bytes: usize,
+    },
+    /// The region is lent by a reservation, or was joined itself.
+    #[error("only a region that the kernel mapped in one piece can be mapped once more")]
+    Piecemeal,
+    /// There are no ranges, or more bytes than there are addresses.
+    #[error("{ranges} ranges are no region")]
+    Length {
+        /// How many ranges there were.
+        ranges: usize,
+    },
+    /// The kernel refused.
+    #[error("the pages could not be mapped once more: {0}")]
+    Map(rustix::io::Errno),
+}
+
+/// Pages of a region.
+#[derive(Clone, Debug)]
+pub struct Pages {
+    /// The region.
+    pub region: Foreign,
+    /// Where they begin in it, on a page border.
+    pub offset: usize,
+    /// How long they are, a whole number of pages.
+    pub bytes: usize,
+}
+
+impl Pages {
+    /// Where they are mapped, if they can be mapped once more.
+    fn place(&self) -> Result<*mut u8, JoinError> {
+        let &Self { ref region, offset, bytes } = self;
+        let on_borders = [offset, bytes].iter().all(|at| (*at as u64).is_multiple_of(PAGE_BYTES));
+        let wrong = JoinError::Range { offset, bytes, region_bytes: region.bytes() };
+        let place = region.range(offset, bytes).map_err(|_| wrong)?;
+        match region.mapping.origin {
+            _ if !on_borders || bytes == 0 => Err(wrong),
+            Origin::Kernel => Ok(place),
+            Origin::Joined | Origin::Span(..) => Err(JoinError::Piecemeal),
+        }
+    }
+}
+
+impl Foreign {
+    /// Pages of regions, in order, as one region: the same memory, mapped once more.
+    ///
+    /// # Errors
+    /// [`JoinError`] when they are no pages of their regions, or the kernel has no mapping to give.
+    pub fn joined(pieces: &[Pages]) -> Result<Self, JoinError> {
+        let places: Vec<_> = pieces.iter().map(Pages::place).collect::<Result<_, _>>()?;
+        let bytes = pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.bytes));
+        let bytes = bytes.filter(|&bytes| bytes > 0).ok_or(JoinError::Length { ranges: pieces.len() })?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: bounds: the kernel chooses a range of `bytes` bytes or fails. Alignment: it starts on a page. Lifetime:
+        // the range is ours until `Mapping::drop` unmaps it. Aliasing: a null hint without FIXED replaces no mapping.
+        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags) };
+        let start = mapped.map_err(JoinError::Map)?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or(JoinError::Map(rustix::io::Errno::NOMEM))?;
+        // Unmapped as a whole from here on, whatever becomes of the pieces.
+        let joined = Self { mapping: Arc::new(Mapping { start, bytes, origin: Origin::Joined }) };
+        let mut at = 0;
+        for (piece, place) in pieces.iter().zip(places) {
+            let target = start.as_ptr().wrapping_add(at).cast::<c_void>();
+            // An old length of 0 leaves the mapping where it is and makes another of the same shared pages (mremap(2)).
+            let (source, flags) = (place.cast::<c_void>(), MremapFlags::MAYMOVE);
+            // SAFETY: bounds: `place` found the piece inside a mapping that the kernel made in one piece, so the pages
+            // behind its start are those of the same file; the target lies in the range that was reserved above, of which
+            // the pieces together fill no more. Alignment: both begin on pages. Lifetime: `piece.region` keeps the
+            // source for the call, `joined` the target. Aliasing: nobody knows the target yet, and what it replaces was
+            // reserved for it; the source stays as it is; no reference points into either.
+            let mapped = unsafe { mremap_fixed(source, 0, piece.bytes, flags, target) };
+            mapped.map_err(JoinError::Map)?;
+            at += piece.bytes;
+        }
+        Ok(joined)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 4_096;
+
+    fn pages(region: &Foreign, first: usize, count: usize) -> Pages {
+        Pages { region: region.clone(), offset: first * PAGE, bytes: count * PAGE }
+    }
+
+    #[test]
+    fn joined_pages_are_the_same_memory_in_another_order() {
+        let (ours, _descriptor) = Foreign::memfd(8 * PAGE).unwrap();
+        let other = Foreign::anonymous(2 * PAGE).unwrap();
+        let joined = Foreign::joined(&[pages(&ours, 6, 2), pages(&other, 1, 1), pages(&ours, 0, 1)]).unwrap();
+        assert_eq!(joined.bytes(), 4 * PAGE);
+        let text: Vec<u8> = (0..=250).cycle().take(4 * PAGE).collect();
+        joined.copy_out(0, &text).unwrap();
+        for (region, page, place) in [(&ours, 6, 0), (&ours, 7, 1), (&other, 1, 2), (&ours, 0, 3)] {
+            let mut found = vec![0; PAGE];
+            region.copy_in(page * PAGE, &mut found).unwrap();
+            assert!(found == text[place * PAGE..(place + 1) * PAGE], "page {page}");
+        }
+        ours.copy_out(7 * PAGE, b"later").unwrap();
+        drop((ours, other));
+        let mut found = [0; 5];
+        joined.copy_in(PAGE, &mut found).unwrap();
+        assert_eq!(&found, b"later", "and they stay");
+    }
+
+    #[test]
+    fn what_is_no_page_of_its_region_is_refused() {
+        let region = Foreign::anonymous(4 * PAGE).unwrap();
+        assert_eq!(Foreign::joined(&[]).err(), Some(JoinError::Length { ranges: 0 }));
+        for (offset, bytes) in
+            [(0, 0), (1, PAGE), (0, PAGE + 1), (4 * PAGE, PAGE), (usize::MAX - 4_095, PAGE)]
+        {
+            let piece = Pages { region: region.clone(), offset, bytes };
+            let wrong = JoinError::Range { offset, bytes, region_bytes: 4 * PAGE };
+            assert_eq!(Foreign::joined(&[pages(&region, 0, 1), piece]).err(), Some(wrong));
+        }
+        let joined = Foreign::joined(&[pages(&region, 2, 1), pages(&region, 0, 1)]).unwrap();
+        assert_eq!(Foreign::joined(&[pages(&joined, 0, 2)]).err(), Some(JoinError::Piecemeal));
+    }
+}
