@@ -4,11 +4,13 @@
 //! Open loop: commands are due at a fixed rate whatever the node does, and latency counts from the moment a command was
 //! due, so that a stall shows in every command it delayed (no coordinated omission).
 
+pub mod latency;
 pub mod report;
 pub mod worker;
 pub mod workload;
 
-pub use report::{Latency, Report};
+pub use latency::{Latencies, Latency};
+pub use report::Report;
 pub use workload::{Distribution, Workload};
 
 use crate::resp_client::{ClientError, Endpoint};

@@ -3,9 +3,8 @@
 //! In: a [`DevicePlan`]. Out: a [`DeviceReport`]. Each thread has a queue and a handle of its own and keeps `depth` requests on
 //! the way, at offsets chosen by a seed. Invariant: without writes in the plan nothing on the device changes.
 
-use crate::bench::Latency;
-use crate::bench::Until;
-use hdrhistogram::Histogram;
+use crate::bench::latency::write_table;
+use crate::bench::{Latencies, Latency, Until};
 use headwater::{Buffer, Data, Device, Durable, IoError};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_io::NamespaceFacts;
@@ -79,28 +78,18 @@ pub struct DeviceReport {
 }
 
 /// What one thread found.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Tally {
-    reads: Histogram<u64>,
-    writes: Histogram<u64>,
+    reads: Latencies,
+    writes: Latencies,
     failed: u64,
     failure: Option<String>,
 }
 
 impl Tally {
-    fn new() -> Self {
-        // Three digits are within the histogram's own limits, so this makes one.
-        let empty =
-            || Histogram::new(3).unwrap_or_else(|_| unreachable!("three significant digits are allowed"));
-        Self { reads: empty(), writes: empty(), failed: 0, failure: None }
-    }
-
     fn add(&mut self, other: &Self) {
-        let both = [(&mut self.reads, &other.reads), (&mut self.writes, &other.writes)];
-        for (into, from) in both {
-            // Histograms that resize themselves take any value.
-            let _ = into.add(from);
-        }
+        self.reads.add(&other.reads);
+        self.writes.add(&other.writes);
         self.failed += other.failed;
         self.failure = self.failure.take().or_else(|| other.failure.clone());
     }
@@ -139,10 +128,10 @@ impl Worker<'_> {
             let slot = answer.completion.token;
             let place = usize::try_from(slot).unwrap_or(usize::MAX);
             let flight = self.flights[place];
-            let span = self.clock.now().since(flight.begun).0;
+            let span = self.clock.now().since(flight.begun);
             match answer.completion.ok() {
-                Ok(_) if flight.is_read => record(&mut self.tally.reads, span),
-                Ok(_) => record(&mut self.tally.writes, span),
+                Ok(_) if flight.is_read => self.tally.reads.record(span),
+                Ok(_) => self.tally.writes.record(span),
                 Err(error) => {
                     self.tally.failed += 1;
                     self.tally.failure.get_or_insert_with(|| error.to_string());
@@ -187,13 +176,6 @@ impl Worker<'_> {
     }
 }
 
-/// Counts a latency. The histogram grows with what it is given, which it can up to any span there is.
-fn record(histogram: &mut Histogram<u64>, span: u64) {
-    if histogram.record(span).is_err() {
-        histogram.saturating_record(span);
-    }
-}
-
 /// Runs a plan.
 ///
 /// # Errors
@@ -220,7 +202,7 @@ pub fn run(plan: &DevicePlan) -> Result<DeviceReport, IoError> {
             buffers.push(Some(buffer));
         }
         let flights = vec![Flight::default(); buffers.len()];
-        let tally = Tally::new();
+        let tally = Tally::default();
         workers.push(Worker { plan, handle, buffers, random, places, clock, flights, tally });
     }
     let left = AtomicU64::new(match plan.until {
@@ -245,7 +227,7 @@ pub fn run(plan: &DevicePlan) -> Result<DeviceReport, IoError> {
     });
     let (seconds, cpu) =
         (clock.now().since(begun).to_duration().as_secs_f64(), Clock::process_cpu().since(cpu));
-    let mut tally = Tally::new();
+    let mut tally = Tally::default();
     ended?.iter().for_each(|one| tally.add(one));
     Ok(DeviceReport::of(plan, &tally, seconds, cpu))
 }
@@ -270,7 +252,7 @@ fn places_of(facts: &NamespaceFacts, bytes: usize) -> Result<u64, IoError> {
 #[expect(clippy::cast_precision_loss, reason = "rates need no more than 53 bits")]
 impl DeviceReport {
     fn of(plan: &DevicePlan, tally: &Tally, seconds: f64, cpu: Nanos) -> Self {
-        let requests = tally.reads.len() + tally.writes.len();
+        let requests = tally.reads.count() + tally.writes.count();
         let each_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
         Self {
             url: plan.url.clone(),
@@ -298,20 +280,7 @@ impl fmt::Display for DeviceReport {
             "{} requests of {} bytes in {:.2} s: {:.0} a second, {megabytes:.1} MB/s ({} threads, {} on the way on each)",
             self.requests, self.bytes, self.seconds, self.rate, self.threads, self.depth
         )?;
-        writeln!(
-            f,
-            "{:>5} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10}",
-            "us", "count", "mean", "p50", "p99", "p99.9", "max"
-        )?;
-        for (name, latency) in [("read", self.read), ("write", self.write)] {
-            if let Some(l) = latency {
-                writeln!(
-                    f,
-                    "{name:>5} {:>12} {:>10.2} {:>10.2} {:>10.2} {:>10.2} {:>10.2}",
-                    l.count, l.mean_us, l.p50_us, l.p99_us, l.p999_us, l.max_us
-                )?;
-            }
-        }
+        write_table(f, 2, [("read", self.read), ("write", self.write)])?;
         write!(f, "{:.3} us CPU a request; {} failed", self.cpu_us, self.failed)?;
         match &self.failure {
             Some(failure) => write!(f, ", the first: {failure}"),

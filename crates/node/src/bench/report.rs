@@ -2,29 +2,12 @@
 //!
 //! In: a [`Tally`]. Out: a [`Report`] that serialises to JSON and prints as text. Latencies are in microseconds.
 
+use super::latency::{Latency, write_table};
 use super::worker::Tally;
 use super::{Pace, Plan};
-use hdrhistogram::Histogram;
 use headwater_host::clock::Nanos;
 use serde::Serialize;
 use std::fmt;
-
-/// Latencies of one kind of command, in microseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Latency {
-    /// Commands.
-    pub count: u64,
-    /// Half were faster.
-    pub p50_us: f64,
-    /// 99 in 100 were faster.
-    pub p99_us: f64,
-    /// 999 in 1,000 were faster.
-    pub p999_us: f64,
-    /// The slowest.
-    pub max_us: f64,
-    /// The mean.
-    pub mean_us: f64,
-}
 
 /// What a benchmark found.
 #[derive(Clone, Debug, Serialize)]
@@ -63,11 +46,11 @@ pub struct Report {
     pub client_cpu_us: f64,
 }
 
-#[expect(clippy::cast_precision_loss, reason = "rates and latencies need no more than 53 bits")]
+#[expect(clippy::cast_precision_loss, reason = "rates need no more than 53 bits")]
 impl Report {
     pub(super) fn of(plan: &Plan, tally: Tally, cpu: Nanos) -> Self {
         let seconds = tally.elapsed.to_duration().as_secs_f64();
-        let commands = tally.gets.len() + tally.sets.len();
+        let commands = tally.gets.count() + tally.sets.count();
         let each_second = |count: u64| {
             if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
         };
@@ -94,24 +77,6 @@ impl Report {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "latencies need no more than 53 bits")]
-impl Latency {
-    pub(crate) fn of(histogram: &Histogram<u64>) -> Option<Self> {
-        if histogram.is_empty() {
-            return None;
-        }
-        let micros = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1e3;
-        Some(Self {
-            count: histogram.len(),
-            p50_us: micros(0.5),
-            p99_us: micros(0.99),
-            p999_us: micros(0.999),
-            max_us: histogram.max() as f64 / 1e3,
-            mean_us: histogram.mean() / 1e3,
-        })
-    }
-}
-
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
@@ -123,20 +88,7 @@ impl fmt::Display for Report {
             self.bytes_per_second / 1e6,
             self.pace
         )?;
-        writeln!(
-            f,
-            "{:>5} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10}",
-            "us", "count", "mean", "p50", "p99", "p99.9", "max"
-        )?;
-        for (name, latency) in [("GET", self.get), ("SET", self.set)] {
-            if let Some(l) = latency {
-                writeln!(
-                    f,
-                    "{name:>5} {:>12} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
-                    l.count, l.mean_us, l.p50_us, l.p99_us, l.p999_us, l.max_us
-                )?;
-            }
-        }
+        write_table(f, 1, [("GET", self.get), ("SET", self.set)])?;
         write!(f, "{} misses, {} refused, {} wrong", self.misses, self.refused, self.wrong)?;
         write!(f, "; {:.2} us CPU of this client a command", self.client_cpu_us)?;
         if self.unsent > 0 {

@@ -3,11 +3,11 @@
 //! In: a plan and a start time. Out: a [`Tally`]. Sockets do not block; the thread sleeps in poll until an answer comes or
 //! a command is due. Invariant: every command that was sent is answered, or the run fails.
 
+use super::latency::Latencies;
 use super::workload::{Chooser, Operation, is_value_of, write_key, write_value};
 use super::{BenchError, Pace, Plan, Until, Verify};
 use crate::kv_target::live::LiveTarget;
 use crate::resp_client::{ClientError, Input, Reply, Stream, encode};
-use hdrhistogram::Histogram;
 use headwater_host::clock::{Clock, Nanos};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::VecDeque;
@@ -15,16 +15,13 @@ use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Longest latency a histogram tells apart: ten minutes.
-const LATENCY_MAX_NS: u64 = 600_000_000_000;
-
 /// What was counted.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tally {
-    /// Latencies of reads, in nanoseconds.
-    pub gets: Histogram<u64>,
-    /// Latencies of writes, in nanoseconds.
-    pub sets: Histogram<u64>,
+    /// Latencies of reads.
+    pub gets: Latencies,
+    /// Latencies of writes.
+    pub sets: Latencies,
     /// Value bytes moved.
     pub bytes: u64,
     /// Reads that found nothing.
@@ -41,30 +38,11 @@ pub struct Tally {
     pub elapsed: Nanos,
 }
 
-impl Default for Tally {
-    fn default() -> Self {
-        #[expect(clippy::expect_used, reason = "the bounds are constants that the library accepts")]
-        let histogram = || Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).expect("constant bounds");
-        Self {
-            gets: histogram(),
-            sets: histogram(),
-            bytes: 0,
-            misses: 0,
-            wrong: 0,
-            refused: 0,
-            refusal: None,
-            unsent: 0,
-            elapsed: Nanos::ZERO,
-        }
-    }
-}
-
 impl Tally {
     /// Adds another thread's counts.
     pub fn add(&mut self, other: Self) {
-        // Both have the same bounds.
-        let _ = self.gets.add(&other.gets);
-        let _ = self.sets.add(&other.sets);
+        self.gets.add(&other.gets);
+        self.sets.add(&other.sets);
         self.bytes += other.bytes;
         self.misses += other.misses;
         self.wrong += other.wrong;
@@ -300,10 +278,10 @@ impl<'a> Worker<'a> {
     }
 
     fn count(&mut self, sent: &Sent, reply: &Reply, now: Nanos) {
-        let latency = now.since(sent.due).0.clamp(1, LATENCY_MAX_NS);
+        let latency = now.since(sent.due);
         match sent.operation {
             Operation::Get(key) => {
-                self.tally.gets.saturating_record(latency);
+                self.tally.gets.record(latency);
                 match reply {
                     Reply::Bulk(value) => {
                         self.tally.bytes += wide(value.len());
@@ -318,7 +296,7 @@ impl<'a> Worker<'a> {
                 }
             }
             Operation::Set(_) => {
-                self.tally.sets.saturating_record(latency);
+                self.tally.sets.record(latency);
                 match reply {
                     Reply::Simple(_) => self.tally.bytes += wide(sent.bytes),
                     other => self.tally.refuse(other),
