@@ -260,7 +260,8 @@ impl<W: Work> DeviceRing<W> {
         }
     }
 
-    /// Takes an answer, if one is there. Never blocks; a system call only if the kernel asks for one, or to poll the device.
+    /// Takes an answer, if one is there. Never blocks; a system call only if the kernel asks for one, or to poll the device, and
+    /// then not at the first look behind an answer.
     #[inline]
     pub fn reap(&mut self) -> Option<Done> {
         if self.in_flight == 0 {

@@ -92,6 +92,8 @@ pub(super) struct Engine<W: Wire> {
     polled: bool,
     /// A device with little to do is given so many entries before their batch is complete.
     start: Option<usize>,
+    /// An answer was taken since the kernel was last asked for more.
+    fed: bool,
     /// What the table had when it last changed.
     known: Vec<Option<Memory>>,
     seen: u64,
@@ -115,7 +117,7 @@ impl<W: Wire> Engine<W> {
         let slots = (0..depth).map(|_| Slot { token: 0, work: None, vectors: Vec::new() }).collect();
         let free: Vec<u32> = (0..depth).rev().collect();
         let start = (free.len() > START_MIN).then(|| START_MIN.max(free.len() / START_PART));
-        Ok(Self { uring, file, slots, free, polled, start, known: Vec::new(), seen: 0 })
+        Ok(Self { uring, file, slots, free, polled, start, fed: false, known: Vec::new(), seen: 0 })
     }
 
     /// Takes a command whose extents lie in their memory; the caller has made sure that a slot is free. The first of a long
@@ -198,10 +200,16 @@ impl<W: Wire> Engine<W> {
         }
     }
 
+    /// An answer, if one is there. Behind the last of several it says once that there is none, before it lets the kernel look
+    /// for more: whoever had some sends others first, and with those goes the same call.
     #[inline]
     pub(super) fn reap(&mut self) -> Option<Done> {
         if let Some(done) = self.take() {
+            self.fed = true;
             return Some(done);
+        }
+        if std::mem::take(&mut self.fed) {
+            return None;
         }
         let flags = self.uring.submission();
         let asked = flags.taskrun() || flags.cq_overflow();
