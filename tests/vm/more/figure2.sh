@@ -1,10 +1,10 @@
-# Figure 2 of the NVMeDirect paper on an emulated SSD: random reads and writes of 4 KiB by the ways there are, same device, at
-# several depths. Everything here is emulated, device and processor: only the lines' order and ratios say anything. By name:
-# `make test-vm VM_ARGS=tests/vm/more/figure2.sh`; it checks nothing but that each way works. A release build tells more:
-# `tests/vm/run.py --program target/release/headwater tests/vm/more/figure2.sh`.
+# Figure 2 of the NVMeDirect paper on an emulated SSD: random reads and writes of 4 KiB by one thread, by the ways there are, at
+# several depths of the queue, in turns. Everything here is emulated, device and processor: only the order of the lines and
+# their ratios say anything. It checks nothing but that each way works. By name, with a release build (make build), six minutes:
+# tests/vm/run.py --program target/release/headwater tests/vm/more/figure2.sh
 #: iommu
-#: kernel intel_iommu=on iommu=nopt
-#: memory 768
+#: kernel intel_iommu=on iommu=nopt nvme.poll_queues=1
+#: memory 1024
 #: timeout 900
 #: drive one 128M
 #: device nvme,id=ssd,serial=HWFIG0001,max_ioqpairs=8
@@ -17,46 +17,82 @@ ulimit -l unlimited
 until_true 20 test -b /dev/nvme0n1
 DEVICE=$(basename $(readlink /sys/class/nvme/nvme0/device))
 SYS=/sys/bus/pci/devices/$DEVICE
-SECONDS_EACH=4
-to_vfio() {
-  echo vfio-pci >$SYS/driver_override
+SOCKET=/tmp/ssd.sock
+ROUNDS="1 2 3" DEPTHS="1 8 64" SECONDS_EACH=2
+give_to() {
+  echo $1 >$SYS/driver_override
   [ -e $SYS/driver ] && echo $DEVICE >$SYS/driver/unbind
   echo $DEVICE >/sys/bus/pci/drivers_probe
-  until_true 5 test -e /dev/vfio/$(basename $(readlink $SYS/iommu_group))
 }
-to_kernel() {
-  echo nvme >$SYS/driver_override
-  echo $DEVICE >$SYS/driver/unbind
-  echo $DEVICE >/sys/bus/pci/drivers_probe
-  until_true 10 test -b /dev/nvme0n1
+to_vfio() { give_to vfio-pci; until_true 5 test -e /dev/vfio/$(basename $(readlink $SYS/iommu_group)); }
+to_kernel() { give_to nvme; until_true 10 test -b /dev/nvme0n1; }
+# A node owns the SSD, and the process that attaches is mediated.
+shared() {
+  rm -f /tmp/ready
+  headwater serve --data /tmp/node --device vfio:$DEVICE --attach $SOCKET --metrics 127.0.0.1:0 --ready-file /tmp/ready >/tmp/serve.log 2>&1 &
+  NODE=$!
+  until_true 60 test -e /tmp/ready || { cat /tmp/serve.log; return 1; }
 }
-# row WAY DEPTH DIRECTION IOPS
-row() { printf '        | %-12s depth %-3s %-6s %10.0f IOPS\n' "$1" "$2" "$3" "$4"; }
+stopped() { kill -TERM $NODE && wait $NODE; }
+
+# found WAY DIRECTION DEPTH IOPS: a row for the table.
+found() { [ "$4" -gt 0 ] && echo "$1 $2 $3 $4" >>/tmp/rows; }
 by_fio() {
-  local iops
-  iops=$(fio --minimal --name=f --filename=/dev/nvme0n1 --direct=1 --bs=4k --ioengine=$2 --iodepth=$3 --rw=rand$4 --time_based \
-    --runtime=$SECONDS_EACH 2>/dev/null | cut -d';' -f$([ $4 = read ] && echo 8 || echo 49)) && [ "$iops" -gt 0 ] && row $1 $3 $4 $iops
+  local field=8
+  [ $3 = write ] && field=49
+  found "$1" $3 $4 $(fio --minimal --name=f --filename=/dev/nvme0n1 --direct=1 --bs=4k --ioengine=$2 --iodepth=$4 --rw=rand$3 --time_based \
+    --runtime=$SECONDS_EACH 2>/dev/null | cut -d';' -f$field)
 }
 by_us() {
-  local share=1 iops
-  [ $4 = write ] && share=0
-  iops=$(headwater bench --device $2 --depth $3 --read-share $share --duration $SECONDS_EACH --json | sed -n 's/.*"rate": *\([0-9]*\).*/\1/p') &&
-    [ "$iops" -gt 0 ] && row $1 $3 $4 $iops
+  local share=1
+  [ $3 = write ] && share=0
+  found "$1" $3 $4 $(headwater bench --device "$2" --depth $4 --read-share $share --duration $SECONDS_EACH --json | sed -n 's/.*"rate": *\([0-9]*\).*/\1/p')
 }
-for round in 1 2 3; do
+# each WAY HOW ARGUMENT: one round of a way, both directions at every depth.
+each() {
+  local direction depth
   for direction in read write; do
-    for depth in 1 8 32; do
-      [ $depth = 1 ] && promise "round $round: pread/pwrite" by_fio kernel psync 1 $direction
-      promise "round $round: fio's io_uring" by_fio fio-io_uring io_uring $depth $direction
-      promise "round $round: our io_uring" by_us io-uring io-uring:/dev/nvme0n1 $depth $direction
-      promise "round $round: passthrough" by_us nvme-ng nvme-ng:/dev/ng0n1 $depth $direction
-    done
+    for depth in ${4:-$DEPTHS}; do $2 "$1" "$3" $direction $depth || return; done
   done
+}
+
+for round in $ROUNDS; do
+  promise "round $round: the kernel, pread and pwrite" each pread by_fio psync 1
+  promise "round $round: the kernel, libaio" each libaio by_fio libaio
+  promise "round $round: the kernel, io_uring by fio" each fio-io_uring by_fio io_uring
+  promise "round $round: the kernel, io_uring by us" each io-uring: by_us io-uring:/dev/nvme0n1
+  promise "round $round: the same, polled" each io-uring:?poll=1 by_us "io-uring:/dev/nvme0n1?poll=1"
+  promise "round $round: passthrough" each nvme-ng: by_us nvme-ng:/dev/ng0n1
+  promise "round $round: the same, polled" each nvme-ng:?poll=1 by_us "nvme-ng:/dev/ng0n1?poll=1"
   promise "round $round: to our driver" to_vfio
-  for direction in read write; do
-    for depth in 1 8 32; do
-      promise "round $round: our driver" by_us vfio vfio:$DEVICE $depth $direction
-    done
-  done
+  promise "round $round: our driver" each vfio: by_us vfio:$DEVICE
+  promise "round $round: a node takes the SSD" shared
+  promise "round $round: attached to it, mediated" each attach: by_us attach:$SOCKET
+  promise "round $round: the node gives it back" stopped
   promise "round $round: back to the kernel" to_kernel
 done
+
+# The rows as the lab has them, and a table of medians, each beside fio's io_uring.
+sort -k2,2 -k3,3n -k1,1 -k4,4n /tmp/rows | awk '
+  function end() {
+    if (!count) return
+    median = samples[int((count + 1) / 2)]
+    line[++lines] = way; at[lines] = direction " " depth; value[lines] = median; lowest[lines] = samples[1]; highest[lines] = samples[count]
+    if (way == "fio-io_uring") beside[at[lines]] = median
+  }
+  { key = $2 " " $3 " " $1 }
+  key != last { end(); count = 0; last = key; way = $1; direction = $2; depth = $3 }
+  { samples[++count] = $4 }
+  END {
+    end()
+    for (n = 1; n <= lines; n++) {
+      split(at[n], where, " ")
+      printf "{\"figure\":\"2\",\"label\":\"EMULATED\",\"way\":\"%s\",\"direction\":\"%s\",\"depth\":%d,\"iops\":%d,\"lowest\":%d,\"highest\":%d,\"beside_fio_io_uring\":%.3f}\n",
+        line[n], where[1], where[2], value[n], lowest[n], highest[n], value[n] / beside[at[n]]
+    }
+    for (n = 1; n <= lines; n++) {
+      if (at[n] != before) printf "\n%s, depth %s\n", substr(at[n], 1, index(at[n], " ") - 1), substr(at[n], index(at[n], " ") + 1)
+      before = at[n]
+      printf "  %-18s %8d IOPS  %5.2fx\n", line[n], value[n], value[n] / beside[at[n]]
+    }
+  }'
