@@ -1,8 +1,8 @@
 //! The `io_uring` backend beside fio's engine: random reads of 4 KiB of one file, past the page cache.
 //!
 //! In: a file in the scratch folder, every byte of it written. Out: reads a second and CPU a read at depth 1 and 32, in pairs
-//! that ran one after the other, and system calls a read. Both sides submit all that is free with one call, sleep in the
-//! kernel for the first answer and take all that are there. CPU is that of the thread that submits, on both sides.
+//! that ran one after the other, and system calls a read. Both sides submit all that is free, sleep in the kernel
+//! for the first answer and take all that are there. CPU is that of the thread that submits, on both sides.
 
 use super::fio::{Counter, Fio, Ran};
 use super::{PAGE_BYTES, decimal, failed, measured, median, seconds};
