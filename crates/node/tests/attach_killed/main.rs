@@ -82,7 +82,7 @@ fn a_client_killed_a_thousand_times_leaks_nothing() {
         let mut victim = child(&host);
         // From before its first instruction to the middle of its work: it takes about 3 ms to get there.
         Clock::sleep(Nanos(random.u64(..12_000_000)));
-        at_work += u32::from(host.holdings().clients > 1);
+        at_work += u32::from(host.thread.seen().clients > 1);
         victim.kill().unwrap();
         victim.wait().unwrap();
         if round % 100 == 0 {

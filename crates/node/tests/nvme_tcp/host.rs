@@ -1,27 +1,24 @@
 //! A device with its NVMe/TCP face on a thread of its own, and hosts of it.
 
+#[path = "../attach/face_thread.rs"]
+mod face_thread;
+
+use face_thread::FaceThread;
 use headwater_converged::command::FaceId;
-use headwater_converged::device::{Device, DeviceConfig, Start};
+use headwater_converged::device::Device;
 use headwater_converged::media::Geometry;
 use headwater_converged::media::memory::MemoryMedia;
-use headwater_host::clock::{Clock, Nanos};
 use headwater_io::{Device as Client, NvmeTcp, NvmeTcpTarget};
 use headwater_node::face::Face;
 use headwater_node::metrics::FaceNumbers;
 use headwater_node::nvme_tcp::{NvmeTcpConfig, NvmeTcpFace};
 use headwater_nvme::tcp::Digests;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
 /// A node in small, on a thread.
 pub(crate) struct Node {
     pub(crate) address: SocketAddr,
-    stop: Arc<AtomicBool>,
-    seen: Arc<Mutex<FaceNumbers>>,
-    thread: Option<JoinHandle<MemoryMedia>>,
+    thread: FaceThread<FaceNumbers>,
 }
 
 impl Node {
@@ -36,11 +33,7 @@ impl Node {
     pub(crate) fn with(media: MemoryMedia, config: &NvmeTcpConfig) -> Self {
         let face = NvmeTcpFace::bind(config).unwrap();
         let address = face.local_addr();
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::new(Mutex::new(FaceNumbers::default()));
-        let (stopping, show) = (Arc::clone(&stop), Arc::clone(&seen));
-        let thread = std::thread::spawn(move || run(face, media, &stopping, &show));
-        Self { address, stop, seen, thread: Some(thread) }
+        Self { address, thread: FaceThread::start(face, media, numbers_of) }
     }
 
     /// The name that discovery tells.
@@ -59,63 +52,22 @@ impl Node {
     }
 
     pub(crate) fn numbers(&self) -> FaceNumbers {
-        self.seen.lock().unwrap().clone()
+        self.thread.seen()
     }
 
     /// Waits until what the face counts is as wanted.
     pub(crate) fn until(&self, what: &str, wanted: impl Fn(&FaceNumbers) -> bool) {
-        let clock = Clock::start();
-        while !wanted(&self.numbers()) {
-            assert!(clock.now() < Nanos::from_millis(20_000), "{what} does not come: {:?}", self.numbers());
-            Clock::sleep(Nanos::from_millis(1));
-        }
+        self.thread.until(what, wanted);
     }
 
     /// Drains and ends; the medium is what a second node starts from.
     pub(crate) fn end(mut self) -> MemoryMedia {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().unwrap().join().unwrap()
+        self.thread.end()
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-}
-
-/// The core's loop in small: poll, and sleep when nothing moves.
-fn run(
-    mut face: NvmeTcpFace,
-    media: MemoryMedia,
-    stop: &AtomicBool,
-    seen: &Mutex<FaceNumbers>,
-) -> MemoryMedia {
-    let clock = Clock::start();
-    let start = Start { now: clock.now(), wall: clock.wall() };
-    let mut device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
-    let face: &mut dyn Face<Device<MemoryMedia>> = &mut face;
-    let mut draining = false;
-    loop {
-        let (now, wall) = (clock.now(), clock.wall());
-        if stop.load(Ordering::Relaxed) && !draining {
-            draining = true;
-            face.drain();
-        }
-        let moved = face.poll(&mut device, now, wall) | device.poll(now, wall);
-        let mut numbers = FaceNumbers::default();
-        face.count(&mut numbers);
-        *seen.lock().unwrap() = numbers;
-        if draining && face.is_drained() {
-            device.shutdown(now, wall).unwrap();
-            return device.into_media().reopened();
-        }
-        if !moved {
-            let deadline = face.next_deadline().map_or(Nanos::from_millis(5), |at| at.since(now));
-            // The end of the test is told by a flag, so no sleep is long.
-            let span = deadline.min(Nanos::from_millis(5));
-            let span = Timespec { tv_sec: 0, tv_nsec: i64::try_from(span.0).unwrap() };
-            let _ = poll(&mut [PollFd::from_borrowed_fd(face.wake_descriptor(), PollFlags::IN)], Some(&span));
-        }
-    }
+fn numbers_of(face: &NvmeTcpFace) -> FaceNumbers {
+    let mut numbers = FaceNumbers::default();
+    Face::<Device<MemoryMedia>>::count(face, &mut numbers);
+    numbers
 }
