@@ -13,13 +13,14 @@ fn what_reaches_a_shared_ssd_is_what_the_model_lets_pass() {
 /// An entry that means something more often than bytes of chance do, and the grant that it is judged by.
 fn step(chance: &mut fastrand::Rng) -> Vec<u8> {
     let mut bytes = vec![0; 8 + 64 + 384];
-    let small = |chance: &mut fastrand::Rng| [chance.u8(0..12), 0, 0, 0];
-    bytes[..2].copy_from_slice(&[chance.u8(0..8), chance.u8(0..4)]);
+    let small = |chance: &mut fastrand::Rng| [chance.u8(0..6), 0, 0, 0];
+    let kind = chance.choice([0, 1, 1, 1, 3, 5, 5, 7]).unwrap_or(1);
+    bytes[..2].copy_from_slice(&[kind, chance.choice([0, 1, 1, 1, 2, 3, 3, 3]).unwrap_or(1)]);
     bytes[2..6].copy_from_slice(&small(chance));
     bytes[6] = chance.u8(0..12);
     bytes[8] = chance.choice([0, 1, 2, 5, 8, 9, 9, 0x0C, 0x19]).unwrap_or(1);
     bytes[12] = if chance.u8(..8) == 0 { chance.u8(..) } else { bytes[1] };
-    let page = 0x10_0000 + u64::from(chance.u8(0..40)) * 0x800;
+    let page = 0x10_0000 + u64::from(chance.u8(0..36)) * 0x800;
     bytes[32..40].copy_from_slice(&page.to_le_bytes());
     bytes[48..52].copy_from_slice(&small(chance));
     if bytes[8] == 9 {
