@@ -15,11 +15,13 @@
 
 mod control;
 mod entry;
+mod keeper;
 mod pool;
 mod queue;
 mod vectors;
 
 pub use control::Control;
+pub use keeper::{Keeper, Kept, OwnController};
 pub use queue::NvmeQueue;
 pub use vectors::{NoVectors, VectorSource};
 
@@ -128,7 +130,7 @@ impl Backend for VfioDevice {
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
-        Ok(Box::new(NvmeQueue::open(&self.control, depth)?))
+        Ok(Box::new(NvmeQueue::open(OwnController::new(&self.control), depth)?))
     }
 }
 

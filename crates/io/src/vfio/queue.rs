@@ -1,4 +1,4 @@
-//! A queue of an NVMe controller that this process drives.
+//! A hardware queue of an NVMe controller, driven by this process.
 //!
 //! In: commands. Out: one answer for each: the controller's, or, when a reset or the end of the controller takes it,
 //! [`Status::ABORTED_BY_HOST`] or [`Status::HOST_PATHING_ERROR`]. In its normal course a command takes no lock, no system
@@ -9,9 +9,8 @@
 //! The queue is made again with the next command. Nobody knows whether what was in flight was done; who sent it decides
 //! whether to send it again.
 
-use super::control::{Control, Made};
 use super::entry::check;
-use super::facts_of;
+use super::keeper::{Keeper, Kept};
 use crate::backend::{Answer, Armed, Limits, Transport};
 use crate::buffer::Buffer;
 use crate::command::{Command, Data};
@@ -20,17 +19,13 @@ use crate::facts::NamespaceFacts;
 use crate::queue::Completion;
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::registers::Registers;
 use headwater_host::wake::WakeDescriptor;
-use headwater_nvme::driver::{
-    DescribeError, Fate, Function, HostMemory, Overdue, RequestError, SubmitFault, Trouble,
-};
+use headwater_nvme::driver::{DescribeError, Fate, SubmitFault};
 use headwater_nvme::queue_pair::CommandId;
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::sync::Arc;
 
 /// Most buffers of one command.
 const SEGMENTS_MAX: usize = 256;
@@ -54,10 +49,10 @@ struct Slot {
 }
 
 /// The queue.
-pub struct NvmeQueue<F: Function, H: HostMemory> {
-    control: Arc<Control<F, H>>,
+pub struct NvmeQueue<K: Keeper> {
+    keeper: K,
     /// `None` after a reset, until the next command.
-    queue: Option<Box<Made<F, H>>>,
+    queue: Option<Box<Kept<K>>>,
     depth: u32,
     slots: Vec<Option<Slot>>,
     /// Answers to what the controller will not answer.
@@ -65,38 +60,29 @@ pub struct NvmeQueue<F: Function, H: HostMemory> {
     namespaces: Vec<NamespaceFacts>,
     transfer_bytes_max: usize,
     runs: Vec<IovaRange>,
-    vector: Option<u16>,
     bell: WakeDescriptor,
     connected: bool,
     idle: u32,
     next_look: Nanos,
 }
 
-impl<F: Function, H: HostMemory> NvmeQueue<F, H> {
+impl<K: Keeper> NvmeQueue<K> {
     /// Makes a queue for up to `depth` commands in flight.
     ///
     /// # Errors
     /// [`IoError::Device`] when the controller has no more, takes none so deep, or is gone.
-    pub fn open(control: &Arc<Control<F, H>>, depth: u32) -> Result<Self, IoError> {
+    pub fn open(mut keeper: K, depth: u32) -> Result<Self, IoError> {
         let bell = WakeDescriptor::new()?;
-        let vector = control.take_vector();
-        let made = control.make_queue(depth, vector);
-        if made.is_err()
-            && let Some(vector) = vector
-        {
-            control.give_vector_back(vector);
-        }
-        let queue = made?;
+        let queue = keeper.make_queue(depth)?;
         Ok(Self {
             depth,
             slots: (0..depth).map(|_| None).collect(),
             lost: VecDeque::new(),
-            namespaces: control.namespaces().iter().filter_map(facts_of).collect(),
+            namespaces: keeper.namespaces(),
             transfer_bytes_max: usize::try_from(queue.transfer_bytes_max()).unwrap_or(usize::MAX),
             queue: Some(queue),
-            control: Arc::clone(control),
+            keeper,
             runs: Vec::new(),
-            vector,
             bell,
             connected: false,
             idle: 0,
@@ -110,7 +96,7 @@ impl<F: Function, H: HostMemory> NvmeQueue<F, H> {
         if check(command, &self.namespaces).is_ok() {
             return Ok(());
         }
-        self.namespaces = self.control.namespaces().iter().filter_map(facts_of).collect();
+        self.namespaces = self.keeper.namespaces();
         check(command, &self.namespaces)
     }
 
@@ -120,8 +106,8 @@ impl<F: Function, H: HostMemory> NvmeQueue<F, H> {
         if self.queue.is_some() {
             return Ok(());
         }
-        let made = self.control.make_queue(self.depth, self.vector).map_err(|_| SubmitError::Gone)?;
-        self.queue = Some(made);
+        self.queue = Some(self.keeper.make_queue(self.depth).map_err(|_| SubmitError::Gone)?);
+        self.connected = false;
         Ok(())
     }
 
@@ -131,7 +117,7 @@ impl<F: Function, H: HostMemory> NvmeQueue<F, H> {
             match queue.fate() {
                 Fate::Live => return,
                 Fate::Waiting => {
-                    self.control.driver().poll(self.control.now());
+                    self.keeper.look(self.keeper.now());
                     Clock::sleep(NAP);
                 }
                 Fate::Lost | Fate::Dead => self.give_up(),
@@ -155,7 +141,7 @@ impl<F: Function, H: HostMemory> NvmeQueue<F, H> {
             }
         };
         let status = if is_dead { Status::HOST_PATHING_ERROR } else { Status::ABORTED_BY_HOST };
-        let is_quiet = !is_dead || self.control.driver().is_quiet();
+        let is_quiet = !is_dead || self.keeper.is_quiet();
         for slot in slots {
             if !is_quiet && let Some(Some(slot)) = self.slots.get(slot) {
                 // The caller gets its handle; the memory is never used for anything else.
@@ -170,29 +156,21 @@ impl<F: Function, H: HostMemory> NvmeQueue<F, H> {
     #[cold]
     fn look(&mut self, now: Nanos) {
         self.next_look = now.after(CONTROLLER_LOOK);
-        let Some(queue) = &mut self.queue else { return };
-        let mut driver = self.control.driver();
+        let Self { queue: Some(queue), keeper, .. } = self else { return };
         match queue.fate() {
             Fate::Live => {
                 let id = queue.id();
-                queue.watch(now, |overdue| match overdue {
-                    // An abort that cannot be asked for now is asked for as a reset, a timeout later.
-                    Overdue::Abort(command) => drop(driver.abort(id, command, now)),
-                    Overdue::Stuck(command) => driver.report(Trouble::Stuck { queue: id, command }, now),
-                });
+                queue.watch(now, |overdue| keeper.overdue(id, overdue, now));
                 if let Some(fault) = queue.fault() {
-                    driver.report(Trouble::Queue { queue: id, fault }, now);
+                    keeper.broken(id, fault, now);
                 }
-                driver.poll(now);
+                keeper.look(now);
             }
             Fate::Waiting => {
                 self.next_look = now;
-                driver.poll(now);
+                keeper.look(now);
             }
-            Fate::Lost | Fate::Dead => {
-                drop(driver);
-                self.give_up();
-            }
+            Fate::Lost | Fate::Dead => self.give_up(),
         }
     }
 
@@ -203,21 +181,22 @@ impl<F: Function, H: HostMemory> NvmeQueue<F, H> {
         if !self.idle.is_multiple_of(IDLE_LOOKS) || self.commands() == 0 {
             return;
         }
-        let now = self.control.now();
+        let now = self.keeper.now();
         let stands = self.queue.as_ref().is_some_and(|queue| queue.fate() == Fate::Live);
         if !stands || now >= self.next_look {
             self.look(now);
         }
     }
 
-    /// Lets the vector write the descriptor, from the first wait on.
+    /// Lets completions ring the bell, from the first wait on.
     fn connect(&mut self) -> Result<bool, IoError> {
-        let Some(vector) = self.vector else { return Ok(false) };
-        if !self.connected {
-            let connected = self.control.vectors().connect(vector, Some(&self.bell));
-            connected.map_err(|error| {
-                self.control.failed(&format!("interrupt vector {vector} cannot be used: {error}"))
-            })?;
+        if !self.keeper.has_interrupts() {
+            return Ok(false);
+        }
+        if let Some(queue) = &self.queue
+            && !self.connected
+        {
+            self.keeper.connect(queue.id(), &self.bell)?;
             self.connected = true;
         }
         Ok(true)
@@ -262,13 +241,7 @@ fn reason_of(fault: SubmitFault) -> SubmitError {
     SubmitError::Unfit { what }
 }
 
-impl<F, H> Transport for NvmeQueue<F, H>
-where
-    F: Function + Send,
-    F::Registers: Registers + Send,
-    H: HostMemory + Send,
-    H::Words: Send,
-{
+impl<K: Keeper> Transport for NvmeQueue<K> {
     fn limits(&self) -> Limits {
         Limits {
             transfer_bytes_max: self.transfer_bytes_max,
@@ -290,6 +263,9 @@ where
         if buffers.len() > SEGMENTS_MAX {
             let what = "more buffers than the queue's segments_max";
             return Err(Rejected { command, reason: SubmitError::Unfit { what } });
+        }
+        if let Err(reason) = self.keeper.device_addresses(&mut self.runs) {
+            return Err(Rejected { command, reason });
         }
         loop {
             let submitted = match &mut self.queue {
@@ -345,7 +321,7 @@ where
             false => Clock::sleep(longest.min(NAP)),
         }
         if !self.has_work() {
-            let now = self.control.now();
+            let now = self.keeper.now();
             if now >= self.next_look {
                 self.look(now);
             }
@@ -354,7 +330,7 @@ where
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.vector.map(|_| self.bell.as_fd())
+        self.keeper.has_interrupts().then(|| self.bell.as_fd())
     }
 
     fn arm(&mut self) -> Result<Armed, IoError> {
@@ -377,12 +353,7 @@ where
             return if answered { Ok(()) } else { Err(IoError::Refused { reason }) };
         };
         queue.ring();
-        let now = self.control.now();
-        match self.control.driver().abort(queue.id(), slot.command, now) {
-            // A reset that goes on answers the command too.
-            Ok(()) | Err(RequestError::NotReady) => Ok(()),
-            Err(error) => Err(IoError::Refused { reason: error.to_string() }),
-        }
+        self.keeper.abort(queue.id(), slot.command)
     }
 
     fn in_flight(&self) -> u32 {
@@ -394,34 +365,22 @@ where
     }
 }
 
-impl<F: Function, H: HostMemory> Drop for NvmeQueue<F, H> {
+impl<K: Keeper> Drop for NvmeQueue<K> {
     /// Deletes the queue at the controller. What that does not answer keeps its memory for ever.
     fn drop(&mut self) {
-        let mut is_over = true;
-        if let Some(queue) = &self.queue {
-            is_over =
-                self.control.delete_queue(queue.id(), || matches!(queue.fate(), Fate::Lost | Fate::Dead));
-        }
+        let is_over = self.queue.as_ref().is_none_or(|queue| self.keeper.delete_queue(queue));
         if !is_over {
             let held = self.slots.iter_mut().filter_map(Option::take);
             held.for_each(|slot| slot.data.forget());
         }
-        if let Some(vector) = self.vector {
-            if self.connected {
-                // A vector that stays connected wakes nobody: its descriptor is closed with the queue.
-                let _ = self.control.vectors().connect(vector, None);
-            }
-            self.control.give_vector_back(vector);
-        }
     }
 }
 
-impl<F: Function, H: HostMemory> fmt::Debug for NvmeQueue<F, H> {
+impl<K: Keeper> fmt::Debug for NvmeQueue<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NvmeQueue")
-            .field("control", &self.control)
+            .field("keeper", &self.keeper)
             .field("depth", &self.depth)
-            .field("vector", &self.vector)
             .finish_non_exhaustive()
     }
 }

@@ -11,7 +11,7 @@ use headwater_dma::iova::Iova;
 use headwater_host::clock::Nanos;
 use headwater_host::wake::WakeDescriptor;
 use headwater_io::backend::{Armed, Transport};
-use headwater_io::vfio::{Control, NoVectors, NvmeQueue, VectorSource};
+use headwater_io::vfio::{Control, NoVectors, NvmeQueue, OwnController, VectorSource};
 use headwater_io::{Buffer, Command, Durable, IoError, Queue, SubmitError};
 use headwater_nvme::controller::{ControllerConfig, QueueId};
 use headwater_nvme::driver::{Controller, DriverConfig, HostMemory};
@@ -84,7 +84,7 @@ fn answers(queue: &mut Queue) -> Vec<(u64, Status)> {
 }
 
 fn filled(control: &SharedControl, machine: &Shared, count: u64) -> (Queue, Buffer) {
-    let mut queue = Queue::over(Box::new(NvmeQueue::open(control, 8).unwrap()));
+    let mut queue = Queue::over(Box::new(NvmeQueue::open(OwnController::new(control), 8).unwrap()));
     let into = buffer(machine, 4_096);
     for token in 0..count {
         let (command, token) = read(token, &into);
@@ -101,7 +101,7 @@ fn all(count: u64, status: Status) -> Vec<(u64, Status)> {
 #[test]
 fn blocks_come_back_as_they_were_written_polled_and_by_interrupts() {
     for (control, machine) in [polled(), interrupted()] {
-        let mut queue = Queue::over(Box::new(NvmeQueue::open(&control, 4).unwrap()));
+        let mut queue = Queue::over(Box::new(NvmeQueue::open(OwnController::new(&control), 4).unwrap()));
         queue.set_spin(Nanos::ZERO);
         let (from, into) = (buffer(&machine, 1 << 20), buffer(&machine, 1 << 20));
         let bytes: Vec<u8> = (0..=250).cycle().take(1 << 20).collect();
@@ -113,7 +113,7 @@ fn blocks_come_back_as_they_were_written_polled_and_by_interrupts() {
         let mut back = vec![0; 1 << 20];
         into.read(0, &mut back).unwrap();
         assert!(back == bytes);
-        let (limits, _) = (NvmeQueue::open(&control, 1).unwrap().limits(), queue);
+        let (limits, _) = (NvmeQueue::open(OwnController::new(&control), 1).unwrap().limits(), queue);
         assert_eq!((limits.transfer_bytes_max, limits.memory_align), (1 << 20, 4));
     }
 }
@@ -121,7 +121,7 @@ fn blocks_come_back_as_they_were_written_polled_and_by_interrupts() {
 #[test]
 fn what_cannot_be_one_command_never_reaches_the_controller() {
     let (control, machine) = polled();
-    let mut queue = Queue::over(Box::new(NvmeQueue::open(&control, 2).unwrap()));
+    let mut queue = Queue::over(Box::new(NvmeQueue::open(OwnController::new(&control), 2).unwrap()));
     let into = buffer(&machine, 4 << 20);
     let beyond = Command::read(3, 1 << 19, 512, into.slice(0, 512).unwrap()).unwrap();
     let reason = queue.submit(beyond, 0).unwrap_err().reason;
@@ -157,7 +157,7 @@ fn a_reset_answers_what_was_in_flight_and_the_queue_goes_on() {
 fn a_command_that_is_cancelled_has_its_one_answer() {
     let (control, machine) = interrupted();
     machine.lock().faults.holds = true;
-    let mut transport = NvmeQueue::open(&control, 4).unwrap();
+    let mut transport = NvmeQueue::open(OwnController::new(&control), 4).unwrap();
     let into = buffer(&machine, 4_096);
     for token in 0..3 {
         let (command, token) = read(token, &into);
@@ -174,7 +174,10 @@ fn a_command_that_is_cancelled_has_its_one_answer() {
     let (command, token) = read(0, &into);
     queue.submit(command, token).unwrap();
     assert_eq!(answers(&mut queue), [(0, Status::SUCCESS)]);
-    assert!(matches!(NvmeQueue::open(&control, 1).unwrap().cancel(7), Err(IoError::Refused { .. })));
+    assert!(matches!(
+        NvmeQueue::open(OwnController::new(&control), 1).unwrap().cancel(7),
+        Err(IoError::Refused { .. })
+    ));
 }
 
 #[test]
@@ -221,9 +224,10 @@ fn a_queue_that_is_dropped_is_deleted_at_the_controller_with_what_it_had_in_flig
     assert_eq!(machine.lock().held.len(), 0);
     // Its number and its vector are free again, and again.
     for _ in 0..9 {
-        let queues: Vec<_> = (0..4).map(|_| NvmeQueue::open(&control, 2).unwrap()).collect();
+        let queues: Vec<_> =
+            (0..4).map(|_| NvmeQueue::open(OwnController::new(&control), 2).unwrap()).collect();
         assert_eq!(queues.iter().filter(|queue| queue.descriptor().is_some()).count(), 2);
-        let more = NvmeQueue::open(&control, 2).unwrap_err().to_string();
+        let more = NvmeQueue::open(OwnController::new(&control), 2).unwrap_err().to_string();
         assert!(more.contains("all 4 I/O queues"), "{more}");
     }
 }
@@ -231,7 +235,7 @@ fn a_queue_that_is_dropped_is_deleted_at_the_controller_with_what_it_had_in_flig
 #[test]
 fn the_descriptor_says_when_there_is_something_and_not_before() {
     let (control, machine) = interrupted();
-    let mut transport = NvmeQueue::open(&control, 4).unwrap();
+    let mut transport = NvmeQueue::open(OwnController::new(&control), 4).unwrap();
     let into = buffer(&machine, 4_096);
     machine.lock().faults.holds = true;
     assert_eq!(transport.arm().unwrap(), Armed::Waiting);
@@ -244,7 +248,7 @@ fn the_descriptor_says_when_there_is_something_and_not_before() {
     assert_eq!(transport.reap().unwrap().unwrap().completion.token, 0);
     assert_eq!(transport.arm().unwrap(), Armed::Waiting);
     let (control, _machine) = polled();
-    let mut transport = NvmeQueue::open(&control, 4).unwrap();
+    let mut transport = NvmeQueue::open(OwnController::new(&control), 4).unwrap();
     assert!(transport.descriptor().is_none());
     assert!(matches!(transport.arm(), Err(IoError::Refused { .. })));
 }
@@ -252,7 +256,7 @@ fn the_descriptor_says_when_there_is_something_and_not_before() {
 #[test]
 fn the_last_of_device_and_queues_shuts_the_controller_down() {
     let (control, machine) = polled();
-    let queue = NvmeQueue::open(&control, 2).unwrap();
+    let queue = NvmeQueue::open(OwnController::new(&control), 2).unwrap();
     drop(control);
     assert!(machine.lock().mastering);
     drop(queue);
