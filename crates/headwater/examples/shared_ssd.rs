@@ -2,7 +2,7 @@
 //!
 //! In: `shared_ssd URL WHAT FIRST BLOCKS`, the blocks of the client's grant. Out: what was seen, and an error for the first
 //! thing that is not as it should be. `write` and `verify` go over the blocks; `load` writes them again and again with a deep
-//! queue until it is killed; `outside` tries every command on blocks beside the grant, which must all be refused.
+//! queue until it is killed, over resets of the SSD too; `outside` tries every command on blocks beside the grant, which must all be refused.
 #![expect(clippy::print_stdout, reason = "what was seen is what this program is for")]
 
 use headwater::{Command, Device, Durable, Queue, Status};
@@ -69,10 +69,16 @@ impl Client {
         let mut queue = self.device.queue(DEPTH)?;
         println!("loading");
         for round in 0_u64.. {
-            let token = round % u64::from(DEPTH);
-            if round >= u64::from(DEPTH) {
-                queue.wait(None)?.ok_or("nothing in flight")?.ok()?;
-            }
+            let token = if round < u64::from(DEPTH) {
+                round
+            } else {
+                let done = queue.wait(None)?.ok_or("nothing in flight")?;
+                // Nobody knows whether it was written; what is there either way is the same.
+                if done.status != Status::ABORTED_BY_HOST {
+                    done.ok()?;
+                }
+                done.token
+            };
             let lba = self.first + round * each % (self.blocks / each * each);
             let slice = buffer.slice(usize::try_from(token)? * LOAD_BYTES, LOAD_BYTES)?;
             slice.write(0, &pattern(self.at(lba), LOAD_BYTES))?;

@@ -33,7 +33,10 @@ impl Device {
         let mut backend: Box<dyn Backend> = match place {
             Place::Memory(bytes) => Box::new(in_process::in_memory(bytes)?),
             Place::Directory(path, capacity) => Box::new(in_process::in_directory(&path, capacity)?),
-            Place::Attach(path) => Box::new(AttachBackend::connect(&path, AttachOptions::default())?),
+            Place::Attach { path, direct } => {
+                let options = AttachOptions { direct, ..AttachOptions::default() };
+                Box::new(AttachBackend::connect(&path, options)?)
+            }
             Place::Uring(path, options) => {
                 let mut device = UringDevice::open(&path, options)?;
                 for note in device.notes()? {

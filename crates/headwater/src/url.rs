@@ -18,8 +18,13 @@ pub enum Place {
     Memory(u64),
     /// In this process, in a data directory; with so many bytes if it is made.
     Directory(PathBuf, Option<u64>),
-    /// In the daemon that listens here.
-    Attach(PathBuf),
+    /// In the daemon that listens here, by rings that the daemon serves or by queues of the hardware's.
+    Attach {
+        /// Its socket.
+        path: PathBuf,
+        /// By queues of the hardware's, which this process drives.
+        direct: bool,
+    },
     /// A file or a block device, by io_uring.
     Uring(PathBuf, UringOptions),
     /// An NVMe controller on this machine's PCI bus, driven by this process.
@@ -146,7 +151,7 @@ fn parse_place(text: &str, body: &str, query: &mut Query<'_>) -> Result<Place, I
             let service = if scheme == "null" { None } else { Some(parse_service(query)?) };
             Ok(Place::Model(parse_model(bytes, service, query)?))
         }
-        Some(("attach", rest)) => Ok(Place::Attach(path(rest)?)),
+        Some(("attach", rest)) => Ok(Place::Attach { path: path(rest)?, direct: query.switch("direct")? }),
         Some(("io-uring", rest)) => {
             let (poll, uring) = (query.switch("poll")?, query.uring()?);
             Ok(Place::Uring(path(rest)?, UringOptions { poll, create: query.size("create")?, uring }))
@@ -262,7 +267,9 @@ mod tests {
         assert_eq!(parsed("./data?capacity=1G&ns=2"), (Place::Directory("./data".into(), Some(1 << 30)), 2));
         assert_eq!(parsed("data"), (Place::Directory("data".into(), None), 1));
         assert_eq!(parsed("/a:b/c"), (Place::Directory("/a:b/c".into(), None), 1));
-        assert_eq!(parsed("attach:data/attach.sock?ns=16"), (Place::Attach("data/attach.sock".into()), 16));
+        let attach = |direct| Place::Attach { path: "data/attach.sock".into(), direct };
+        assert_eq!(parsed("attach:data/attach.sock?ns=16"), (attach(false), 16));
+        assert_eq!(parsed("attach:data/attach.sock?direct=1"), (attach(true), 1));
         let null = ModelSettings::null(1 << 30);
         assert_eq!(parsed("null:1GiB"), (Place::Model(null.clone()), 1));
         let large = ModelSettings { block_bytes: 4_096, ..null.clone() };

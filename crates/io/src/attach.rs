@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod connection;
+mod direct;
 pub mod protocol;
 mod queue;
 mod session;

@@ -14,8 +14,10 @@ mod admin;
 mod client;
 mod control;
 mod converged;
+mod direct;
 pub mod executor;
 pub mod grant_file;
+pub mod lending;
 mod listener;
 pub mod policy;
 
@@ -220,7 +222,11 @@ impl<E: Executor> AttachFace<E> {
         };
         if line == Line::HungUp {
             client.forget_queue(queue, &self.epoll);
-            self.executor.rings_mut().abandon_queue(headwater_nvme::controller::QueueId(queue));
+            if client.is_direct {
+                self.take_back(queue);
+            } else {
+                self.executor.rings_mut().abandon_queue(headwater_nvme::controller::QueueId(queue));
+            }
         }
     }
 
@@ -235,6 +241,9 @@ impl<E: Executor> AttachFace<E> {
             client::say(client.socket.as_fd(), &Reply::Gone { reason: reason.to_owned() });
         }
         if let Some(rings) = client.rings {
+            if let Some(lending) = self.executor.lending() {
+                lending.remove_client(rings);
+            }
             self.executor.rings_mut().remove_client(rings);
         }
         for held in client.queues.values() {
@@ -261,6 +270,10 @@ impl<E: Executor> AttachFace<E> {
             if client.grant.as_ref() == Some(grant) {
                 continue;
             }
+            if client.is_direct && !grant.direct {
+                gone.push(key);
+                continue;
+            }
             reached += 1;
             client.grant = Some(grant.clone());
             if let Some(rings) = client.rings {
@@ -269,7 +282,7 @@ impl<E: Executor> AttachFace<E> {
             }
         }
         reached += u32::try_from(gone.len()).unwrap_or(u32::MAX);
-        gone.into_iter().for_each(|key| self.evict(key, Some("the grant was revoked")));
+        gone.into_iter().for_each(|key| self.evict(key, Some("the grant was taken away")));
         reached
     }
 
@@ -339,19 +352,22 @@ impl<E: Executor> Face<E::Device> for AttachFace<E> {
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
-        if self.clients.values().any(AttachedClient::is_waited_for) {
-            return Some(self.looked.after(CONTROL_EVERY));
-        }
-        self.is_anyone_in_trouble().then(|| self.swept.after(SWEEP_EVERY))
+        let waited = self.clients.values().any(AttachedClient::is_waited_for);
+        let control = if waited {
+            Some(self.looked.after(CONTROL_EVERY))
+        } else {
+            self.is_anyone_in_trouble().then(|| self.swept.after(SWEEP_EVERY))
+        };
+        [control, self.executor.next_deadline()].into_iter().flatten().min()
     }
 
     fn drain(&mut self) {
         self.listener = None;
-        self.executor.rings_mut().drain();
+        self.executor.drain();
     }
 
     fn is_drained(&self) -> bool {
-        self.executor.rings().is_drained() && !self.clients.values().any(AttachedClient::is_waited_for)
+        self.executor.is_drained() && !self.clients.values().any(AttachedClient::is_waited_for)
     }
 
     fn count(&self, into: &mut FaceNumbers) {

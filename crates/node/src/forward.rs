@@ -10,6 +10,8 @@
 //!     +--- completion -+----------------------+------------------------------------+
 //! ```
 //!
+//! Clients who are trusted with it drive queues of the controller themselves ([`LentQueues`]): no entry of theirs comes by here.
+//!
 //! # What this does not do
 //! The control plane, grants and limits of clients are the [attach face](crate::attach)'s, as with every device.
 
@@ -17,6 +19,8 @@ mod admission;
 mod approval;
 mod device;
 mod executor;
+mod lending;
+mod lent_queues;
 mod open;
 mod ranges;
 mod reach;
@@ -24,6 +28,7 @@ mod reach;
 pub use admission::{Admission, Admitted};
 pub use device::{Answer, Bell, HardwareDevice, NotTaken};
 pub use executor::ForwardingExecutor;
+pub use lent_queues::{LENT_QUEUES_MAX, LentQueues};
 pub use open::{VfioDevice, open_node};
 pub use ranges::RangePage;
 pub use reach::{Mapper, REGION_BYTES_MAX};

@@ -30,8 +30,10 @@ const COMMAND_ID_MASK: u64 = 0xFFFF << 16;
 pub struct CommandId(u16);
 
 impl CommandId {
+    /// The command of this number on the wire, if one is in flight.
     #[inline]
-    pub(crate) const fn of(number: u16) -> Self {
+    #[must_use]
+    pub const fn of(number: u16) -> Self {
         Self(number)
     }
 

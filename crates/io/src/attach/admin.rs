@@ -45,6 +45,15 @@ pub struct Grant {
     /// Most bytes of regions of a client.
     #[serde(default = "memory_default")]
     pub memory: u64,
+    /// Whether its clients may drive queues of the hardware's, where the device has some to lend: then nothing keeps them from
+    /// any block, nor from harming other clients. Goes with no other restriction.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub direct: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+pub(super) fn is_false(switch: &bool) -> bool {
+    !*switch
 }
 
 /// Queues of a client, unless its grant says otherwise.
@@ -61,7 +70,7 @@ fn memory_default() -> u64 {
 }
 
 impl Grant {
-    /// Everything, within the default limits.
+    /// Everything that the node can watch over, within the default limits.
     #[must_use]
     pub fn everything(who: Who) -> Self {
         Self {
@@ -71,6 +80,7 @@ impl Grant {
             blocks: None,
             queues: QUEUES_DEFAULT,
             memory: MEMORY_DEFAULT,
+            direct: false,
         }
     }
 }

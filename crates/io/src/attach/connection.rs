@@ -4,7 +4,7 @@
 //! with a message nobody asked for is closed.
 
 use crate::attach::protocol::{
-    DESCRIPTORS_MAX, DataRules, MESSAGE_BYTES_MAX, Reply, Request, VERSION, decode_reply, encode,
+    DESCRIPTORS_MAX, DataRules, DirectRules, MESSAGE_BYTES_MAX, Reply, Request, VERSION, decode_reply, encode,
 };
 use crate::error::IoError;
 use headwater_host::clock::Nanos;
@@ -29,6 +29,7 @@ pub struct Connection {
     socket: OwnedFd,
     path: PathBuf,
     data: Option<DataRules>,
+    direct: Option<DirectRules>,
 }
 
 impl Connection {
@@ -37,6 +38,23 @@ impl Connection {
     /// # Errors
     /// [`IoError::Gone`] when nobody listens there, [`IoError::Refused`] when the daemon will not have us.
     pub fn open(path: &Path) -> Result<Self, IoError> {
+        Self::open_as(path, false)
+    }
+
+    /// Connects, to drive queues of the hardware's.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`IoError::Refused`] also when that is not granted, or not there to be had.
+    pub fn open_direct(path: &Path) -> Result<Self, IoError> {
+        let connection = Self::open_as(path, true)?;
+        if connection.direct.is_none() {
+            let reason = "this daemon lends no queues of the hardware's; attach without direct=1".to_owned();
+            return Err(IoError::Refused { reason });
+        }
+        Ok(connection)
+    }
+
+    fn open_as(path: &Path, direct: bool) -> Result<Self, IoError> {
         let gone =
             |errno: Errno| IoError::Gone { what: path.display().to_string(), reason: errno.to_string() };
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -45,9 +63,11 @@ impl Connection {
         for which in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, which, Some(ANSWER_MAX.to_duration())).map_err(gone)?;
         }
-        let mut connection = Self { socket, path: path.to_owned(), data: None };
-        match connection.call(&Request::Hello { version: VERSION }, &[])? {
-            (Reply::Welcome { version: VERSION, data, .. }, _) => Ok(Self { data, ..connection }),
+        let mut connection = Self { socket, path: path.to_owned(), data: None, direct: None };
+        match connection.call(&Request::Hello { version: VERSION, direct }, &[])? {
+            (Reply::Welcome { version: VERSION, data, direct, .. }, _) => {
+                Ok(Self { data, direct, ..connection })
+            }
             (other, _) => Err(nonsense("a hello", &other)),
         }
     }
@@ -56,6 +76,12 @@ impl Connection {
     #[must_use]
     pub fn data(&self) -> Option<DataRules> {
         self.data
+    }
+
+    /// How queues of the hardware's are driven, after [`open_direct`](Self::open_direct).
+    #[must_use]
+    pub fn direct(&self) -> Option<DirectRules> {
+        self.direct
     }
 
     /// Sends a request with its descriptors and waits for the reply with its own.
@@ -106,6 +132,7 @@ pub(crate) fn nonsense(asked: &str, reply: &Reply) -> IoError {
     let kind = match reply {
         Reply::Welcome { .. } => "a welcome",
         Reply::Done => "done",
+        Reply::Region { .. } => "a region",
         Reply::Namespaces(_) => "namespaces",
         Reply::Queue { .. } => "a queue",
         Reply::Admin(_) => "administration",

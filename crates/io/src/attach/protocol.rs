@@ -3,7 +3,7 @@
 //! In: bytes of one datagram, from whoever connected. Out: a [`Request`] or a [`Reply`], or why it is none. Drawn in
 //! `docs/formats/attach.md`. Invariant: decoding allocates no more than the datagram's own length in proportion.
 
-use crate::attach::admin::{AdminAnswer, AdminRequest};
+use crate::attach::admin::{AdminAnswer, AdminRequest, is_false};
 use crate::facts::NamespaceFacts;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub const VERSION: u32 = 1;
 /// Most bytes of a datagram.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors beside a datagram.
-pub const DESCRIPTORS_MAX: usize = 2;
+pub const DESCRIPTORS_MAX: usize = 3;
 
 /// What a client asks. The first is [`Request::Hello`]; each has one [`Reply`], in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,9 @@ pub enum Request {
     Hello {
         /// [`VERSION`].
         version: u32,
+        /// Whether every queue is to be one of the hardware's, which this client drives itself.
+        #[serde(default, skip_serializing_if = "is_false")]
+        direct: bool,
     },
     /// The namespaces that this client may use.
     Namespaces,
@@ -50,8 +53,32 @@ pub enum Request {
         /// Its number.
         id: u16,
     },
+    /// Let the completions of a queue of the hardware's ring an eventfd, which comes beside it.
+    Interrupts {
+        /// Its number.
+        queue: u16,
+    },
+    /// A queue of the hardware's is in trouble.
+    Trouble {
+        /// Its number.
+        queue: u16,
+        /// What is wrong.
+        trouble: QueueTrouble,
+    },
     /// Administration, for the daemon's own user.
     Admin(AdminRequest),
+}
+
+/// What a client finds wrong with a queue of the hardware's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QueueTrouble {
+    /// This command takes too long, or is not wanted any more: abort it.
+    Late(u16),
+    /// It was aborted and there is still no answer: reset the controller.
+    Stuck(u16),
+    /// The controller answers what nobody asked: reset it.
+    Broken,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
@@ -69,6 +96,40 @@ pub struct DataRules {
     pub align: u32,
 }
 
+/// How a client drives queues of the hardware's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct DirectRules {
+    /// Bytes of the controller's page.
+    pub page: u32,
+    /// Whether the controller takes SGLs.
+    pub sgl: bool,
+    /// Most bytes of one command.
+    pub transfer: u64,
+    /// How long a command may take.
+    pub timeout_ms: u64,
+}
+
+/// Where the parts of a queue of the hardware's are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LentText {
+    /// The controller's address of the memory's first byte, where the submission ring begins.
+    pub address: u64,
+    /// Where in the memory the completion ring begins.
+    pub completions: u64,
+    /// Where in the memory pages for lists of addresses begin.
+    pub lists: u64,
+    /// Where in the device's file the page with the doorbells begins.
+    pub page_at: u64,
+    /// Its bytes.
+    pub page_bytes: u64,
+    /// Where in the page the doorbells are: of the submission tail, and of the completion head.
+    pub doorbells: [u64; 2],
+    /// Whether its completions can ring an eventfd.
+    pub interrupts: bool,
+}
+
 /// What the daemon answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -84,17 +145,29 @@ pub enum Reply {
         /// What the data of a command must be like, where the device is particular about it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         data: Option<DataRules>,
+        /// To a hello that asks for queues of the hardware's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        direct: Option<DirectRules>,
     },
     /// Done.
     Done,
+    /// A region that the hardware reaches, of a client that drives queues of its own.
+    Region {
+        /// The hardware's address of its first byte.
+        address: u64,
+    },
     /// The namespaces.
     Namespaces(Vec<NamespaceFacts>),
-    /// A queue; beside it the memfd of its rings and this client's end of its wake line.
+    /// A queue; beside it the memfd of its rings and this client's end of its wake line, and the device's file if it is one
+    /// of the hardware's.
     Queue {
         /// Its number.
         id: u16,
         /// Bytes of ring memory.
         bytes: u64,
+        /// Where it is, if it is one of the hardware's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lent: Option<LentText>,
     },
     /// An answer to administration.
     Admin(AdminAnswer),
@@ -167,7 +240,15 @@ mod tests {
     #[test]
     fn messages_look_as_the_page_draws_them() {
         let text = |request: &Request| String::from_utf8(encode(request).unwrap()).unwrap();
-        assert_eq!(text(&Request::Hello { version: 1 }), r#"{"hello":{"version":1}}"#);
+        assert_eq!(text(&Request::Hello { version: 1, direct: false }), r#"{"hello":{"version":1}}"#);
+        assert_eq!(
+            text(&Request::Hello { version: 1, direct: true }),
+            r#"{"hello":{"version":1,"direct":true}}"#
+        );
+        assert_eq!(
+            text(&Request::Trouble { queue: 3, trouble: QueueTrouble::Late(17) }),
+            r#"{"trouble":{"queue":3,"trouble":{"late":17}}}"#
+        );
         assert_eq!(text(&Request::Namespaces), r#""namespaces""#);
         assert_eq!(
             text(&Request::Region { start: 65_536, bytes: 4_096, offset: 0 }),
@@ -175,7 +256,7 @@ mod tests {
         );
         assert_eq!(text(&Request::DeleteQueue { id: 3 }), r#"{"delete-queue":{"id":3}}"#);
         let reply = |data| {
-            let welcome = Reply::Welcome { version: 1, queues: 16, memory: 4_096, data };
+            let welcome = Reply::Welcome { version: 1, queues: 16, memory: 4_096, data, direct: None };
             String::from_utf8(encode(&welcome).unwrap()).unwrap()
         };
         assert_eq!(reply(None), r#"{"welcome":{"version":1,"queues":16,"memory":4096}}"#);

@@ -3,6 +3,7 @@
 //! In: regions and queues of one client. Out: the same at whichever daemon listens now. Invariant: a region keeps its address
 //! and its bytes for the session's life; the epoch counts connections, so that each queue notices that its own is over.
 
+use super::direct::{Addresses, Borrower, Borrowing, LentReply, Watch, lent_of};
 use super::queue::AttachQueue;
 use crate::attach::admin::{AdminAnswer, AdminRequest, NamespaceWish};
 use crate::attach::connection::{Connection, nonsense};
@@ -13,6 +14,7 @@ use crate::device_pool::{DevicePool, Registrar};
 use crate::error::{IoError, SubmitError};
 use crate::facts::NamespaceFacts;
 use crate::ring_queue::{Bells, RingQueue};
+use crate::vfio::NvmeQueue;
 use headwater_dma::iova::Iova;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::foreign::Foreign;
@@ -20,7 +22,7 @@ use headwater_host::ring_memory::ForeignWords;
 use headwater_host::wake_line::WakeLine;
 use headwater_nvme::queue_pair::{QueuePair, words_for};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -33,11 +35,14 @@ const PAUSE_MAX: Nanos = Nanos::from_millis(100);
 pub struct AttachOptions {
     /// How long to look for a daemon that went away before giving up; [`Nanos::ZERO`] gives up at once.
     pub retry_for: Nanos,
+    /// Drive queues of the hardware's, without the daemon in the way of a command. Granted to trusted users of a daemon that
+    /// owns an SSD; nothing keeps such a client to its blocks or to its queues.
+    pub direct: bool,
 }
 
 impl Default for AttachOptions {
     fn default() -> Self {
-        Self { retry_for: Nanos::from_millis(30_000) }
+        Self { retry_for: Nanos::from_millis(30_000), direct: false }
     }
 }
 
@@ -65,14 +70,33 @@ pub(super) struct Session {
     connection: Option<Connection>,
     epoch: u64,
     regions: BTreeMap<u64, Region>,
+    /// For queues of the hardware's.
+    direct: Option<Direct>,
+}
+
+/// What a session has that drives queues of the hardware's.
+#[derive(Debug)]
+struct Direct {
+    watch: Watch,
+    addresses: Arc<Addresses>,
 }
 
 impl Session {
     fn call(&mut self, request: &Request, with: Option<u64>) -> Result<(Reply, Vec<OwnedFd>), IoError> {
-        let Self { connection, regions, path, .. } = self;
+        let file = with.and_then(|start| self.regions.get(&start)).map(|region| Arc::clone(&region.file));
+        let file = file.as_ref().map(|file| file.as_fd());
+        self.call_with(request, file.as_slice())
+    }
+
+    /// A request over the present connection, with descriptors beside it.
+    pub(super) fn call_with(
+        &mut self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), IoError> {
+        let Self { connection, path, .. } = self;
         let gone = || IoError::Gone { what: path.display().to_string(), reason: "it went away".to_owned() };
-        let descriptor = with.and_then(|start| regions.get(&start)).map(|region| region.file.as_fd());
-        connection.as_mut().ok_or_else(gone)?.call(request, descriptor.as_slice())
+        connection.as_mut().ok_or_else(gone)?.call(request, descriptors)
     }
 
     /// As [`call`](Self::call), and once more over a new connection when the old one turns out to be over.
@@ -111,13 +135,48 @@ impl Session {
     }
 
     fn connect(&mut self) -> Result<(), IoError> {
-        let mut connection = Connection::open(&self.path)?;
+        let mut connection = match self.direct {
+            Some(_) => Connection::open_direct(&self.path)?,
+            None => Connection::open(&self.path)?,
+        };
         for (&start, region) in &self.regions {
-            expect_done(&connection.call(&region.request(start), &[region.file.as_fd()])?.0)?;
+            let (reply, _) = connection.call(&region.request(start), &[region.file.as_fd()])?;
+            self.registered(start, region.bytes, &reply)?;
         }
         self.connection = Some(connection);
         self.epoch += 1;
         Ok(())
+    }
+
+    /// What the daemon answered to a region.
+    fn registered(&self, start: u64, bytes: u64, reply: &Reply) -> Result<(), IoError> {
+        match (&self.direct, reply) {
+            (None, Reply::Done) => Ok(()),
+            (Some(direct), &Reply::Region { address }) => {
+                direct.addresses.insert(start, bytes, address);
+                Ok(())
+            }
+            _ => Err(nonsense("a region", reply)),
+        }
+    }
+
+    /// The namespaces that this client may use.
+    pub(super) fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
+        match self.call_again(&Request::Namespaces, None)?.0 {
+            Reply::Namespaces(namespaces) => Ok(namespaces),
+            other => Err(nonsense("namespaces", &other)),
+        }
+    }
+
+    /// A new queue of the hardware's.
+    pub(super) fn lent_queue(&mut self, depth: u32) -> Result<LentReply, IoError> {
+        let (reply, descriptors) = self.call_again(&Request::Queue { depth }, None)?;
+        lent_of(reply, descriptors, self.connection.as_ref().and_then(Connection::direct))
+    }
+
+    /// Notices when a queue of the hardware's ends.
+    pub(super) fn watch(&self, borrowing: &Arc<Borrowing>) -> Result<(), IoError> {
+        self.direct.as_ref().map_or(Ok(()), |direct| direct.watch.add(borrowing))
     }
 
     /// A new queue over the present connection.
@@ -152,7 +211,7 @@ impl Session {
     }
 }
 
-fn expect_done(reply: &Reply) -> Result<(), IoError> {
+pub(super) fn expect_done(reply: &Reply) -> Result<(), IoError> {
     if *reply == Reply::Done { Ok(()) } else { Err(nonsense("a request", reply)) }
 }
 
@@ -181,7 +240,7 @@ impl Registrar for Regions {
         session.regions.insert(start.0, region);
         let epoch = session.epoch;
         let answered = match session.call(&request, Some(start.0)) {
-            Ok((reply, _)) => expect_done(&reply),
+            Ok((reply, _)) => session.registered(start.0, bytes as u64, &reply),
             // A new connection registers it with all others.
             Err(IoError::Gone { .. }) => session.reconnect(epoch),
             Err(error) => Err(error),
@@ -198,6 +257,9 @@ impl Registrar for Regions {
         };
         let mut session = lock(&session);
         session.regions.remove(&start.0);
+        if let Some(direct) = &session.direct {
+            direct.addresses.remove(start.0);
+        }
         match session.call(&Request::Release { start: start.0 }, None) {
             Ok((reply, _)) => expect_done(&reply),
             // The daemon is gone, and with it what it knew.
@@ -215,12 +277,16 @@ impl AttachBackend {
     pub fn connect(path: &Path, options: AttachOptions) -> Result<Self, IoError> {
         let mut session = Session {
             path: path.to_owned(),
-            options: AttachOptions { retry_for: Nanos::ZERO },
+            options: AttachOptions { retry_for: Nanos::ZERO, ..options },
             clock: Clock::start(),
             connection: None,
             epoch: 0,
             regions: BTreeMap::new(),
+            direct: None,
         };
+        if options.direct {
+            session.direct = Some(Direct { watch: Watch::start()?, addresses: Arc::default() });
+        }
         session.reconnect(0)?;
         session.options = options;
         let session = Arc::new(Mutex::new(session));
@@ -231,10 +297,7 @@ impl AttachBackend {
 
 impl Backend for AttachBackend {
     fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
-        match lock(&self.session).call_again(&Request::Namespaces, None)?.0 {
-            Reply::Namespaces(namespaces) => Ok(namespaces),
-            other => Err(nonsense("namespaces", &other)),
-        }
+        lock(&self.session).namespaces()
     }
 
     fn change_namespace(&mut self, id: u8, wish: NamespaceWish) -> Result<u8, IoError> {
@@ -252,6 +315,11 @@ impl Backend for AttachBackend {
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
         let mut session = lock(&self.session);
+        if let Some(direct) = &session.direct {
+            let keeper = Borrower::new(&self.session, &direct.addresses);
+            drop(session);
+            return Ok(Box::new(NvmeQueue::open(keeper, depth)?));
+        }
         let ring = session.ring_queue(depth)?;
         let (epoch, limits) = (session.epoch(), session.limits(ring.limits()));
         drop(session);

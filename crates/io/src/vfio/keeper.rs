@@ -72,7 +72,8 @@ pub trait Keeper: Send + fmt::Debug {
     /// Whether completions can ring a bell.
     fn has_interrupts(&self) -> bool;
 
-    /// Lets the completions of a queue ring this bell from now on.
+    /// Lets the completions of a queue ring this bell from now on; if they cannot,
+    /// [`has_interrupts`](Self::has_interrupts) says so from now on.
     ///
     /// # Errors
     /// [`IoError`] when the interrupt cannot be had.

@@ -199,7 +199,7 @@ impl<K: Keeper> NvmeQueue<K> {
             self.keeper.connect(queue.id(), &self.bell)?;
             self.connected = true;
         }
-        Ok(true)
+        Ok(self.keeper.has_interrupts())
     }
 
     /// Commands accepted and not yet answered.

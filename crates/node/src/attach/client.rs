@@ -76,6 +76,17 @@ pub(super) enum Waiting {
     Release(Revocation),
     /// For a queue to be drained.
     Delete(QueueId),
+    /// For a queue of the hardware's, by the token of the wish.
+    Lend {
+        /// The token.
+        token: u64,
+        /// Our end of its line.
+        line: WakeLine,
+        /// The other.
+        theirs: OwnedFd,
+    },
+    /// For the hardware to have deleted a queue.
+    TakeBack(u16),
     /// For the device's answer to a change of namespaces.
     Namespace {
         /// The device's token.
@@ -95,6 +106,8 @@ pub(super) struct AttachedClient {
     pub(super) grant: Option<Grant>,
     /// After its hello: how the rings know it.
     pub(super) rings: Option<ClientId>,
+    /// It drives queues of the hardware's, and has no others.
+    pub(super) is_direct: bool,
     pub(super) queues: BTreeMap<u16, HeldQueue>,
     /// Bytes by first address.
     pub(super) regions: BTreeMap<u64, u64>,
@@ -109,6 +122,7 @@ impl AttachedClient {
             since,
             grant: None,
             rings: None,
+            is_direct: false,
             queues: BTreeMap::new(),
             regions: BTreeMap::new(),
             waiting: None,
@@ -119,6 +133,15 @@ impl AttachedClient {
     pub(super) fn memory(&self) -> u64 {
         let rings = self.queues.values().map(|queue| queue.bytes);
         self.regions.values().copied().chain(rings).fold(0, u64::saturating_add)
+    }
+
+    /// Whether its grant has room for ring memory.
+    pub(super) fn check_rings(&self, bytes: u64) -> Result<(), String> {
+        let most = self.grant.as_ref().map_or(0, |grant| grant.memory);
+        if self.memory().saturating_add(bytes) > most {
+            return Err(format!("{bytes} bytes of rings are above the limit of {most}"));
+        }
+        Ok(())
     }
 
     pub(super) fn facts(&self) -> ClientFacts {
@@ -146,9 +169,14 @@ impl AttachedClient {
 
     /// Whether the next sweep must look at it.
     pub(super) fn is_suspect(&self, rings: &ClientRings<ForeignWords>) -> bool {
+        self.grant.is_none() || self.has_suspect_queues(rings)
+    }
+
+    /// Queues of the hardware's are not ours to look into.
+    fn has_suspect_queues(&self, rings: &ClientRings<ForeignWords>) -> bool {
         let failed = |id| matches!(rings.queue_state(id), Some(QueueState::Failed(_)));
-        self.grant.is_none()
-            || self.queues.keys().any(|&id| rings.unposted(QueueId(id)) > 0 || failed(QueueId(id)))
+        !self.is_direct
+            && self.queues.keys().any(|&id| rings.unposted(QueueId(id)) > 0 || failed(QueueId(id)))
     }
 
     /// Why the client must be reclaimed, if it must.
@@ -156,7 +184,7 @@ impl AttachedClient {
         if self.grant.is_none() && now.since(self.since).0 >= SWEEP_EVERY.0 * u64::from(SWEEPS_MAX) {
             return Some("no hello came");
         }
-        for (&id, queue) in &mut self.queues {
+        for (&id, queue) in self.queues.iter_mut().filter(|_| !self.is_direct) {
             let id = QueueId(id);
             if matches!(rings.queue_state(id), Some(QueueState::Failed(_))) {
                 return Some("a doorbell holds what no client writes");

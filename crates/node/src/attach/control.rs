@@ -4,6 +4,7 @@
 //! nothing that its client's grant does not cover; a descriptor that is not wanted is closed.
 
 use super::client::{ClientKey, HeldQueue, Place, Waiting, say};
+use super::direct::direct_rules;
 use super::executor::{Changed, Executor};
 use super::policy::rights_of;
 use super::{AttachFace, REGIONS_MAX, REGIONS_OF_ALL_MAX};
@@ -40,7 +41,7 @@ pub(super) enum Look {
 }
 
 /// What became of a request.
-type Answer = Result<Reply, String>;
+pub(super) type Answer = Result<Reply, String>;
 
 /// A range of a client's file, and where the client knows it.
 struct Range {
@@ -113,14 +114,14 @@ impl<E: Executor> AttachFace<E> {
     ) {
         let greeted = self.clients.get(&key).is_some_and(|client| client.grant.is_some());
         let answer = match request {
-            Request::Hello { version } => self.greet(device, key, version),
+            Request::Hello { version, direct } => self.greet(device, key, version, direct),
             _ if !greeted => Err("say hello first".to_owned()),
             Request::Namespaces => Ok(self.namespaces(device, key)),
             Request::Region { start, bytes, offset } => match descriptors.pop() {
                 Some(descriptor) => self.add_region(key, &descriptor, &Range { start, bytes, offset }),
                 None => Err("a region comes with its descriptor".to_owned()),
             },
-            Request::Queue { depth } => match self.add_queue(key, depth) {
+            Request::Queue { depth } => match self.make_queue(device, key, depth) {
                 Ok(()) => return,
                 Err(reason) => Err(reason),
             },
@@ -132,6 +133,11 @@ impl<E: Executor> AttachFace<E> {
                 Ok(()) => return,
                 Err(reason) => Err(reason),
             },
+            Request::Interrupts { queue } => match descriptors.pop() {
+                Some(bell) => self.connect(key, queue, bell),
+                None => Err("an interrupt comes with its eventfd".to_owned()),
+            },
+            Request::Trouble { queue, trouble } => self.help(device, key, queue, trouble),
             Request::Admin(request) => match self.administer(device, key, request) {
                 Ok(None) => return,
                 Ok(Some(answer)) => Ok(Reply::Admin(answer)),
@@ -146,7 +152,7 @@ impl<E: Executor> AttachFace<E> {
     }
 
     /// Sends a reply. A client that does not take it is given up: it would miss every later one too.
-    fn reply(&mut self, key: ClientKey, reply: &Reply, descriptors: &[&OwnedFd]) {
+    pub(super) fn reply(&mut self, key: ClientKey, reply: &Reply, descriptors: &[&OwnedFd]) {
         let Some(client) = self.clients.get(&key) else {
             return;
         };
@@ -158,7 +164,7 @@ impl<E: Executor> AttachFace<E> {
         }
     }
 
-    fn greet(&mut self, device: &E::Device, key: ClientKey, version: u32) -> Answer {
+    fn greet(&mut self, device: &E::Device, key: ClientKey, version: u32, direct: bool) -> Answer {
         if version != VERSION {
             return Err(format!("version {version} is unknown here; this daemon speaks version {VERSION}"));
         }
@@ -176,10 +182,18 @@ impl<E: Executor> AttachFace<E> {
                 person.uid, person.gid, person.uid
             ));
         };
+        let rules = if direct { Some(direct_rules(&mut self.executor, device, grant)?) } else { None };
         client.rings = Some(self.executor.rings_mut().add_client_with(rights_of(grant)));
         client.grant = Some(grant.clone());
+        client.is_direct = direct;
         let data = self.executor.data_rules(device);
-        Ok(Reply::Welcome { version: VERSION, queues: grant.queues, memory: grant.memory, data })
+        Ok(Reply::Welcome {
+            version: VERSION,
+            queues: grant.queues,
+            memory: grant.memory,
+            data,
+            direct: rules,
+        })
     }
 
     fn namespaces(&self, device: &E::Device, key: ClientKey) -> Reply {
@@ -212,24 +226,27 @@ impl<E: Executor> AttachFace<E> {
         let region = Foreign::take(descriptor.as_fd(), offset, length).map_err(|error| error.to_string())?;
         self.executor.register(client.rings.ok_or(GONE)?, Iova(start), region)?;
         client.regions.insert(start, bytes);
-        Ok(Reply::Done)
+        if client.is_direct { self.lend_region(key, start, bytes) } else { Ok(Reply::Done) }
     }
 
-    fn add_queue(&mut self, key: ClientKey, depth: u32) -> Result<(), String> {
+    fn make_queue(&mut self, device: &mut E::Device, key: ClientKey, depth: u32) -> Result<(), String> {
         if !self.has_descriptors() {
             return Err("clients have as many queues as the node has descriptors for".to_owned());
         }
-        let client = self.clients.get_mut(&key).ok_or(GONE)?;
+        let client = self.clients.get(&key).ok_or(GONE)?;
         let grant = client.grant.as_ref().ok_or(GONE)?;
         if client.queues.len() >= usize::try_from(grant.queues).unwrap_or(usize::MAX) {
             return Err(format!("a client has at most {} queues here", grant.queues));
         }
+        if client.is_direct { self.lend_queue(device, key, depth) } else { self.add_queue(key, depth) }
+    }
+
+    fn add_queue(&mut self, key: ClientKey, depth: u32) -> Result<(), String> {
+        let client = self.clients.get_mut(&key).ok_or(GONE)?;
         let words = words_for(depth).map_err(|error| error.to_string())?;
         let length = (words * 8).next_multiple_of(PAGE_BYTES);
         let bytes = u64::try_from(length).unwrap_or(u64::MAX);
-        if client.memory().saturating_add(bytes) > grant.memory {
-            return Err(format!("{bytes} bytes of rings are above the limit of {}", grant.memory));
-        }
+        client.check_rings(bytes)?;
         let (region, memory) = Foreign::memfd(length).map_err(|error| error.to_string())?;
         let words = ForeignWords::new(region, 0, words).map_err(|error| error.to_string())?;
         let end = DeviceEnd::over(words, depth).map_err(|error| error.to_string())?;
@@ -248,7 +265,7 @@ impl<E: Executor> AttachFace<E> {
         }
         client.queues.insert(id.0, HeldQueue::new(ours, bytes));
         let theirs = theirs.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
-        self.reply(key, &Reply::Queue { id: id.0, bytes }, &[&memory, &theirs]);
+        self.reply(key, &Reply::Queue { id: id.0, bytes, lent: None }, &[&memory, &theirs]);
         Ok(())
     }
 
@@ -257,6 +274,9 @@ impl<E: Executor> AttachFace<E> {
         let memory = client.rings.and_then(|rings| self.executor.rings_mut().memory(rings)).ok_or(GONE)?;
         let revocation = memory.revoke(Iova(start)).map_err(|error| error.to_string())?;
         client.regions.remove(&start);
+        if let (Some(rings), Some(lending)) = (client.rings, self.executor.lending()) {
+            lending.end_region(rings, Iova(start));
+        }
         client.waiting = Some(Waiting::Release(revocation));
         self.settle_client(key);
         Ok(())
@@ -266,6 +286,11 @@ impl<E: Executor> AttachFace<E> {
         let client = self.clients.get_mut(&key).ok_or(GONE)?;
         if !client.queues.contains_key(&id) {
             return Err(format!("queue {id} is not this client's"));
+        }
+        if client.is_direct {
+            client.waiting = Some(Waiting::TakeBack(id));
+            self.take_back(id);
+            return Ok(());
         }
         self.executor.rings_mut().delete_queue(QueueId(id)).map_err(|error| error.to_string())?;
         client.waiting = Some(Waiting::Delete(QueueId(id)));
@@ -296,6 +321,7 @@ impl<E: Executor> AttachFace<E> {
             };
             self.reply(key, &reply, &[]);
         }
+        moved |= self.settle_lent(device);
         let waiting: Vec<ClientKey> =
             self.clients.iter().filter(|(_, client)| client.is_waited_for()).map(|(&key, _)| key).collect();
         for key in waiting {
@@ -315,6 +341,12 @@ impl<E: Executor> AttachFace<E> {
                 client.forget_queue(id, &self.epoll);
                 true
             }
+            &Some(Waiting::TakeBack(id))
+                if self.executor.lending().is_none_or(|lent| !lent.has_queue(id)) =>
+            {
+                client.forget_queue(id, &self.epoll);
+                true
+            }
             _ => false,
         };
         if done {
@@ -325,4 +357,4 @@ impl<E: Executor> AttachFace<E> {
     }
 }
 
-const GONE: &str = "the client is gone";
+pub(super) const GONE: &str = "the client is gone";

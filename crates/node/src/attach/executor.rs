@@ -4,6 +4,7 @@
 //! there is to say about namespaces. Invariant: each entry has one completion; a region stays known to whoever moves data
 //! until nothing in flight names it.
 
+use super::lending::Lending;
 use headwater_converged::rings::{ClientId, ClientRings};
 use headwater_dma::iova::Iova;
 use headwater_host::clock::Nanos;
@@ -47,6 +48,26 @@ pub trait Executor {
     fn data_rules(&self, device: &Self::Device) -> Option<DataRules> {
         let _ = device;
         None
+    }
+
+    /// The device's own queues, where it has some to lend.
+    fn lending(&mut self) -> Option<&mut dyn Lending<Self::Device>> {
+        None
+    }
+
+    /// When it next has work that neither a client nor the device announces.
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Takes no more commands, and takes back what is lent.
+    fn drain(&mut self) {
+        self.rings_mut().drain();
+    }
+
+    /// Whether, after [`drain`](Self::drain), every command is answered and nothing is lent.
+    fn is_drained(&self) -> bool {
+        self.rings().is_drained()
     }
 
     /// The namespaces, as somebody sees them who may do everything.

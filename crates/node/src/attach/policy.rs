@@ -58,7 +58,8 @@ impl Policy {
     }
 
     fn of_owner(owner: u32, grants: impl IntoIterator<Item = Grant>) -> Self {
-        let own = [0, owner].map(|uid| Grant::everything(Who::Uid(uid)));
+        // Both could take the device from this process anyway.
+        let own = [0, owner].map(|uid| Grant { direct: true, ..Grant::everything(Who::Uid(uid)) });
         let grants = own.into_iter().chain(grants).map(|grant| (grant.who, grant)).collect();
         Self { owner, grants, said: Said::new(), file: None }
     }
@@ -145,6 +146,13 @@ pub fn check(grant: &Grant) -> Result<(), String> {
     {
         return Err(format!("namespaces are numbered 1 to {NAMESPACES}, and {number} was granted"));
     }
+    if grant.direct && (grant.read_only || grant.blocks.is_some() || !grant.namespaces.is_empty()) {
+        return Err(
+            "whoever drives queues of the hardware's reaches every block: grant `direct` without namespaces, blocks and \
+             read-only"
+                .to_owned(),
+        );
+    }
     match grant.blocks {
         Some((first, end)) if first >= end => {
             Err(format!("blocks {first} to {end} are none; give the first and one past the last"))
@@ -192,8 +200,14 @@ mod tests {
     #[test]
     fn impossible_grants_are_refused() {
         let mut policy = Policy::of_owner(1_000, []);
-        for (namespaces, blocks) in [(vec![0], None), (vec![1, 17], None), (vec![], Some((5, 5)))] {
-            let grant = Grant { namespaces, blocks, ..Grant::everything(Who::Uid(7)) };
+        for (namespaces, blocks, direct) in [
+            (vec![0], None, false),
+            (vec![1, 17], None, false),
+            (vec![], Some((5, 5)), false),
+            (vec![1], None, true),
+            (vec![], Some((0, 5)), true),
+        ] {
+            let grant = Grant { namespaces, blocks, direct, ..Grant::everything(Who::Uid(7)) };
             assert!(policy.grant(grant).is_err());
         }
         assert!(policy.find(person(7, 7)).is_none());

@@ -107,6 +107,9 @@ enum AttachOp {
         /// Most memory of one client [default: 1GiB]
         #[arg(long, value_name = "SIZE")]
         memory: Option<Bytes>,
+        /// It may drive queues of the SSD's itself (attach:PATH?direct=1): nothing keeps it from any block then
+        #[arg(long, conflicts_with_all = ["namespaces", "read_only", "blocks"])]
+        direct: bool,
     },
     /// Take every right away; clients are disconnected at once
     Revoke {
@@ -138,7 +141,7 @@ fn parse_blocks(text: &str) -> Result<(u64, u64), String> {
 pub fn run(args: AttachArgs) -> Result<(), Failure> {
     let request = match &args.op {
         AttachOp::List { .. } => AdminRequest::List,
-        AttachOp::Grant { who, namespaces, read_only, blocks, queues, memory } => {
+        AttachOp::Grant { who, namespaces, read_only, blocks, queues, memory, direct } => {
             AdminRequest::Grant(Grant {
                 who: who.who()?,
                 namespaces: namespaces.clone(),
@@ -146,6 +149,7 @@ pub fn run(args: AttachArgs) -> Result<(), Failure> {
                 blocks: *blocks,
                 queues: *queues,
                 memory: memory.map_or(MEMORY_DEFAULT, |bytes| bytes.0),
+                direct: *direct,
             })
         }
         AttachOp::Revoke { who } => AdminRequest::Revoke(who.who()?),
@@ -189,9 +193,10 @@ fn grant_line(grant: &Grant) -> String {
     let numbers: Vec<String> = grant.namespaces.iter().map(u8::to_string).collect();
     let namespaces = if numbers.is_empty() { "all".to_owned() } else { numbers.join(", ") };
     let access = if grant.read_only { "read" } else { "write" };
+    let direct = if grant.direct { ", direct" } else { "" };
     let blocks = grant.blocks.map(|(first, end)| format!(", blocks {first}..{end}")).unwrap_or_default();
     format!(
-        "  {}: {access}, namespaces {namespaces}{blocks}, {} queues, {}",
+        "  {}: {access}{direct}, namespaces {namespaces}{blocks}, {} queues, {}",
         grant.who,
         grant.queues,
         Bytes(grant.memory)

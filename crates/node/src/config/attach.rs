@@ -95,6 +95,9 @@ pub struct GrantConfig {
     queues: Option<u32>,
     /// Most memory of a client.
     memory: Option<Bytes>,
+    /// Whether it may drive queues of the SSD's itself.
+    #[serde(default)]
+    direct: bool,
 }
 
 impl GrantConfig {
@@ -115,6 +118,7 @@ impl GrantConfig {
             blocks: self.blocks,
             queues: self.queues.unwrap_or(QUEUES_DEFAULT),
             memory: self.memory.map_or(MEMORY_DEFAULT, |bytes| bytes.0),
+            direct: self.direct,
         };
         policy::check(&grant)?;
         Ok(grant)

@@ -155,6 +155,11 @@ impl<F: Function, H: HostMemory> HardwareDevice<F, H> {
         &self.driver
     }
 
+    /// The driver, to ask it for more than this device does of itself.
+    pub(super) fn driver_mut(&mut self) -> &mut Controller<F, H> {
+        &mut self.driver
+    }
+
     /// Submits a command. It is shown to the controller by [`ring`](Self::ring).
     ///
     /// # Errors

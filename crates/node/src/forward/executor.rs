@@ -6,9 +6,11 @@
 
 use super::admission::{Admission, Admitted};
 use super::device::{Answer, HardwareDevice, NotTaken};
+use super::lent_queues::LentQueues;
 use super::ranges::RangePage;
 use super::reach::{Mapper, check_length};
 use crate::attach::executor::{Changed, Executor};
+use crate::attach::lending::Lending;
 use crate::flights::Flights;
 use headwater_converged::rings::{ClientId, ClientRings};
 use headwater_dma::iova::{Iova, Segments};
@@ -55,12 +57,14 @@ enum Unready {
 
 /// Rings whose entries go to a controller behind `F`.
 pub struct ForwardingExecutor<F, H> {
-    rings: ClientRings<ForeignWords>,
+    pub(super) rings: ClientRings<ForeignWords>,
     flights: Flights<Flight>,
     /// Fetched when the controller took nothing.
     held: Option<Fetched>,
     admission: Admission,
-    mapper: Box<dyn Mapper>,
+    pub(super) mapper: Box<dyn Mapper>,
+    /// Of a controller whose queues are lent.
+    pub(super) lent: Option<LentQueues>,
     device: PhantomData<fn(F, H)>,
 }
 
@@ -76,8 +80,16 @@ impl<F: Function, H: HostMemory> ForwardingExecutor<F, H> {
             held: None,
             admission: Admission::default(),
             mapper,
+            lent: None,
             device: PhantomData,
         })
+    }
+
+    /// Lends queues of the controller to clients who are granted that.
+    #[must_use]
+    pub fn lending(mut self, lent: LentQueues) -> Self {
+        self.lent = Some(lent);
+        self
     }
 
     /// Posts the controller's answers.
@@ -191,11 +203,31 @@ impl<F: Function, H: HostMemory> Executor for ForwardingExecutor<F, H> {
         &mut self.rings
     }
 
-    fn poll(&mut self, device: &mut HardwareDevice<F, H>, _now: Nanos) -> bool {
+    fn poll(&mut self, device: &mut HardwareDevice<F, H>, now: Nanos) -> bool {
         self.rings.awake();
         let mut moved = self.post(device);
         moved |= self.fetch(device);
+        moved |= self.lent.as_mut().is_some_and(|lent| lent.poll(device, now));
         moved | self.rings.finish()
+    }
+
+    fn lending(&mut self) -> Option<&mut dyn Lending<HardwareDevice<F, H>>> {
+        self.lent.is_some().then_some(self as &mut dyn Lending<HardwareDevice<F, H>>)
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.lent.as_ref().and_then(LentQueues::next_deadline)
+    }
+
+    fn drain(&mut self) {
+        self.rings.drain();
+        if let Some(lent) = &mut self.lent {
+            lent.take_back_all();
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.rings.is_drained() && self.lent.as_ref().is_none_or(LentQueues::is_empty)
     }
 
     fn register(&mut self, client: ClientId, start: Iova, region: Foreign) -> Result<(), String> {

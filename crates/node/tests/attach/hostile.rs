@@ -179,7 +179,7 @@ fn impossible_wishes_are_refused_and_the_client_stays() {
             Request::DeleteQueue { id: 1 },
             Request::DeleteQueue { id: 0 },
             Request::Release { start: 77 },
-            Request::Hello { version: 1 },
+            Request::Hello { version: 1, direct: false },
         ] {
             assert!(matches!(client.call(&wish, &[]), Err(IoError::Refused { .. })), "{wish:?}");
         }

@@ -83,7 +83,7 @@ fn blocking_calls_wait_for_the_daemon_to_come_back() {
 fn a_daemon_that_stays_away_is_told_as_gone() {
     let folder = tempfile::tempdir().unwrap();
     let host = Host::start(folder.path(), Policy::new([]), media());
-    let options = AttachOptions { retry_for: Nanos::from_millis(50) };
+    let options = AttachOptions { retry_for: Nanos::from_millis(50), ..AttachOptions::default() };
     let backend = AttachBackend::connect(&host.path, options).unwrap();
     let mut client = Client::over(Box::new(backend), 1).unwrap();
     client.put(b"k", b"v").unwrap();

@@ -26,8 +26,10 @@ fn child_of_the_killing_does_everything_over_and_over() {
     let mut random = fastrand::Rng::new();
     // Only a kill ends this, or a daemon that is gone.
     loop {
-        let Ok(backend) = AttachBackend::connect(path.as_ref(), AttachOptions { retry_for: Nanos::ZERO })
-        else {
+        let Ok(backend) = AttachBackend::connect(
+            path.as_ref(),
+            AttachOptions { retry_for: Nanos::ZERO, ..AttachOptions::default() },
+        ) else {
             return;
         };
         let mut client = Client::over(Box::new(backend), 1).unwrap();

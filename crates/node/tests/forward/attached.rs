@@ -1,104 +1,13 @@
 //! The attach face in front of a controller, with clients of the library: the same control plane as before any device.
 
-use crate::desk::{BLOCK, Lender, NAMESPACE, TestExecutor, device, machine};
-use crate::machine::Shared;
-use headwater_host::clock::{Clock, Nanos};
+use crate::desk::{BLOCK, NAMESPACE};
+use crate::host::{Host, own_uid};
 use headwater_io::attach::admin::{AdminAnswer, AdminRequest, Grant, NamespaceText, NamespaceWish, Who};
 use headwater_io::attach::connection::Connection;
 use headwater_io::attach::protocol::{Reply, Request};
-use headwater_io::attach::{AttachBackend, AttachOptions};
-use headwater_io::{Device as Client, Durable, IoError};
+use headwater_io::{Durable, IoError};
 use headwater_node::attach::policy::Policy;
-use headwater_node::attach::{AttachFace, Holdings};
-use headwater_node::core_device::CoreWork as _;
-use headwater_node::face::Face as _;
-use headwater_node::forward::ForwardingExecutor;
 use headwater_nvme::spec::status::Status;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-
-/// A node that shares a controller, on a thread.
-struct Host {
-    path: PathBuf,
-    machine: Shared,
-    stop: Arc<AtomicBool>,
-    seen: Arc<Mutex<Holdings>>,
-    thread: JoinHandle<()>,
-    _folder: tempfile::TempDir,
-}
-
-fn own_uid() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
-
-impl Host {
-    fn start(policy: Policy) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("attach.sock");
-        let machine = machine();
-        let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Holdings::default())));
-        let executor = ForwardingExecutor::new(Box::new(Lender(machine.clone()))).unwrap();
-        let mut face = AttachFace::bind(&path, policy, executor).unwrap();
-        let thread = {
-            let (machine, stop, seen) = (machine.clone(), Arc::clone(&stop), Arc::clone(&seen));
-            std::thread::spawn(move || run(&mut face, &machine, &stop, &seen))
-        };
-        Self { path, machine, stop, seen, thread, _folder: folder }
-    }
-
-    fn client(&self) -> Client {
-        let backend = AttachBackend::connect(&self.path, AttachOptions::default()).unwrap();
-        Client::over(Box::new(backend), NAMESPACE).unwrap()
-    }
-
-    fn admin(&self, request: AdminRequest) -> Result<AdminAnswer, IoError> {
-        match Connection::open(&self.path)?.call(&Request::Admin(request), &[])?.0 {
-            Reply::Admin(answer) => Ok(answer),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn until(&self, wanted: impl Fn(Holdings) -> bool) {
-        let clock = Clock::start();
-        while !wanted(*self.seen.lock().unwrap()) {
-            assert!(clock.now() < Nanos::from_millis(20_000), "{:?}", self.seen.lock().unwrap());
-            Clock::sleep(Nanos::from_millis(1));
-        }
-    }
-
-    fn end(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap();
-        let machine = self.machine.lock();
-        assert!(
-            !machine.mastering && machine.lent.is_empty(),
-            "the controller is stopped, and has nobody's memory"
-        );
-    }
-}
-
-fn run(face: &mut AttachFace<TestExecutor>, machine: &Shared, stop: &AtomicBool, seen: &Mutex<Holdings>) {
-    let clock = Clock::start();
-    let mut device = device(machine, Nanos::from_millis(30_000));
-    let mut draining = false;
-    loop {
-        let (now, wall) = (clock.now(), clock.wall());
-        if stop.load(Ordering::Relaxed) && !draining {
-            draining = true;
-            face.drain();
-        }
-        let moved = face.poll(&mut device, now, wall) | device.poll(now, wall);
-        *seen.lock().unwrap() = face.holdings();
-        if draining && face.is_drained() {
-            return device.shutdown(&clock).unwrap();
-        }
-        if !moved {
-            Clock::sleep(Nanos::from_micros(50));
-        }
-    }
-}
 
 #[test]
 fn a_client_of_the_library_uses_the_controllers_blocks() {
@@ -161,7 +70,7 @@ fn a_client_that_is_gone_in_mid_flight_leaves_nothing_behind_and_others_alone() 
     host.until(|held| held.in_flight == 16);
     drop((queue, dying));
     host.until(|held| held.clients == 1);
-    assert_eq!(host.seen.lock().unwrap().in_flight, 16, "the controller has them still");
+    assert_eq!(host.seen().in_flight, 16, "the controller has them still");
     assert_eq!(host.machine.lock().lent.len(), 2, "and their memory");
     host.machine.lock().release();
     host.until(|held| held.in_flight == 0);

@@ -79,7 +79,7 @@ pub(crate) fn device(machine: &Shared, command_timeout: Nanos) -> Device {
 
 pub(crate) fn device_with(machine: &Shared, command_timeout: Nanos, bell: Option<DeviceBell>) -> Device {
     let config = DriverConfig {
-        io_queues: 1,
+        io_queues: 4,
         command_timeout,
         admin_timeout: Nanos::from_millis(2_000),
         ..DriverConfig::default()

@@ -5,8 +5,10 @@
 mod asleep;
 mod attached;
 mod desk;
+mod direct;
 #[path = "../../../nvme/tests/admin/fake_subsystem.rs"]
 mod fake_subsystem;
+mod host;
 mod isolation;
 #[path = "../../../nvme/tests/driver/machine.rs"]
 mod machine;

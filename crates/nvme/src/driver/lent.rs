@@ -160,6 +160,17 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// Something happened to the controller: the queue takes no commands until it is known what.
+    pub fn suspend(&self) {
+        self.life.set(Phase::Recovering);
+    }
+
+    /// Whether it is not known yet.
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.life.phase() == Phase::Recovering
+    }
+
     /// The controller has forgotten the queue and touches none of its memory: its commands are lost.
     pub fn end(&self) {
         self.life.next_epoch();

@@ -95,6 +95,16 @@ pub enum OpenError {
         /// Why.
         source: std::io::Error,
     },
+    /// Another process has the device.
+    #[error(
+        "{path} is in use: a device is one process's at a time, and its own until the last process with its registers \
+         mapped is done; `fuser {path}` names the first",
+        path = path.display()
+    )]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
     /// Another driver has a device of the group.
     #[error("group {group} has a device of another driver: bind all of its devices to vfio-pci")]
     NotViable {

@@ -134,6 +134,7 @@ impl TypeOne for Type1 {
 fn open_file(path: PathBuf) -> Result<OwnedFd, OpenError> {
     match OpenOptions::new().read(true).write(true).open(&path) {
         Ok(file) => Ok(file.into()),
+        Err(source) if source.kind() == ErrorKind::ResourceBusy => Err(OpenError::Busy { path }),
         Err(source) => Err(OpenError::File { path, source }),
     }
 }

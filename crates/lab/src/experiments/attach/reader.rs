@@ -36,13 +36,19 @@ impl Reader {
         value_bytes: u32,
         depth: u32,
     ) -> Result<Self, LabError> {
-        let backend = AttachBackend::connect(socket, AttachOptions { retry_for: Nanos::ZERO })?;
+        let backend = AttachBackend::connect(
+            socket,
+            AttachOptions { retry_for: Nanos::ZERO, ..AttachOptions::default() },
+        )?;
         Self::over(Device::over(Box::new(backend), namespace)?, value_bytes, depth)
     }
 
     /// The same in a namespace of its own, filled first and then limited.
     pub(super) fn limited(socket: &Path, value_bytes: u32, depth: u32, iops: u32) -> Result<Self, LabError> {
-        let backend = AttachBackend::connect(socket, AttachOptions { retry_for: Nanos::ZERO })?;
+        let backend = AttachBackend::connect(
+            socket,
+            AttachOptions { retry_for: Nanos::ZERO, ..AttachOptions::default() },
+        )?;
         let mut device = Device::over(Box::new(backend), 1)?;
         let namespace = device.create_namespace(NamespaceText::keys())?;
         device.choose(namespace)?;

@@ -1,0 +1,135 @@
+//! Where the controller knows the regions of a session.
+//!
+//! In: regions as they are registered and forgotten. Out: the controller's addresses in place of the session's own. Invariant: a
+//! run that was translated lay in one region that was registered then; a region that is gone, or was registered anew
+//! elsewhere, is never found by its old address.
+
+use crate::error::SubmitError;
+use headwater_dma::iova::{Iova, IovaRange};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const UNKNOWN: SubmitError = SubmitError::Unfit {
+    what: "a buffer is not of this device's memory, which is all that its controller reaches",
+};
+
+/// A region.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    start: u64,
+    end: u64,
+    /// The controller's address of the first byte.
+    device: u64,
+}
+
+/// The regions, as the session has them.
+#[derive(Debug, Default)]
+pub(in crate::attach) struct Addresses {
+    /// Moves on with every change.
+    changes: AtomicU64,
+    windows: Mutex<Vec<Window>>,
+}
+
+impl Addresses {
+    fn lock(&self) -> MutexGuard<'_, Vec<Window>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A region is known to the controller from now on.
+    pub(in crate::attach) fn insert(&self, start: u64, bytes: u64, device: u64) {
+        let mut windows = self.lock();
+        windows.retain(|window| window.start != start);
+        windows.push(Window { start, end: start.saturating_add(bytes), device });
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// A region is not known any more.
+    pub(in crate::attach) fn remove(&self, start: u64) {
+        self.lock().retain(|window| window.start != start);
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The regions, as a queue knows them: a copy that is looked up without a lock.
+#[derive(Debug)]
+pub(super) struct KnownAddresses {
+    shared: Arc<Addresses>,
+    seen: u64,
+    windows: Vec<Window>,
+    /// Where the last run was found.
+    last: usize,
+}
+
+impl KnownAddresses {
+    pub(super) fn of(shared: &Arc<Addresses>) -> Self {
+        Self { shared: Arc::clone(shared), seen: 0, windows: Vec::new(), last: 0 }
+    }
+
+    /// Puts the controller's addresses in place of the session's.
+    #[inline]
+    pub(super) fn translate(&mut self, runs: &mut [IovaRange]) -> Result<(), SubmitError> {
+        if self.shared.changes.load(Ordering::Acquire) != self.seen {
+            self.copy();
+        }
+        for run in runs {
+            let (from, bytes) = (run.start.0, u64::from(run.bytes));
+            let has =
+                |window: &Window| from >= window.start && from < window.end && bytes <= window.end - from;
+            let window = match self.windows.get(self.last) {
+                Some(window) if has(window) => window,
+                _ => {
+                    self.last = self.windows.iter().position(has).ok_or(UNKNOWN)?;
+                    &self.windows[self.last]
+                }
+            };
+            run.start = Iova(window.device + (from - window.start));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn copy(&mut self) {
+        let windows = self.shared.lock();
+        self.windows.clone_from(&windows);
+        self.seen = self.shared.changes.load(Ordering::Acquire);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn translated(known: &mut KnownAddresses, start: u64, bytes: u32) -> Option<u64> {
+        let mut runs = [IovaRange { start: Iova(start), bytes }];
+        known.translate(&mut runs).ok()?;
+        assert_eq!(runs[0].bytes, bytes);
+        Some(runs[0].start.0)
+    }
+
+    #[test]
+    fn a_run_is_found_in_the_region_that_holds_all_of_it_and_nowhere_else() {
+        let shared = Arc::new(Addresses::default());
+        let known = &mut KnownAddresses::of(&shared);
+        assert_eq!(translated(known, 0x1000, 1), None);
+        shared.insert(0x1000, 0x1000, 0x9_0000);
+        shared.insert(0x2000, 0x1000, 0x4_0000);
+        assert_eq!(translated(known, 0x1FFF, 1), Some(0x9_0FFF));
+        assert_eq!(translated(known, 0x2000, 0x1000), Some(0x4_0000));
+        assert_eq!(translated(known, 0x1FFF, 2), None, "neighbours here are not neighbours there");
+        assert_eq!(translated(known, 0x3000, 1), None);
+        assert_eq!(translated(known, 0xFFF, 1), None);
+        assert_eq!(translated(known, u64::MAX, 1), None);
+    }
+
+    #[test]
+    fn a_region_that_is_registered_anew_is_found_at_its_new_address_only() {
+        let shared = Arc::new(Addresses::default());
+        let known = &mut KnownAddresses::of(&shared);
+        shared.insert(0x1000, 0x1000, 0x9_0000);
+        assert_eq!(translated(known, 0x1000, 8), Some(0x9_0000));
+        shared.insert(0x1000, 0x1000, 0x7_0000);
+        assert_eq!(translated(known, 0x1000, 8), Some(0x7_0000));
+        shared.remove(0x1000);
+        assert_eq!(translated(known, 0x1000, 8), None);
+    }
+}

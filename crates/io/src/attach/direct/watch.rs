@@ -1,0 +1,212 @@
+//! A thread that notices when lent queues end, also those that nobody uses just now.
+//!
+//! In: the lines of lent queues. Out: doorbells that reach nothing any more, and leases that are suspended. Invariant: once a
+//! line is hung up this process soon has no page of the controller mapped for its queue: a new daemon gets the controller only
+//! when nobody has.
+
+use crate::error::IoError;
+use headwater_host::registers::MappedRegisters;
+use headwater_host::wake::WakeDescriptor;
+use headwater_host::wake_line::{Line, WakeLine};
+use headwater_nvme::driver::Lease;
+use rustix::event::epoll;
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+/// The bell that ends the thread.
+const STOP: u64 = 0;
+/// Lines that are looked at in one turn.
+const EVENTS_MAX: usize = 16;
+
+/// What this process has of a lent queue beside its rings.
+#[derive(Debug)]
+pub(in crate::attach) struct Borrowing {
+    line: WakeLine,
+    registers: MappedRegisters,
+    lease: Lease,
+}
+
+impl Borrowing {
+    pub(super) fn new(line: WakeLine, registers: MappedRegisters, lease: Lease) -> Self {
+        Self { line, registers, lease }
+    }
+
+    /// Whether the line was found hung up, and nobody has found out yet why.
+    pub(super) fn is_suspended(&self) -> bool {
+        self.lease.is_suspended()
+    }
+
+    /// The controller is done with the queue.
+    pub(super) fn end(&self) {
+        self.lease.end();
+    }
+
+    /// Nobody will ever know.
+    pub(super) fn fail(&self) {
+        self.lease.fail();
+    }
+
+    /// Takes the doorbells away, if the daemon has closed its end. Whether it has.
+    fn look(&self) -> bool {
+        if self.line.take() != Line::HungUp {
+            return false;
+        }
+        // Without memory even for that they stay mapped, and the controller is free when this process ends.
+        let _ = self.registers.detach();
+        self.lease.suspend();
+        true
+    }
+}
+
+/// The lines by their number.
+#[derive(Debug, Default)]
+struct Lines {
+    next: u64,
+    queues: BTreeMap<u64, Weak<Borrowing>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    epoll: OwnedFd,
+    lines: Mutex<Lines>,
+}
+
+impl Shared {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at a line that said something.
+    fn look(&self, number: u64) {
+        let found = self.lines().queues.get(&number).and_then(Weak::upgrade);
+        if found
+            .is_none_or(|borrowing| borrowing.look() && epoll::delete(&self.epoll, &borrowing.line).is_ok())
+        {
+            self.lines().queues.remove(&number);
+        }
+    }
+
+    fn run(&self) {
+        let mut room = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];
+        loop {
+            // An interrupted wait has found nothing.
+            let Ok((events, _)) = epoll::wait(&self.epoll, &mut room, None) else { continue };
+            for event in events.iter() {
+                match event.data.u64() {
+                    STOP => return,
+                    number => self.look(number),
+                }
+            }
+        }
+    }
+}
+
+/// The thread. It ends with this.
+#[derive(Debug)]
+pub(in crate::attach) struct Watch {
+    shared: Arc<Shared>,
+    stop: WakeDescriptor,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Starts it.
+    pub(in crate::attach) fn start() -> Result<Self, IoError> {
+        let failed = |error: std::io::Error| IoError::Device {
+            reason: format!("a thread to watch lent queues: {error}"),
+        };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
+        let stop = WakeDescriptor::new()?;
+        epoll::add(&epoll, &stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)
+            .map_err(|errno| failed(errno.into()))?;
+        let lines = Lines { next: STOP + 1, queues: BTreeMap::new() };
+        let shared = Arc::new(Shared { epoll, lines: Mutex::new(lines) });
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("lent-queues".to_owned());
+        let thread = thread.spawn(move || theirs.run()).map_err(failed)?;
+        Ok(Self { shared, stop, thread: Some(thread) })
+    }
+
+    /// Watches the line of a queue, as long as it is there.
+    pub(in crate::attach) fn add(&self, borrowing: &Arc<Borrowing>) -> Result<(), IoError> {
+        let mut lines = self.shared.lines();
+        lines.queues.retain(|_, queue| queue.strong_count() > 0);
+        let number = lines.next;
+        lines.next += 1;
+        lines.queues.insert(number, Arc::downgrade(borrowing));
+        let data = epoll::EventData::new_u64(number);
+        epoll::add(&self.shared.epoll, &borrowing.line, data, epoll::EventFlags::IN).map_err(|errno| {
+            IoError::Device { reason: format!("the line of a lent queue cannot be watched: {errno}") }
+        })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // A bell that cannot be rung is rung already.
+        let _ = self.stop.wake();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_host::clock::{Clock, Nanos};
+    use headwater_host::foreign::Foreign;
+    use headwater_host::registers::Registers as _;
+    use headwater_host::ring_memory::SharedWords;
+    use headwater_nvme::data_pointer::PageBytes;
+    use headwater_nvme::driver::{Block, Fate, IoQueue, LentMemory, LentTerms, QueueRules, SglUse};
+    use std::os::fd::AsFd as _;
+
+    fn queue(registers: MappedRegisters) -> (IoQueue<SharedWords, MappedRegisters>, Lease) {
+        let rules = QueueRules {
+            page: PageBytes::MIN,
+            sgl: SglUse::Never,
+            transfer_bytes_max: 4_096,
+            timeout: Nanos::from_millis(1_000),
+        };
+        let block = || Block { words: SharedWords::zeroed(512), address: 4_096 };
+        let memory = LentMemory { submissions: block(), completions: block(), lists: block() };
+        let terms = LentTerms { id: 1, depth: 3, doorbells: [8, 12], rules };
+        IoQueue::borrowed(&terms, memory, registers, Nanos::ZERO).unwrap()
+    }
+
+    #[test]
+    fn a_line_that_hangs_up_takes_the_doorbells_of_its_queue_away_and_no_others() {
+        let (_, file) = Foreign::memfd(4_096).unwrap();
+        let page = || MappedRegisters::map(file.as_fd(), 0, 4_096).unwrap();
+        let watch = Watch::start().unwrap();
+        let mut borrowed: Vec<_> = (0..3)
+            .map(|_| {
+                let (ours, theirs) = WakeLine::pair().unwrap();
+                let registers = page();
+                let (queue, lease) = queue(registers.clone());
+                let borrowing = Arc::new(Borrowing::new(theirs, registers, lease));
+                watch.add(&borrowing).unwrap();
+                (ours, queue, borrowing)
+            })
+            .collect();
+        borrowed[0].0.wake().unwrap();
+        let (line, queue, borrowing) = borrowed.remove(1);
+        drop(line);
+        while !borrowing.is_suspended() {
+            Clock::sleep(Nanos::from_micros(100));
+        }
+        assert_eq!(queue.fate(), Fate::Waiting);
+        borrowing.registers.store32(8, 7);
+        assert_eq!(page().load32(8), 0, "it reaches nothing");
+        for (_, queue, borrowing) in &borrowed {
+            assert!(!borrowing.is_suspended() && queue.fate() == Fate::Live);
+            borrowing.registers.store32(8, 9);
+            assert_eq!(page().load32(8), 9);
+        }
+    }
+}
