@@ -19,7 +19,7 @@ use headwater_io::attach::admin::NamespaceWish;
 use headwater_io::{IoError, NamespaceFacts};
 use headwater_nvme::controller::{QueueId, QueueKind};
 use headwater_nvme::queue_pair::{QueuePair, Sleep, words_for};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::mpsc::{Receiver, Sender};
 
 /// How the rings are known to the device.
@@ -242,11 +242,7 @@ impl<M: Media> CoreThread<M> {
     fn sleep(&self, now: Nanos, wall: UnixMillis) {
         let expiry = self.device.next_expiry().map(|at| Nanos::from_millis(at.0.saturating_sub(wall.0)));
         let deadline = self.device.next_deadline().map(|at| at.since(now));
-        let span = deadline.into_iter().chain(expiry).fold(SLEEP_MAX, Nanos::min).to_duration();
-        let timeout = Timespec {
-            tv_sec: i64::try_from(span.as_secs()).unwrap_or(60),
-            tv_nsec: i64::from(span.subsec_nanos()),
-        };
+        let span = deadline.into_iter().chain(expiry).fold(SLEEP_MAX, Nanos::min);
         let mut descriptors = vec![PollFd::new(self.face.rings.descriptor(), PollFlags::IN)];
         descriptors.extend(
             self.device
@@ -255,7 +251,7 @@ impl<M: Media> CoreThread<M> {
                 .map(|medium| PollFd::from_borrowed_fd(medium, PollFlags::IN)),
         );
         // An interrupted sleep is a short one.
-        let _ = poll(&mut descriptors, Some(&timeout));
+        let _ = poll(&mut descriptors, Some(&span.to_timespec()));
     }
 }
 

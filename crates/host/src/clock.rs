@@ -3,6 +3,7 @@
 //! In: the kernel's clocks. Out: [`Nanos`] (monotonic) and [`UnixMillis`] (wall time, for expiry only). The rest of the
 //! stack never reads a clock: it is given one of these two, so that the simulator can own both.
 
+use rustix::time::Timespec;
 use std::cell::Cell;
 use std::fmt;
 use std::num::NonZeroU64;
@@ -44,6 +45,17 @@ impl Nanos {
     #[must_use]
     pub const fn to_duration(self) -> Duration {
         Duration::from_nanos(self.0)
+    }
+
+    /// The same span for calls into the kernel.
+    #[must_use]
+    pub fn to_timespec(self) -> Timespec {
+        let span = self.to_duration();
+        Timespec {
+            // As many nanoseconds as there can be are fewer seconds than that.
+            tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: span.subsec_nanos().into(),
+        }
     }
 }
 
@@ -126,7 +138,7 @@ thread_local! {
     static FINE: Cell<bool> = const { Cell::new(false) };
 }
 
-fn timespec_nanos(spec: rustix::time::Timespec) -> Nanos {
+fn timespec_nanos(spec: Timespec) -> Nanos {
     let seconds = u64::try_from(spec.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(spec.tv_nsec).unwrap_or(0);
     Nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))

@@ -4,7 +4,7 @@
 //! several are one.
 
 use crate::clock::Nanos;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl WakeDescriptor {
     /// # Errors
     /// [`WakeError`] when the kernel refuses to wait.
     pub fn wait(&self, longest: Option<Nanos>) -> Result<Woken, WakeError> {
-        let timeout = longest.map(timespec);
+        let timeout = longest.map(Nanos::to_timespec);
         let mut descriptors = [PollFd::new(&*self.descriptor, PollFlags::IN)];
         match poll(&mut descriptors, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => self.take(),
@@ -113,14 +113,6 @@ impl AsFd for WakeDescriptor {
     /// Readable while a wake-up waits, for a loop that sleeps on several descriptors.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
-    }
-}
-
-fn timespec(span: Nanos) -> Timespec {
-    let duration = span.to_duration();
-    Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(duration.subsec_nanos()),
     }
 }
 

@@ -9,7 +9,7 @@
 
 use crate::clock::Nanos;
 use crate::wake::WakeError;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -79,7 +79,7 @@ impl WakeLine {
     /// # Errors
     /// [`WakeError`] when the kernel refuses to wait.
     pub fn wait(&self, longest: Option<Nanos>) -> Result<Line, WakeError> {
-        let timeout = longest.map(timespec);
+        let timeout = longest.map(Nanos::to_timespec);
         let mut descriptors = [PollFd::new(&*self.socket, PollFlags::IN)];
         match poll(&mut descriptors, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(self.take()),
@@ -99,14 +99,6 @@ impl AsFd for WakeLine {
     /// Readable while a wake-up waits and when the other side is gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-}
-
-fn timespec(span: Nanos) -> Timespec {
-    let duration = span.to_duration();
-    Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(duration.subsec_nanos()),
     }
 }
 

@@ -134,13 +134,12 @@ pub fn wait_for(device: &impl CoreWork, now: Nanos, wall: UnixMillis) -> std::io
     // A tenth of a second is no tick: it only bounds what a device that named neither descriptor nor time costs.
     let most = Nanos::from_millis(100);
     let span = device.next_deadline(now, wall).map_or(most, |at| at.since(now).min(most));
-    let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::try_from(span.0).unwrap_or(0) };
     let mut descriptors: Vec<PollFd<'_>> = device
         .wake_descriptor()
         .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
         .into_iter()
         .collect();
-    match poll(&mut descriptors, Some(&timeout)) {
+    match poll(&mut descriptors, Some(&span.to_timespec())) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(errno) => Err(errno.into()),
     }

@@ -13,7 +13,7 @@ use crate::clock::Nanos;
 use crate::pinning::Memory;
 use crate::pinning::uring::BufferTable;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
@@ -254,17 +254,14 @@ impl<W: Wire> Engine<W> {
             let _ = self.uring.submit_and_wait(1);
             return;
         };
-        let span = longest.to_duration();
         if self.uring.params().is_feature_ext_arg() {
+            let span = longest.to_duration();
             let limit = types::Timespec::new().sec(span.as_secs()).nsec(span.subsec_nanos());
             let _ = self.uring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&limit));
             return;
         }
         self.kick();
-        let limit = Timespec {
-            tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: span.subsec_nanos().into(),
-        };
+        let limit = longest.to_timespec();
         let _ = poll(&mut [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)], Some(&limit));
     }
 

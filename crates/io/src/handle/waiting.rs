@@ -10,7 +10,7 @@ use crate::completion::{Aggregator, CompletionPolicy, Due};
 use crate::error::IoError;
 use crate::queue::SPIN;
 use headwater_host::clock::Nanos;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 
@@ -192,13 +192,7 @@ impl Handle {
 
 /// Until one of the descriptors is readable.
 fn wait_any(mut polled: Vec<PollFd<'_>>, longest: Option<Nanos>) -> Result<(), IoError> {
-    let timeout = longest.map(|span| {
-        let span = span.to_duration();
-        Timespec {
-            tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(span.subsec_nanos()),
-        }
-    });
+    let timeout = longest.map(Nanos::to_timespec);
     match rustix::event::poll(&mut polled, timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(IoError::Device { reason: format!("poll: {errno}") }),

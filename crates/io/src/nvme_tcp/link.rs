@@ -15,7 +15,7 @@ use headwater_nvme::tcp::initiator::Untaken;
 use headwater_nvme::tcp::outgoing::Piece;
 use headwater_nvme::tcp::secure::SecureStream;
 use headwater_nvme::tcp::{HostStep, InitiatorConnection, InitiatorParameters, Transfer};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, recv};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -168,10 +168,7 @@ impl Link {
         if waits {
             events |= PollFlags::OUT;
         }
-        let span = longest.map(|longest| Timespec {
-            tv_sec: i64::try_from(longest.0 / 1_000_000_000).unwrap_or(i64::MAX),
-            tv_nsec: i64::try_from(longest.0 % 1_000_000_000).unwrap_or(0),
-        });
+        let span = longest.map(Nanos::to_timespec);
         match poll(&mut [PollFd::new(&self.socket, events)], span.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(self.gone(&errno.to_string())),

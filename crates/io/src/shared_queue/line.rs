@@ -11,7 +11,7 @@ use crate::error::{IoError, Rejected};
 use crate::queue::Queue;
 use crate::timepiece::Timepiece;
 use headwater_host::clock::{Clock, Nanos};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -35,15 +35,12 @@ impl Rest {
     }
 
     pub(super) fn sleep(&self, longest: Option<std::time::Duration>) -> Result<(), IoError> {
+        let longest = longest.map(|longest| Nanos(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX)));
         let Self::Descriptor(descriptor) = self else {
-            let longest = longest.and_then(|longest| u64::try_from(longest.as_nanos()).ok());
-            Clock::sleep(longest.map_or(REST, |longest| Nanos(longest).min(REST)));
+            Clock::sleep(longest.map_or(REST, |longest| longest.min(REST)));
             return Ok(());
         };
-        let timeout = longest.map(|span| Timespec {
-            tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(span.subsec_nanos()),
-        });
+        let timeout = longest.map(Nanos::to_timespec);
         let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
         match rustix::event::poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),

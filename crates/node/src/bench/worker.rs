@@ -322,8 +322,7 @@ impl<'a> Worker<'a> {
         // With every connection full, only an answer helps; the limit is looked at four times a second.
         let span = due.filter(|_| !full).map_or(Nanos::from_millis(250), |due| due.since(now));
         let span = span.min(Nanos::from_millis(250));
-        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::try_from(span.0).unwrap_or(0) };
-        match poll(&mut sockets, Some(&timeout)) {
+        match poll(&mut sockets, Some(&span.to_timespec())) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(BenchError::Local(errno.into())),
         }

@@ -8,7 +8,7 @@ use headwater_converged::media::memory::MemoryMedia;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_node::face::Face;
 use headwater_nvme::queue_pair::Sleep;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -91,7 +91,7 @@ fn run<F: Face<Device<MemoryMedia>>>(
             continue;
         }
         let span = face.next_deadline().map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX));
-        let span = Timespec { tv_sec: 0, tv_nsec: i64::try_from(span.0).unwrap() };
-        let _ = poll(&mut [PollFd::from_borrowed_fd(face.wake_descriptor(), PollFlags::IN)], Some(&span));
+        let mut descriptors = [PollFd::from_borrowed_fd(face.wake_descriptor(), PollFlags::IN)];
+        let _ = poll(&mut descriptors, Some(&span.to_timespec()));
     }
 }
