@@ -4,7 +4,8 @@
 //! In: a model whose reads take 60 us and 0.3 us a KiB (a data-centre SSD), and for 4 KiB one that takes 6 us, where a period
 //! could only lose. Out: reads a second and CPU of the process by way of waiting, at depth 1. One of the ways is the
 //! paper's: a thread that polls, with fixed periods, without one, and adaptive. The other has no thread: the caller looks,
-//! busily or at an adaptive pace. Every way takes its turns; ratios are to busy polling of the same round.
+//! busily or at an adaptive pace. Every way takes its turns; ratios are to busy polling of the same round. The floor is a
+//! thread that does nothing but sleep, for half of a read's time: no way of waiting that sleeps once a read costs less.
 
 use super::{PAGE_BYTES, decimal, failed, seconds};
 use crate::claim::{Claim, Goal, Label};
@@ -26,6 +27,9 @@ const NOTHING_LOST_MIN: f64 = 0.99;
 const NEAR_ZERO_US: f64 = 1.0;
 /// The figure's periods, in microseconds.
 const FIXED_US: [u64; 4] = [1, 20, 70, 200];
+
+/// Sleeps of the floor.
+const FLOOR_SLEEPS: u64 = 500;
 
 /// Who looks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,6 +92,23 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
     Ok(())
 }
 
+/// What a read's time costs of one processor if half of it is slept away in one sleep, and the rest costs nothing.
+fn floor(bytes: usize) -> f64 {
+    let Service { fixed, per_kib, .. } = service_of(bytes);
+    let latency = fixed.0 + per_kib.0 * (bytes as u64 / 1_024);
+    let used = Clock::process_cpu();
+    for _ in 0..FLOOR_SLEEPS {
+        Clock::sleep_finely(Nanos(latency / 2));
+    }
+    decimal(Clock::process_cpu().since(used).0) / decimal(latency * FLOOR_SLEEPS)
+}
+
+/// A data-centre SSD; for 4 KiB one that is ten times as fast.
+fn service_of(bytes: usize) -> Service {
+    let usual = Service::default();
+    if bytes == PAGE_BYTES { Service { fixed: Nanos(4_800), ..usual } } else { usual }
+}
+
 fn column(points: &[Point], pick: fn(&Point) -> f64) -> Vec<f64> {
     points.iter().map(pick).collect()
 }
@@ -118,10 +139,11 @@ fn report(findings: &mut Findings, (looker, bytes): (Looker, usize), lines: &[Li
     let iops = ratio(adaptive, |point| point.iops, &busy_iops);
     let cpu = ratio(adaptive, |point| point.cpu, &busy_cpu);
     let baseline = format!(
-        "model device of {}; busy polling {:.0} reads/s on {:.2} cores",
+        "model device of {}; busy polling {:.0} reads/s on {:.2} cores; one sleep of half a read alone {:.2} cores",
         if bytes == PAGE_BYTES { "6 us" } else { "60 us and 0.3 us a KiB" },
         super::median(&busy_iops),
-        super::median(&busy_cpu)
+        super::median(&busy_cpu),
+        floor(bytes)
     );
     let mut claim = |what: &str, goal, value, unit| {
         let name = format!("p4.period.{}.{kib}k.{what}", looker.name());
@@ -149,9 +171,7 @@ fn pace_name(pace: Pace) -> String {
 
 impl Line {
     fn open(looker: Looker, pace: Pace, bytes: usize, seed: u64) -> Result<Self, IoError> {
-        let quick = Service { fixed: Nanos(4_800), ..Service::default() };
-        let service = if bytes == PAGE_BYTES { quick } else { Service::default() };
-        let mut model = Model::new(ModelSettings::timed(SIZE, service))?;
+        let mut model = Model::new(ModelSettings::timed(SIZE, service_of(bytes)))?;
         let queue = Queue::over(model.queue(1)?);
         let buffer = Some(model.region(bytes)?);
         let builder = Handle::builder(model.facts());
