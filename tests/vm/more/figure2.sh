@@ -1,6 +1,6 @@
 # Figure 2 of the NVMeDirect paper on an emulated SSD: random reads and writes of 4 KiB by one thread, by the ways there are, at
 # several depths of the queue, in turns. Everything here is emulated, device and processor: only the order of the lines and
-# their ratios say anything; of the lines of attach: at small depths not even those, because process, node and emulated device
+# their ratios say anything; of the mediated lines at small depths not even those, because process, node and emulated device
 # poll in turns on two processors (the longer the node polls, the slower they get). It checks nothing but that each way works.
 # By name, with a release build (make build), six minutes:
 # tests/vm/run.py --program target/release/headwater tests/vm/more/figure2.sh
@@ -28,7 +28,7 @@ give_to() {
 }
 to_vfio() { give_to vfio-pci; until_true 5 test -e /dev/vfio/$(basename $(readlink $SYS/iommu_group)); }
 to_kernel() { give_to nvme; until_true 10 test -b /dev/nvme0n1; }
-# A node owns the SSD, and the process that attaches is mediated.
+# A node owns the SSD; the process that attaches is mediated, or has a queue of the SSD's.
 shared() {
   rm -f /tmp/ready
   headwater serve --data /tmp/node --device vfio:$DEVICE --attach $SOCKET --metrics 127.0.0.1:0 --ready-file /tmp/ready >/tmp/serve.log 2>&1 &
@@ -70,6 +70,7 @@ for round in $ROUNDS; do
   promise "round $round: our driver" each vfio: by_us vfio:$DEVICE
   promise "round $round: a node takes the SSD" shared
   promise "round $round: attached to it, mediated" each attach: by_us attach:$SOCKET
+  promise "round $round: attached to it, with a queue of the SSD's" each attach:?direct=1 by_us "attach:$SOCKET?direct=1"
   promise "round $round: the node gives it back" stopped
   promise "round $round: back to the kernel" to_kernel
 done
