@@ -44,8 +44,8 @@ impl Device {
                 }
                 Box::new(device)
             }
-            Place::Vfio(address) => {
-                let device = VfioDevice::open(&address, DriverConfig::default())?;
+            Place::Vfio { address, weights } => {
+                let device = VfioDevice::open(&address, DriverConfig { weights, ..DriverConfig::default() })?;
                 device.check(namespace)?;
                 Box::new(device)
             }

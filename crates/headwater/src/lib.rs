@@ -100,5 +100,6 @@ pub use headwater_io::{
     NamespaceFacts, Queue, Rejected, Request, RequestError, SharedQueue, SubmitError,
 };
 pub use headwater_nvme as nvme;
+pub use headwater_nvme::controller::Priority;
 pub use headwater_nvme::spec::status::Status;
 pub use url::{Place, Url};

@@ -9,7 +9,11 @@ use headwater_io::IoError;
 use headwater_io::model::{Contents, ModelSettings, Service};
 use headwater_io::passthrough::PassthroughOptions;
 use headwater_io::uring::UringOptions;
+use headwater_nvme::driver::Weights;
 use std::path::PathBuf;
+
+/// A queue's turn is as long as its weight says (NVMe Base 2.0 figure 312, Arbitration Burst 111b).
+const NO_BURST_LIMIT: u8 = 7;
 
 /// Where a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +32,12 @@ pub enum Place {
     /// A file or a block device, by io_uring.
     Uring(PathBuf, UringOptions),
     /// An NVMe controller on this machine's PCI bus, driven by this process.
-    Vfio(String),
+    Vfio {
+        /// The function's address.
+        address: String,
+        /// By weighted round robin with these weights, instead of by turns.
+        weights: Option<Weights>,
+    },
     /// An NVMe namespace that the kernel drives, by its generic device.
     Passthrough(PathBuf, PassthroughOptions),
     /// In this process: the null device, or a model of latency.
@@ -162,7 +171,10 @@ fn parse_place(text: &str, body: &str, query: &mut Query<'_>) -> Result<Place, I
             Ok(Place::Passthrough(path(rest)?, PassthroughOptions { partition, poll, uring }))
         }
         Some(("vfio", rest)) => match rest.split(':').count() {
-            3 => Ok(Place::Vfio(rest.to_owned())),
+            3 => {
+                let weights = query.take("weights", "three numbers of 1 to 256, as 8:4:1", parse_weights)?;
+                Ok(Place::Vfio { address: rest.to_owned(), weights })
+            }
             _ => Err(wrong(text, "write vfio:0000:00:04.0, as `lspci -D` names the device")),
         },
         Some(("nvme-tcp", rest)) => {
@@ -186,6 +198,14 @@ fn parse_place(text: &str, body: &str, query: &mut Query<'_>) -> Result<Place, I
         )),
         _ => Ok(Place::Directory(path(body)?, query.size("capacity")?)),
     }
+}
+
+/// Weights of the classes high, medium and low.
+fn parse_weights(text: &str) -> Option<Weights> {
+    let weight = |text: &str| text.parse().ok().filter(|weight| (1..=256).contains(weight));
+    let weights: Option<Vec<u16>> = text.split(':').map(weight).collect();
+    let [high, medium, low] = weights?[..] else { return None };
+    Some(Weights { high, medium, low, burst_log2: NO_BURST_LIMIT })
 }
 
 fn parse_service(query: &mut Query<'_>) -> Result<Service, IoError> {
@@ -286,8 +306,14 @@ mod tests {
         assert_eq!(parsed("io-uring:/dev/sda2?poll=1"), (uring(true, None, UringChoice::Auto), 1));
         let plain = uring(false, Some(4 << 20), UringChoice::Never);
         assert_eq!(parsed("io-uring:/dev/sda2?create=4MiB&plain=1&poll=0"), (plain, 1));
-        assert_eq!(parsed("vfio:0000:00:04.0"), (Place::Vfio("0000:00:04.0".into()), 1));
-        assert_eq!(parsed("vfio:0000:00:04.0?ns=2"), (Place::Vfio("0000:00:04.0".into()), 2));
+        let vfio = |weights| Place::Vfio { address: "0000:00:04.0".into(), weights };
+        assert_eq!(parsed("vfio:0000:00:04.0"), (vfio(None), 1));
+        assert_eq!(parsed("vfio:0000:00:04.0?ns=2"), (vfio(None), 2));
+        let weights = Weights { high: 256, medium: 4, low: 1, burst_log2: 7 };
+        assert_eq!(parsed("vfio:0000:00:04.0?weights=256:4:1"), (vfio(Some(weights)), 1));
+        for wrong in ["1:2", "0:1:1", "257:1:1", "1:2:3:4", "a:b:c", ""] {
+            assert!(Url::parse(&format!("vfio:0000:00:04.0?weights={wrong}")).is_err(), "{wrong}");
+        }
         let passed = |partition, poll, uring| {
             Place::Passthrough("/dev/ng0n1".into(), PassthroughOptions { partition, poll, uring })
         };

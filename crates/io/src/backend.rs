@@ -10,6 +10,7 @@ use crate::error::{IoError, Rejected, SubmitError};
 use crate::facts::NamespaceFacts;
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
+use headwater_nvme::controller::Priority;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
@@ -39,6 +40,18 @@ pub trait Backend: Send + fmt::Debug {
     /// # Errors
     /// [`IoError`] for an impossible depth, or when a limit is reached.
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError>;
+
+    /// The same of a class, where the device itself serves its queues by classes (NVMe Base 2.0 section 3.4.4.2).
+    ///
+    /// # Errors
+    /// [`IoError::Refused`] where it does not; else as [`queue`](Self::queue).
+    fn queue_of(&mut self, depth: u32, priority: Priority) -> Result<Box<dyn Transport>, IoError> {
+        let (_, _) = (depth, priority);
+        Err(IoError::Refused {
+            reason: "queues of this device have no classes; those of an SSD by our own driver have, opened with weights="
+                .to_owned(),
+        })
+    }
 }
 
 /// What one command can be on a queue.

@@ -18,6 +18,7 @@ use crate::facts::NamespaceFacts;
 use crate::handle::{Handle, HandleBuilder};
 use crate::key_list::keys_of;
 use crate::queue::{Completion, Queue};
+use headwater_nvme::controller::Priority;
 use headwater_nvme::spec::status::Status;
 
 /// Bytes of the buffer that blocking calls use, to begin with.
@@ -112,6 +113,15 @@ impl Device {
     /// [`IoError`] for an impossible depth, or when a limit is reached.
     pub fn queue(&mut self, depth: u32) -> Result<Queue, IoError> {
         self.backend.queue(depth).map(Queue::over)
+    }
+
+    /// A queue of a class, where the device itself serves its queues by classes: weighted round robin of an SSD. What waits in a
+    /// handle is scheduled by the handle; this is about what the device has.
+    ///
+    /// # Errors
+    /// [`IoError::Refused`] where it does not; else as [`queue`](Self::queue).
+    pub fn queue_of(&mut self, depth: u32, priority: Priority) -> Result<Queue, IoError> {
+        self.backend.queue_of(depth, priority).map(Queue::over)
     }
 
     /// A handle on the namespace, to be built with policies and more queues; its first queue has this depth.

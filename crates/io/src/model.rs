@@ -139,24 +139,6 @@ impl Model {
     pub fn set_faults(&self, faults: Faults) {
         contents::locked(&self.blocks).set_faults(faults);
     }
-
-    /// A queue of this class; without meaning where queues are served by turns.
-    ///
-    /// # Errors
-    /// [`IoError`] for an impossible depth, or too many queues.
-    pub fn queue_of(&mut self, depth: u32, priority: Priority) -> Result<Box<dyn Transport>, IoError> {
-        Ok(match &self.core {
-            None => Box::new(NullQueue::new(depth, self.limits, self.facts.size)?),
-            Some(core) => Box::new(TimedQueue::new(
-                depth,
-                priority,
-                self.limits,
-                core.clone(),
-                self.blocks.clone(),
-                self.time.clone(),
-            )?),
-        })
-    }
 }
 
 impl Backend for Model {
@@ -174,6 +156,21 @@ impl Backend for Model {
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
         self.queue_of(depth, Priority::Medium)
+    }
+
+    /// A class is without meaning where queues are served by turns.
+    fn queue_of(&mut self, depth: u32, priority: Priority) -> Result<Box<dyn Transport>, IoError> {
+        Ok(match &self.core {
+            None => Box::new(NullQueue::new(depth, self.limits, self.facts.size)?),
+            Some(core) => Box::new(TimedQueue::new(
+                depth,
+                priority,
+                self.limits,
+                core.clone(),
+                self.blocks.clone(),
+                self.time.clone(),
+            )?),
+        })
     }
 }
 

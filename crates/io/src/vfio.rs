@@ -32,6 +32,7 @@ use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
 use crate::facts::NamespaceFacts;
 use headwater_host::pinning::vfio::{Container, PciClass};
+use headwater_nvme::controller::Priority;
 use headwater_nvme::driver::{
     Controller, ControllerFacts, DriverConfig, Namespace, NamespaceKind, PoolMemory, VfioFunction,
 };
@@ -49,8 +50,8 @@ impl VfioDevice {
     /// Opens a controller by its address (`0000:00:04.0`) and brings it up.
     ///
     /// # Errors
-    /// [`IoError::Device`] says what keeps it from being opened and which command changes that, or why the controller does
-    /// not become ready.
+    /// [`IoError::Device`] says what keeps it from being opened and which command changes that, why the controller does not
+    /// become ready, or that it has not what the configuration asks for.
     pub fn open(address: &str, config: DriverConfig) -> Result<Self, IoError> {
         let failed = |reason: String| IoError::Device { reason: format!("{address}: {reason}") };
         let opened =
@@ -74,6 +75,9 @@ impl VfioDevice {
         let driver = Controller::new(function, PoolMemory::new(pool.pool().clone()), config);
         let control = Control::new(address, driver, Box::new(vectors), Some(container));
         control.start()?;
+        if config.weights.is_some() && !control.facts()?.weighted_round_robin {
+            return Err(failed("it has no weighted round robin (CAP.AMS); leave weights= out".to_owned()));
+        }
         Ok(Self { control: Arc::new(control), pool })
     }
 
@@ -131,6 +135,14 @@ impl Backend for VfioDevice {
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
         Ok(Box::new(NvmeQueue::open(OwnController::new(&self.control), depth)?))
+    }
+
+    fn queue_of(&mut self, depth: u32, priority: Priority) -> Result<Box<dyn Transport>, IoError> {
+        if !self.facts()?.weighted_round_robin {
+            let reason = "the controller serves its queues by turns; open it with weights=".to_owned();
+            return Err(IoError::Refused { reason });
+        }
+        Ok(Box::new(NvmeQueue::open(OwnController::new(&self.control).of_class(priority), depth)?))
     }
 }
 

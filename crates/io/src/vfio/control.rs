@@ -7,7 +7,6 @@ use super::vectors::VectorSource;
 use crate::error::IoError;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::pinning::vfio::{Container, Type1};
-use headwater_nvme::controller::Priority;
 use headwater_nvme::driver::{
     Controller, ControllerFacts, Function, HostMemory, IoQueue, Namespace, Phase, QueueError, QueueSpec,
     RequestError,
@@ -23,7 +22,7 @@ const PATIENCE: Nanos = Nanos::from_millis(120_000);
 /// How long closing waits.
 const CLOSING: Nanos = Nanos::from_millis(10_000);
 
-/// A queue as it was made, and the vector that it has.
+/// A queue as it was made.
 pub(super) type Made<F, H> = IoQueue<<H as HostMemory>::Words, <F as Function>::Registers>;
 
 /// The shared part.
@@ -119,8 +118,7 @@ impl<F: Function, H: HostMemory> Control<F, H> {
     }
 
     /// Makes a queue pair, over a reset if one comes between.
-    pub(super) fn make_queue(&self, depth: u32, vector: Option<u16>) -> Result<Box<Made<F, H>>, IoError> {
-        let spec = QueueSpec { depth, vector, priority: Priority::Medium };
+    pub(super) fn make_queue(&self, spec: QueueSpec) -> Result<Box<Made<F, H>>, IoError> {
         loop {
             self.until_ready()?;
             let asked = self.wait(|driver, now| {

@@ -13,8 +13,9 @@ use headwater_host::clock::Nanos;
 use headwater_host::registers::Registers;
 use headwater_host::ring_memory::RingMemory;
 use headwater_host::wake::WakeDescriptor;
+use headwater_nvme::controller::Priority;
 use headwater_nvme::driver::{
-    Fate, Function, HostMemory, IoQueue, Overdue, QueueFault, RequestError, Trouble,
+    Fate, Function, HostMemory, IoQueue, Overdue, QueueFault, QueueSpec, RequestError, Trouble,
 };
 use headwater_nvme::queue_pair::CommandId;
 use std::fmt;
@@ -83,6 +84,7 @@ pub trait Keeper: Send + fmt::Debug {
 /// This process drives the controller.
 pub struct OwnController<F: Function, H: HostMemory> {
     control: Arc<Control<F, H>>,
+    priority: Priority,
     vector: Option<u16>,
     connected: bool,
 }
@@ -91,7 +93,15 @@ impl<F: Function, H: HostMemory> OwnController<F, H> {
     /// For one queue, which gets an interrupt vector of its own if there is one left.
     #[must_use]
     pub fn new(control: &Arc<Control<F, H>>) -> Self {
-        Self { control: Arc::clone(control), vector: control.take_vector(), connected: false }
+        let (control, vector) = (Arc::clone(control), control.take_vector());
+        Self { control, priority: Priority::Medium, vector, connected: false }
+    }
+
+    /// The queue's class, where the controller serves its queues by classes.
+    #[must_use]
+    pub fn of_class(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
     }
 }
 
@@ -114,7 +124,7 @@ where
     }
 
     fn make_queue(&mut self, depth: u32) -> Result<Box<Kept<Self>>, IoError> {
-        self.control.make_queue(depth, self.vector)
+        self.control.make_queue(QueueSpec { depth, vector: self.vector, priority: self.priority })
     }
 
     #[inline]

@@ -13,8 +13,8 @@ use headwater_host::wake::WakeDescriptor;
 use headwater_io::backend::{Armed, Transport};
 use headwater_io::vfio::{Control, NoVectors, NvmeQueue, OwnController, VectorSource};
 use headwater_io::{Buffer, Command, Durable, IoError, Queue, SubmitError};
-use headwater_nvme::controller::{ControllerConfig, QueueId};
-use headwater_nvme::driver::{Controller, DriverConfig, HostMemory};
+use headwater_nvme::controller::{ControllerConfig, Priority, QueueId};
+use headwater_nvme::driver::{Controller, DriverConfig, HostMemory, Weights};
 use headwater_nvme::spec::status::Status;
 use machine::{MEMORY_AT, Machine, Shared};
 use std::sync::Arc;
@@ -40,12 +40,20 @@ impl VectorSource for Lines {
 }
 
 fn open(vectors: fn(&Shared) -> Box<dyn VectorSource>) -> (SharedControl, Shared) {
+    open_with(vectors, None)
+}
+
+fn open_with(
+    vectors: fn(&Shared) -> Box<dyn VectorSource>,
+    weights: Option<Weights>,
+) -> (SharedControl, Shared) {
     let machine = Machine::with(ControllerConfig::pcie(1));
     machine.lock().is_awake = true;
     let config = DriverConfig {
         io_queues: 4,
         command_timeout: Nanos::from_millis(40),
         admin_timeout: Nanos::from_millis(2_000),
+        weights,
         ..DriverConfig::default()
     };
     let driver = Controller::new(machine.clone(), machine.clone(), config);
@@ -261,4 +269,42 @@ fn the_last_of_device_and_queues_shuts_the_controller_down() {
     assert!(machine.lock().mastering);
     drop(queue);
     assert!(!machine.lock().mastering);
+}
+
+#[test]
+fn queues_of_two_classes_are_served_by_the_controllers_weights_over_a_reset_too() {
+    let weights = Weights { high: 8, medium: 4, low: 1, burst_log2: 7 };
+    let (control, machine) = open_with(|_| Box::new(NoVectors), Some(weights));
+    let open = |priority| NvmeQueue::open(OwnController::new(&control).of_class(priority), 63).unwrap();
+    let mut queues = [Priority::High, Priority::Low].map(|priority| Queue::over(Box::new(open(priority))));
+    let into = buffer(&machine, 4_096);
+    for round in 0..2 {
+        // After a reset a queue is made again with its next command.
+        for queue in &mut queues {
+            let (command, token) = read(0, &into);
+            queue.submit(command, token).unwrap();
+            assert_eq!(answers(queue), [(0, Status::SUCCESS)]);
+        }
+        // The controller takes nothing until both queues are full, and then gives no answers.
+        (machine.lock().faults.mute, machine.lock().faults.holds) = (true, true);
+        for queue in &mut queues {
+            for block in 0..36 {
+                let (command, token) = read(block, &into);
+                queue.submit(command, token).unwrap();
+            }
+            queue.ring().unwrap();
+        }
+        machine.lock().faults.mute = false;
+        machine.lock().work();
+        let order: Vec<u16> = machine.lock().held.iter().map(|held| held.token.queue().0).collect();
+        // It was made first.
+        let high = *order.iter().min().unwrap();
+        let of_high = order[..36].iter().filter(|&&queue| queue == high).count();
+        assert_eq!(of_high, 32, "round {round}: eight of nine: {order:?}");
+        machine.lock().faults.holds = false;
+        control.reset().unwrap();
+        for queue in &mut queues {
+            assert_eq!(answers(queue).len(), 36);
+        }
+    }
 }
