@@ -221,7 +221,8 @@ impl LentQueues {
     /// When there is something to look at again.
     pub(super) fn next_deadline(&self) -> Option<Nanos> {
         let moves = |loan: &Loan| loan.unwanted || !matches!(loan.stage, Stage::Standing(_));
-        self.loans.values().any(moves).then(|| self.now.after(LOOK))
+        let untold = !self.made.is_empty() || !self.lost.is_empty();
+        (untold || self.loans.values().any(moves)).then(|| self.now.after(LOOK))
     }
 
     /// Moves every loan on as far as it can be. Returns whether one moved.
