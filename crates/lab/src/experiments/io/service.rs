@@ -6,7 +6,7 @@
 //! (WRR). Then what a deadline is worth where more comes than the device serves.
 //!
 //! The threads are four handles that one thread drives by turns: who goes first does not depend on this machine. The
-//! paper's kernel bars need a block device and are not here.
+//! paper's kernel bars need a block device of the kernel's: `tests/vm/more/figure4.sh` has them, in a guest.
 
 use super::{PAGE_BYTES, decimal, failed, seconds};
 use crate::claim::{Claim, Goal, Label};

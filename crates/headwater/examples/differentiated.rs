@@ -1,0 +1,125 @@
+//! Figure 4 of the `NVMeDirect` paper on any device: four users of one device, of whom one is to be served better.
+//!
+//! In: `differentiated URL SECONDS`. Out: writes a second of each user, a JSON row for each way: everybody with a queue
+//! (non-boosted), one with a queue and three who share another (boosted), and, of a device opened with `weights=`, the same
+//! with queues of the classes high and low (boosted, WRR). Each user keeps four random writes of 4 KiB in flight. What was on the device is lost.
+//!
+//! The users are four handles that one thread drives by turns, so that not the machine's processors decide who goes first.
+#![expect(clippy::print_stdout, reason = "what was seen is what this program is for")]
+
+use headwater::host::clock::{Clock, Nanos};
+use headwater::{Data, Device, Durable, Handle, Priority, Request, SharedQueue};
+use std::error::Error;
+use std::process::ExitCode;
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const USERS: usize = 4;
+const IN_FLIGHT: u32 = 4;
+const BYTES: usize = 4_096;
+
+/// How the users have queues.
+#[derive(Clone, Copy)]
+enum Way {
+    NonBoosted,
+    Boosted,
+    Weighted,
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::NonBoosted => "non-boosted",
+            Self::Boosted => "boosted",
+            Self::Weighted => "boosted, WRR",
+        }
+    }
+
+    /// The handles of the users, the better served first.
+    fn handles(self, device: &mut Device) -> Result<Vec<Handle>> {
+        let facts = device.namespace().clone();
+        let others = u32::try_from(USERS - 1)? * IN_FLIGHT;
+        let (first, shared) = match self {
+            Self::NonBoosted => {
+                let own = (0..USERS)
+                    .map(|_| Ok(Handle::builder(&facts).queue(device.queue(IN_FLIGHT)?).build()?));
+                return own.collect();
+            }
+            Self::Boosted => (device.queue(IN_FLIGHT)?, device.queue(others)?),
+            Self::Weighted => {
+                (device.queue_of(IN_FLIGHT, Priority::High)?, device.queue_of(others, Priority::Low)?)
+            }
+        };
+        let shared = SharedQueue::new(shared);
+        let mut handles = vec![Handle::builder(&facts).queue(first).build()?];
+        for _ in 1..USERS {
+            handles.push(Handle::builder(&facts).queue(shared.clone()).build()?);
+        }
+        Ok(handles)
+    }
+}
+
+/// Writes a second of each user.
+fn run_way(way: Way, device: &mut Device, span: Nanos) -> Result<[f64; USERS]> {
+    let pages = device.namespace().size * u64::from(device.namespace().block_bytes) / BYTES as u64;
+    let mut handles = way.handles(device)?;
+    let mut free = Vec::new();
+    for _ in 0..USERS {
+        let buffers = (0..IN_FLIGHT).map(|_| device.buffer(BYTES));
+        free.push(buffers.collect::<std::result::Result<Vec<_>, _>>()?);
+    }
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut counts = [0_u32; USERS];
+    let clock = Clock::start();
+    while clock.now() < span {
+        for ((handle, free), count) in handles.iter_mut().zip(&mut free).zip(&mut counts) {
+            while let Some(buffer) = free.pop() {
+                random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+                let offset = (random >> 16) % pages * BYTES as u64;
+                handle.submit(Request::write(offset, buffer, Durable::AsPromised), 0)?;
+            }
+            while let Some(answer) = handle.poll()? {
+                answer.completion.ok()?;
+                *count += 1;
+                if let Data::ToDevice(buffer) = answer.data {
+                    free.push(buffer);
+                }
+            }
+        }
+    }
+    let took = clock.now().to_duration();
+    Ok(counts.map(|count| f64::from(count) / took.as_secs_f64()))
+}
+
+fn run() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [url, seconds] = &arguments[..] else {
+        return Err("differentiated URL SECONDS".into());
+    };
+    let span = Nanos::from_millis(seconds.parse::<u64>()?.saturating_mul(1_000));
+    let mut device = Device::open(url)?;
+    let weighted = url.contains("weights=").then_some(Way::Weighted);
+    for way in [Way::NonBoosted, Way::Boosted].into_iter().chain(weighted) {
+        let [first, others @ ..] = run_way(way, &mut device, span)?;
+        let most = others.iter().copied().fold(0.0, f64::max);
+        println!(
+            "{{\"figure\":\"4\",\"way\":\"{}\",\"first\":{first:.0},\"others\":[{:.0},{:.0},{:.0}],\"beside_the_best_other\":{:.2}}}",
+            way.name(),
+            others[0],
+            others[1],
+            others[2],
+            first / most
+        );
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
