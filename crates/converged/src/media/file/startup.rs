@@ -9,12 +9,17 @@ use super::stretches::STRETCH_BYTES;
 use super::table::{EraseTable, TableFault};
 use super::{FLASH_FILE_NAME, FileMediaError};
 use crate::media::Geometry;
+use headwater_host::clock::{Clock, Nanos};
 use headwater_host::file::{AllocateError, allocate};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use zerocopy::IntoBytes;
+
+/// How long a lock may outlive its owner: a child that another thread of the owner forked off has it until it runs its own program.
+const LINGER: Nanos = Nanos::from_millis(200);
+const LOOK: Nanos = Nanos::from_millis(2);
 
 /// An open flash file.
 #[derive(Debug)]
@@ -107,7 +112,7 @@ pub(super) fn open(directory: &Path) -> Result<Opened, FileMediaError> {
 pub(super) fn open_to_read(directory: &Path) -> Result<Opened, FileMediaError> {
     let path = directory.join(FLASH_FILE_NAME);
     let file = File::open(&path).map_err(system(&path, "open"))?;
-    file.try_lock_shared().map_err(|error| lock_error(&path, error))?;
+    take(&path, || file.try_lock_shared())?;
     let layout = superblock(&path, &file)?;
     let table = table(&path, &file, &layout)?;
     last_session(&path, &file, &layout)?;
@@ -115,13 +120,19 @@ pub(super) fn open_to_read(directory: &Path) -> Result<Opened, FileMediaError> {
 }
 
 fn lock(path: &Path, file: &File) -> Result<(), FileMediaError> {
-    file.try_lock().map_err(|error| lock_error(path, error))
+    take(path, || file.try_lock())
 }
 
-fn lock_error(path: &Path, error: TryLockError) -> FileMediaError {
-    match error {
-        TryLockError::WouldBlock => FileMediaError::InUse { path: path.to_owned() },
-        TryLockError::Error(source) => system(path, "lock")(source),
+/// Takes a lock, and waits for one that is just being let go of.
+fn take(path: &Path, try_lock: impl Fn() -> Result<(), TryLockError>) -> Result<(), FileMediaError> {
+    let clock = Clock::start();
+    loop {
+        match try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if clock.now() < LINGER => Clock::sleep(LOOK),
+            Err(TryLockError::WouldBlock) => return Err(FileMediaError::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => return Err(system(path, "lock")(source)),
+        }
     }
 }
 
