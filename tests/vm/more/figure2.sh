@@ -1,6 +1,6 @@
 # Figure 2 of the NVMeDirect paper on an emulated SSD: random reads and writes of 4 KiB by one thread, by the ways there are, at
 # several depths of the queue, in turns. Everything here is emulated, device and processor: only the order of the lines and
-# their ratios say anything; of the mediated lines at small depths not even those, because process, node and emulated device
+# their ratios say anything; of the mediated lines at small depths only on a quiet machine, because process, node and emulated device
 # poll in turns on two processors (the longer the node polls, the slower they get). It checks nothing but that each way works.
 # By name, with a release build (make build), six minutes:
 # tests/vm/run.py --program target/release/headwater tests/vm/more/figure2.sh
