@@ -225,7 +225,7 @@ impl<W: Work> DeviceRing<W> {
     }
 
     /// Accepts a command. It starts at the next [`kick`](Self::kick) or [`wait`](Self::wait) at the latest; before that, when a
-    /// device with little to do may as well begin with a long batch.
+    /// device with nothing to do may as well begin with a long batch.
     ///
     /// # Errors
     /// [`Unfit`]: nothing happened.

@@ -90,7 +90,7 @@ pub(super) struct Engine<W: Wire> {
     slots: Vec<Slot<W>>,
     free: Vec<u32>,
     polled: bool,
-    /// A device with little to do is given so many entries before their batch is complete.
+    /// A device with nothing to do is given so many entries before their batch is complete.
     start: Option<usize>,
     /// An answer was taken since the kernel was last asked for more.
     fed: bool,
@@ -121,8 +121,7 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Takes a command whose extents lie in their memory; the caller has made sure that a slot is free. The first of a long
-    /// batch are started at once if the device has little to do, so that it works while the rest is made. That is a call or
-    /// two more for a whole ring, since each such part is twice what the kernel has.
+    /// batch are started at once if the device has nothing to do, so that it works while the rest is made.
     #[inline]
     pub(super) fn submit(&mut self, token: u64, work: W, table: Option<&BufferTable>) {
         let Some(index) = self.free.pop() else {
@@ -148,8 +147,8 @@ impl<W: Wire> Engine<W> {
         let slot = &mut self.slots[index as usize];
         (slot.token, slot.work) = (token, Some(work));
         let unseen = self.push(&entry);
-        let with_kernel = (self.slots.len() - self.free.len()).saturating_sub(unseen);
-        if self.start.is_some_and(|start| unseen >= start && unseen >= 2 * with_kernel) {
+        let is_at_rest = self.slots.len() - self.free.len() == unseen;
+        if is_at_rest && self.start.is_some_and(|start| unseen >= start) {
             self.kick();
         }
     }
