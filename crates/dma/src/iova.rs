@@ -267,11 +267,11 @@ fn addresses(bytes: usize) -> u64 {
 mod tests {
     use super::*;
 
-    fn region(bytes: usize) -> Foreign {
+    pub(super) fn region(bytes: usize) -> Foreign {
         Foreign::anonymous(bytes).unwrap()
     }
 
-    fn register_all(regions: &[(u64, usize)]) -> ClientMemory {
+    pub(super) fn register_all(regions: &[(u64, usize)]) -> ClientMemory {
         let mut memory = ClientMemory::new();
         for &(start, bytes) in regions {
             memory.register(Iova(start), region(bytes)).unwrap();

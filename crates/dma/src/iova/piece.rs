@@ -60,19 +60,8 @@ impl ClientMemory {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{region, register_all};
     use super::*;
-
-    fn region(bytes: usize) -> Foreign {
-        Foreign::anonymous(bytes).unwrap()
-    }
-
-    fn register_all(regions: &[(u64, usize)]) -> ClientMemory {
-        let mut memory = ClientMemory::new();
-        for &(start, bytes) in regions {
-            memory.register(Iova(start), region(bytes)).unwrap();
-        }
-        memory
-    }
 
     #[test]
     fn a_contiguous_range_lies_in_one_region() {

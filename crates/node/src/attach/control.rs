@@ -321,7 +321,7 @@ impl<E: Executor> AttachFace<E> {
             };
             self.reply(key, &reply, &[]);
         }
-        moved |= self.settle_lent(device);
+        moved |= self.settle_lent();
         let waiting: Vec<ClientKey> =
             self.clients.iter().filter(|(_, client)| client.is_waited_for()).map(|(&key, _)| key).collect();
         for key in waiting {

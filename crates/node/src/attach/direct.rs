@@ -62,10 +62,9 @@ impl<E: Executor> AttachFace<E> {
     }
 
     /// Tells clients of queues that were made, and hangs up on those that are no more.
-    pub(super) fn settle_lent(&mut self, device: &mut E::Device) -> bool {
+    pub(super) fn settle_lent(&mut self) -> bool {
         let mut moved = false;
-        while let Some((token, made)) = self.executor.lending().and_then(|lending| lending.next_made(device))
-        {
+        while let Some((token, made)) = self.executor.lending().and_then(|lending| lending.next_made()) {
             moved = true;
             let waits = |waiting: &mut Waiting| matches!(waiting, Waiting::Lend { token: waited, .. } if *waited == token);
             let found = self

@@ -65,7 +65,7 @@ pub trait Lending<D> {
     ) -> Result<u64, String>;
 
     /// The next wish that is fulfilled, or cannot be.
-    fn next_made(&mut self, device: &mut D) -> Option<Made>;
+    fn next_made(&mut self) -> Option<Made>;
 
     /// Begins to take a queue back.
     fn take_back(&mut self, queue: u16);

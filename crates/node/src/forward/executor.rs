@@ -63,33 +63,25 @@ pub struct ForwardingExecutor<F, H> {
     held: Option<Fetched>,
     admission: Admission,
     pub(super) mapper: Box<dyn Mapper>,
-    /// Of a controller whose queues are lent.
-    pub(super) lent: Option<LentQueues>,
+    pub(super) lent: LentQueues,
     device: PhantomData<fn(F, H)>,
 }
 
 impl<F: Function, H: HostMemory> ForwardingExecutor<F, H> {
-    /// No clients yet. The controller reaches their memory by `mapper`.
+    /// No clients yet. The controller reaches their memory by `mapper`; who is granted that drives queues of `lent`.
     ///
     /// # Errors
     /// [`WakeError`] when the system has no descriptor left.
-    pub fn new(mapper: Box<dyn Mapper>) -> Result<Self, WakeError> {
+    pub fn new(mapper: Box<dyn Mapper>, lent: LentQueues) -> Result<Self, WakeError> {
         Ok(Self {
             rings: ClientRings::new()?,
             flights: Flights::default(),
             held: None,
             admission: Admission::default(),
             mapper,
-            lent: None,
+            lent,
             device: PhantomData,
         })
-    }
-
-    /// Lends queues of the controller to clients who are granted that.
-    #[must_use]
-    pub fn lending(mut self, lent: LentQueues) -> Self {
-        self.lent = Some(lent);
-        self
     }
 
     /// Posts the controller's answers.
@@ -207,27 +199,25 @@ impl<F: Function, H: HostMemory> Executor for ForwardingExecutor<F, H> {
         self.rings.awake();
         let mut moved = self.post(device);
         moved |= self.fetch(device);
-        moved |= self.lent.as_mut().is_some_and(|lent| lent.poll(device, now));
+        moved |= self.lent.poll(device, now);
         moved | self.rings.finish()
     }
 
     fn lending(&mut self) -> Option<&mut dyn Lending<HardwareDevice<F, H>>> {
-        self.lent.is_some().then_some(self as &mut dyn Lending<HardwareDevice<F, H>>)
+        Some(self)
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
-        self.lent.as_ref().and_then(LentQueues::next_deadline)
+        self.lent.next_deadline()
     }
 
     fn drain(&mut self) {
         self.rings.drain();
-        if let Some(lent) = &mut self.lent {
-            lent.take_back_all();
-        }
+        self.lent.take_back_all();
     }
 
     fn is_drained(&self) -> bool {
-        self.rings.is_drained() && self.lent.as_ref().is_none_or(LentQueues::is_empty)
+        self.rings.is_drained() && self.lent.is_empty()
     }
 
     fn register(&mut self, client: ClientId, start: Iova, region: Foreign) -> Result<(), String> {

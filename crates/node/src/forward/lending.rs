@@ -1,11 +1,10 @@
 //! How the executor in front of a controller lends the controller's queues.
 //!
-//! In: wishes of the attach face. Out: the same done by [`LentQueues`]. Invariant: a region that a client's queues reach is one
+//! In: wishes of the attach face. Out: the same done by [`LentQueues`](super::LentQueues). Invariant: a region that a client's queues reach is one
 //! that the client has registered.
 
 use super::device::HardwareDevice;
 use super::executor::ForwardingExecutor;
-use super::lent_queues::LentQueues;
 use crate::attach::lending::{Lending, Made};
 use headwater_converged::rings::ClientId;
 use headwater_dma::iova::{Iova, IovaRange};
@@ -13,8 +12,6 @@ use headwater_host::wake::WakeDescriptor;
 use headwater_host::wake_line::WakeLine;
 use headwater_io::attach::protocol::{DirectRules, QueueTrouble};
 use headwater_nvme::driver::{Function, HostMemory, QueueRules, SglUse};
-
-const NO_LENDING: &str = "this node lends no queues of the hardware's";
 
 impl<F: Function, H: HostMemory> Lending<HardwareDevice<F, H>> for ForwardingExecutor<F, H> {
     fn rules(&self, device: &HardwareDevice<F, H>) -> Result<DirectRules, String> {
@@ -36,14 +33,12 @@ impl<F: Function, H: HostMemory> Lending<HardwareDevice<F, H>> for ForwardingExe
         let [IovaRange { start: address, .. }, ..] = runs[..] else {
             return Err("a region without a byte".to_owned());
         };
-        self.lent.as_mut().ok_or(NO_LENDING)?.keep(client, start.0, region);
+        self.lent.keep(client, start.0, region);
         Ok(address.0)
     }
 
     fn end_region(&mut self, client: ClientId, start: Iova) {
-        if let Some(lent) = &mut self.lent {
-            lent.end_region(client, start.0);
-        }
+        self.lent.end_region(client, start.0);
     }
 
     fn queue_bytes(&self, device: &HardwareDevice<F, H>, depth: u32) -> Result<u64, String> {
@@ -59,30 +54,27 @@ impl<F: Function, H: HostMemory> Lending<HardwareDevice<F, H>> for ForwardingExe
         line: WakeLine,
     ) -> Result<u64, String> {
         let layout = device.driver().lent_layout(depth).map_err(|error| error.to_string())?;
-        let lent = self.lent.as_mut().ok_or(NO_LENDING)?;
-        lent.want(client, depth, layout, line, self.mapper.as_ref())
+        self.lent.want(client, depth, layout, line, self.mapper.as_ref())
     }
 
-    fn next_made(&mut self, _: &mut HardwareDevice<F, H>) -> Option<Made> {
-        self.lent.as_mut().and_then(LentQueues::next_made)
+    fn next_made(&mut self) -> Option<Made> {
+        self.lent.next_made()
     }
 
     fn take_back(&mut self, queue: u16) {
-        if let Some(lent) = &mut self.lent {
-            lent.take_back(queue);
-        }
+        self.lent.take_back(queue);
     }
 
     fn has_queue(&self, queue: u16) -> bool {
-        self.lent.as_ref().is_some_and(|lent| lent.has_queue(queue))
+        self.lent.has_queue(queue)
     }
 
     fn next_lost(&mut self) -> Option<u16> {
-        self.lent.as_mut().and_then(LentQueues::next_lost)
+        self.lent.next_lost()
     }
 
     fn connect(&mut self, queue: u16, bell: WakeDescriptor) -> Result<(), String> {
-        self.lent.as_mut().ok_or(NO_LENDING)?.connect(queue, &bell)
+        self.lent.connect(queue, &bell)
     }
 
     fn help(
@@ -91,12 +83,10 @@ impl<F: Function, H: HostMemory> Lending<HardwareDevice<F, H>> for ForwardingExe
         queue: u16,
         trouble: QueueTrouble,
     ) -> Result<(), String> {
-        self.lent.as_ref().ok_or(NO_LENDING)?.help(device, queue, trouble)
+        self.lent.help(device, queue, trouble)
     }
 
     fn remove_client(&mut self, client: ClientId) {
-        if let Some(lent) = &mut self.lent {
-            lent.remove_client(client);
-        }
+        self.lent.remove_client(client);
     }
 }

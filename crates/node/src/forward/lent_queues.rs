@@ -5,7 +5,7 @@
 //! controller that is not quiet, for ever.
 //!
 //! ```text
-//!   wanted --(controller ready)--> asked --made--> standing --(line, request, client gone)--> leaving --deleted--> over
+//!   wanted --(controller ready)--> asked --made--> standing --(line, request, client gone)--> unwanted --deleted--> over
 //!     ^                              | reset          | reset, death: forgotten -----------------------------------> over
 //!     +------------------------------+                                                       (line hung up, unmapped)
 //! ```
@@ -47,7 +47,6 @@ enum Stage {
     Wanted,
     Asked(Ticket),
     Standing(LentQueue),
-    Leaving(LentQueue),
 }
 
 /// A queue of a client.
@@ -73,7 +72,7 @@ impl Loan {
     /// The queue, when the controller has made it.
     fn queue(&self) -> Option<&LentQueue> {
         match &self.stage {
-            Stage::Standing(queue) | Stage::Leaving(queue) => Some(queue),
+            Stage::Standing(queue) => Some(queue),
             Stage::Wanted | Stage::Asked(_) => None,
         }
     }
@@ -312,19 +311,18 @@ fn step<F: Function, H: HostMemory>(
             }
         }
     }
-    if let (Stage::Standing(queue), true) = (&loan.stage, loan.unwanted) {
-        loan.stage = Stage::Leaving(queue.clone());
+    let Stage::Standing(queue) = &loan.stage else { return Step::Stay };
+    if queue.is_over() {
+        return Step::Over;
     }
-    match &loan.stage {
-        Stage::Standing(queue) | Stage::Leaving(queue) if queue.is_over() => Step::Over,
-        Stage::Leaving(queue) if !device.driver().has_queue(queue.id) => Step::Over,
-        Stage::Leaving(queue) => {
-            // Busy passes, and a reset makes it over.
-            let _ = device.driver_mut().delete_queue(queue.id, now);
-            Step::Stay
+    if loan.unwanted {
+        if !device.driver().has_queue(queue.id) {
+            return Step::Over;
         }
-        _ => Step::Stay,
+        // Busy passes, and a reset makes it over.
+        let _ = device.driver_mut().delete_queue(queue.id, now);
     }
+    Step::Stay
 }
 
 /// What the client is told.

@@ -75,8 +75,8 @@ pub fn open_node(
         config.attach.as_ref().ok_or("a device is shared by its attach socket; name one with --attach")?;
     let kept = directory.path().join(GRANTS_FILE);
     let policy = Policy::kept(config.grants.iter().cloned(), kept).map_err(|error| error.to_string())?;
-    let executor = ForwardingExecutor::new(Box::new(container)).map_err(|error| error.to_string())?;
-    let executor = executor.lending(LentQueues::new(Box::new(interrupts), OWN_VECTORS..vectors));
+    let lent = LentQueues::new(Box::new(interrupts), OWN_VECTORS..vectors);
+    let executor = ForwardingExecutor::new(Box::new(container), lent).map_err(|error| error.to_string())?;
     let face = AttachFace::bind(path, policy, executor).map_err(|error| error.to_string())?;
     let faces: Vec<Box<dyn Face<VfioDevice>>> = vec![Box::new(face)];
     let spin = calibrated_spin(clock);

@@ -1,6 +1,6 @@
 //! A node with nothing to do sleeps, and the controller's interrupt ends that.
 
-use crate::desk::{BLOCK, Lender, NAMESPACE, TestExecutor, device_with, machine};
+use crate::desk::{BLOCK, Lender, NAMESPACE, TestExecutor, device_with, machine, no_queues};
 use crate::machine::Shared;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::wake::WakeDescriptor;
@@ -24,7 +24,8 @@ fn serve(path: &Path, machine: &Shared, stop: &Stop) {
     // No command is overdue while this test lasts: only an interrupt ends a sleep.
     let mut device = device_with(machine, Nanos::from_millis(3_600_000), Some(bell));
     machine.lock().is_awake = false;
-    let executor: TestExecutor = ForwardingExecutor::new(Box::new(Lender(machine.clone()))).unwrap();
+    let executor: TestExecutor =
+        ForwardingExecutor::new(Box::new(Lender(machine.clone())), no_queues()).unwrap();
     let face = AttachFace::bind(path, Policy::new([]), executor).unwrap();
     let board = Board::default();
     let mut core = CoreLoop {

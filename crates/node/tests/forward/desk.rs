@@ -10,8 +10,9 @@ use headwater_host::clock::{Clock, Nanos};
 use headwater_host::foreign::Foreign;
 use headwater_host::ring_memory::ForeignWords;
 use headwater_host::wake::WakeDescriptor;
+use headwater_io::vfio::NoVectors;
 use headwater_node::attach::executor::Executor as _;
-use headwater_node::forward::{Bell as DeviceBell, ForwardingExecutor, HardwareDevice, Mapper};
+use headwater_node::forward::{Bell as DeviceBell, ForwardingExecutor, HardwareDevice, LentQueues, Mapper};
 use headwater_nvme::controller::{ControllerConfig, QueueId, QueueKind};
 use headwater_nvme::driver::{Controller, DriverConfig};
 use headwater_nvme::queue_pair::{CommandId, QueuePair, words_for};
@@ -66,6 +67,11 @@ impl Drop for Loan {
     }
 }
 
+/// For clients who drive none of the controller's queues.
+pub(crate) fn no_queues() -> LentQueues {
+    LentQueues::new(Box::new(NoVectors), [])
+}
+
 pub(crate) fn machine() -> Shared {
     let machine = Machine::with(ControllerConfig::pcie(1));
     machine.lock().is_awake = true;
@@ -111,7 +117,7 @@ impl Desk {
     pub(crate) fn new() -> Self {
         let machine = machine();
         let device = device(&machine, Nanos::from_millis(4_000));
-        let executor = ForwardingExecutor::new(Box::new(Lender(machine.clone()))).unwrap();
+        let executor = ForwardingExecutor::new(Box::new(Lender(machine.clone())), no_queues()).unwrap();
         Self { machine, device, executor, now: Nanos::from_millis(10_000) }
     }
 

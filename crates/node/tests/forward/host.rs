@@ -50,8 +50,8 @@ impl Host {
     ) -> Self {
         let path = folder.path().join("attach.sock");
         let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Holdings::default())));
-        let executor = ForwardingExecutor::new(Box::new(Lender(machine.clone()))).unwrap();
-        let executor = executor.lending(LentQueues::new(Box::new(Vectors(machine.clone())), VECTORS));
+        let lent = LentQueues::new(Box::new(Vectors(machine.clone())), VECTORS);
+        let executor = ForwardingExecutor::new(Box::new(Lender(machine.clone())), lent).unwrap();
         let mut face = AttachFace::bind(&path, policy, executor).unwrap();
         let thread = {
             let (machine, stop, seen) = (machine.clone(), Arc::clone(&stop), Arc::clone(&seen));
