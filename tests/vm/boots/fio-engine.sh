@@ -22,14 +22,7 @@ for number in 0 1; do
     HWFIO0002*) OURS=$(basename $(readlink /sys/class/nvme/nvme$number/device)) ;;
   esac
 done
-SYS=/sys/bus/pci/devices/$OURS
-to_vfio() {
-  echo vfio-pci >$SYS/driver_override
-  echo $OURS >$SYS/driver/unbind
-  echo $OURS >/sys/bus/pci/drivers_probe
-  until_true 5 test -e /dev/vfio/$(basename $(readlink $SYS/iommu_group))
-}
-promise "one SSD stays the kernel's, the other is ours" to_vfio
+promise "one SSD stays the kernel's, the other is ours" give $OURS vfio-pci
 
 job() {
   local url=$1

@@ -11,16 +11,9 @@
 #: example device_keys
 
 DEVICE=$(basename $(dirname $(grep -l 0x010802 /sys/bus/pci/devices/*/class)))
-SYS=/sys/bus/pci/devices/$DEVICE
 URL=vfio:$DEVICE
-faults() { dmesg | grep -E 'DMAR: .*([^e]fault|DMA (Read|Write))'; }
-give_to() {
-  echo "$1" >$SYS/driver_override
-  [ -e $SYS/driver ] && echo $DEVICE >$SYS/driver/unbind
-  echo $DEVICE >/sys/bus/pci/drivers_probe
-}
-to_vfio() { give_to vfio-pci && until_true 5 test -e /dev/vfio/$(basename $(readlink $SYS/iommu_group)); }
-to_kernel() { give_to nvme && until_true 10 test -b /dev/nvme0n2; }
+to_vfio() { give $DEVICE vfio-pci; }
+to_kernel() { give $DEVICE nvme && until_true 10 test -b /dev/nvme0n2; }
 redis() { host "redis-cli -p \${kv_RESP##*:} $*"; }
 is() { [ "$1" = "$2" ] || { echo "expected: $2"; echo "found:    $1"; return 1; }; }
 says() { local text=$1; shift; "$@" 2>&1 | grep -q "$text"; }

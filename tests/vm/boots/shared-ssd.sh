@@ -14,17 +14,10 @@
 #: tools setpriv
 
 DEVICE=$(basename $(dirname $(grep -l 0x010802 /sys/bus/pci/devices/*/class)))
-SYS=/sys/bus/pci/devices/$DEVICE
 SOCKET=/tmp/ssd.sock
 ALICE=1001 BOB=1002 MALLORY=1003 TRENT=1004
-faults() { dmesg | grep -E 'DMAR: .*([^e]fault|DMA (Read|Write))'; }
-give_to() {
-  echo "$1" >$SYS/driver_override
-  [ -e $SYS/driver ] && echo $DEVICE >$SYS/driver/unbind
-  echo $DEVICE >/sys/bus/pci/drivers_probe
-}
-to_vfio() { give_to vfio-pci && until_true 5 test -e /dev/vfio/$(basename $(readlink $SYS/iommu_group)); }
-to_kernel() { give_to nvme && until_true 10 test -b /dev/nvme0n1; }
+to_vfio() { give $DEVICE vfio-pci; }
+to_kernel() { give $DEVICE nvme && until_true 10 test -b /dev/nvme0n1; }
 # The applet of this name knows no users.
 as() { local uid=$1; shift; /usr/local/bin/setpriv --reuid $uid --regid $uid --clear-groups "$@"; }
 client() { local uid=$1 url=attach:$SOCKET; shift; [ $uid = $TRENT ] && url="$url?direct=1"; as $uid shared_ssd $url "$@"; }

@@ -13,15 +13,8 @@
 #: example device_blocks
 
 DEVICE=$(basename $(dirname $(grep -l 0x010802 /sys/bus/pci/devices/*/class)))
-SYS=/sys/bus/pci/devices/$DEVICE
-faults() { dmesg | grep -E 'DMAR: .*([^e]fault|DMA (Read|Write))'; }
-give_to() {
-  echo "$1" >$SYS/driver_override
-  [ -e $SYS/driver ] && echo $DEVICE >$SYS/driver/unbind
-  echo $DEVICE >/sys/bus/pci/drivers_probe
-}
-to_vfio() { give_to vfio-pci && until_true 5 test -e /dev/vfio/$(basename $(readlink $SYS/iommu_group)); }
-to_kernel() { give_to nvme && until_true 10 test -b /dev/nvme0n1 -a -b /dev/nvme0n2; }
+to_vfio() { give $DEVICE vfio-pci; }
+to_kernel() { give $DEVICE nvme && until_true 10 test -b /dev/nvme0n1 -a -b /dev/nvme0n2; }
 kernel_reads() { vfio_nvme pattern $1 >/tmp/expected && dd if=/dev/nvme0n$1 bs=1M count=24 2>/dev/null | cmp - /tmp/expected; }
 kernel_writes() { vfio_nvme pattern $1 | dd of=/dev/nvme0n$1 bs=64k oflag=direct conv=fsync 2>/dev/null; }
 kernel_wipes() { for id; do dd if=/dev/zero of=/dev/nvme0n$id bs=1M count=24 oflag=direct 2>/dev/null || return; done; }

@@ -5,14 +5,10 @@
 #: modules vfio_iommu_type1 vfio-pci
 #: example vfio_pool
 
-faults() { dmesg | grep -E 'DMAR: .*([^e]fault|DMA (Read|Write))'; }
 edu() { basename $(dirname $(grep -l 0x11e8 /sys/bus/pci/devices/*/device)); }
-bound() {
-  DEVICE=$(edu) && echo vfio-pci >/sys/bus/pci/devices/$DEVICE/driver_override && echo $DEVICE >/sys/bus/pci/drivers_probe
-  until_true 5 test -e /dev/vfio/$(basename $(readlink /sys/bus/pci/devices/$DEVICE/iommu_group))
-}
+DEVICE=$(edu)
 
-promise "the device stands behind an IOMMU, alone in a group" bound
+promise "the device stands behind an IOMMU, alone in a group" give $DEVICE vfio-pci
 promise "a pool's chunks are mapped, a device copies between their buffers, all is unmapped" vfio_pool $DEVICE
 sed 's/^/        | /' /tmp/said
 promise "the IOMMU saw no address that was not mapped" refused faults

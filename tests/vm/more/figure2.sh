@@ -18,16 +18,10 @@
 ulimit -l unlimited
 until_true 20 test -b /dev/nvme0n1
 DEVICE=$(basename $(readlink /sys/class/nvme/nvme0/device))
-SYS=/sys/bus/pci/devices/$DEVICE
 SOCKET=/tmp/ssd.sock
 ROUNDS="1 2 3" DEPTHS="1 8 64" SECONDS_EACH=2
-give_to() {
-  echo $1 >$SYS/driver_override
-  [ -e $SYS/driver ] && echo $DEVICE >$SYS/driver/unbind
-  echo $DEVICE >/sys/bus/pci/drivers_probe
-}
-to_vfio() { give_to vfio-pci; until_true 5 test -e /dev/vfio/$(basename $(readlink $SYS/iommu_group)); }
-to_kernel() { give_to nvme; until_true 10 test -b /dev/nvme0n1; }
+to_vfio() { give $DEVICE vfio-pci; }
+to_kernel() { give $DEVICE nvme; until_true 10 test -b /dev/nvme0n1; }
 # A node owns the SSD; the process that attaches is mediated, or has a queue of the SSD's.
 shared() {
   rm -f /tmp/ready

@@ -30,11 +30,6 @@ OURS=$([ $QEMU = nvme0 ] && echo nvme1 || echo nvme0)
 until_true 10 test -b /dev/${OURS}n2
 address() { basename $(readlink /sys/class/nvme/$1/device); }
 QEMU_AT=$(address $QEMU) OURS_AT=$(address $OURS)
-to_vfio() {
-  local sys=/sys/bus/pci/devices/$1
-  echo vfio-pci >$sys/driver_override && echo $1 >$sys/driver/unbind && echo $1 >/sys/bus/pci/drivers_probe &&
-    until_true 5 test -e /dev/vfio/$(basename $(readlink $sys/iommu_group))
-}
 # kernel DEVICE: a row of four jobs, each with its writes a second.
 kernel() {
   fio --minimal --name=user --numjobs=4 --filename=$1 --direct=1 --bs=4k --ioengine=io_uring --iodepth=4 --rw=randwrite --time_based \
@@ -55,7 +50,7 @@ $device
 END
   : >/tmp/rows
   promise "$name: the kernel" kernel /dev/${name}n$namespace
-  promise "$name: to our driver" to_vfio $at
+  promise "$name: to our driver" give $at vfio-pci
   promise "$name: by our driver" ours "vfio:$at?ns=$namespace$weights"
   sed 's/^/        | /' /tmp/rows
 done
