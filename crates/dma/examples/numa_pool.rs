@@ -1,10 +1,10 @@
-//! A pool over the memory nodes of this machine, and where the kernel says that its pages lie.
+//! A check of a pool over the memory nodes of this machine, against the kernel's placement of its pages.
 //!
-//! In: what to look at. Out: what was seen, and an error for the first page that is not where it should be. It needs two
-//! nodes with memory and processors; `huge-2m` four free pages of 2 MiB on each, `huge-1g` one of 1 GiB on the first node.
+//! Input: the check to run. Output: a report, or an error for the first page on a wrong node. It needs two nodes with
+//! memory and processors; `huge-2m` needs four free pages of 2 MiB on each, `huge-1g` one of 1 GiB on the first node.
 //!
 //! `numa_pool nodes|local|spill|huge-2m|huge-1g`
-#![expect(clippy::print_stdout, reason = "what was seen is what this program is for")]
+#![expect(clippy::print_stdout, reason = "this program reports its observations")]
 
 use headwater_dma::buffer::{Buffer, Payload};
 use headwater_dma::pool::{ChunkRule, MachineNodes, NodeId, Placement, Pool, PoolConfig, PoolError, Request};
@@ -39,7 +39,7 @@ fn on(pool: &Pool, bytes: usize, node: Option<NodeId>) -> Result<Buffer, PoolErr
     }
 }
 
-/// That the kernel has every page of a buffer on this node, and the pool says so, too.
+/// Checks that the kernel and the pool both place every page of a buffer on this node.
 fn lies_on(pool: &Pool, buffer: &mut Buffer, node: NodeId) -> Outcome {
     buffer.fill(0x5a);
     for page in buffer.chunks(PAGE_BYTES) {
@@ -63,11 +63,11 @@ fn nodes() -> Result<MachineNodes, Box<dyn Error>> {
     Ok(MachineNodes::find()?.ok_or("this machine has one node of memory")?)
 }
 
-/// The other nodes, the closest to `node` first.
+/// Returns the other nodes, the closest to `node` first.
 fn others(found: &MachineNodes, node: NodeId) -> Vec<NodeId> {
-    let mut others: Vec<_> = found.nodes().into_iter().filter(|&other| other != node).collect();
-    others.sort_by_key(|&other| found.distance(node, other));
-    others
+    let mut sorted: Vec<_> = found.nodes().into_iter().filter(|&other| other != node).collect();
+    sorted.sort_by_key(|&other| found.distance(node, other));
+    sorted
 }
 
 fn print_nodes() -> Outcome {
@@ -79,7 +79,7 @@ fn print_nodes() -> Outcome {
     if pool(GIB, 2 * MIB, Wish::TRANSPARENT)?.config().placement.nodes() == found.nodes() {
         Ok(())
     } else {
-        Err("a pool that nobody configured does not use the nodes".into())
+        Err("a pool with the default placement does not use the nodes".into())
     }
 }
 
@@ -91,7 +91,7 @@ fn local() -> Outcome {
         for named in found.nodes() {
             lies_on(&pool, &mut on(&pool, MIB, Some(named))?, named)?;
         }
-        println!("a thread on node {here} gets memory of its node, and of each that it names");
+        println!("a thread on node {here} gets memory of its node, and of each node that it requests");
     }
     Ok(())
 }
@@ -109,18 +109,18 @@ fn spill() -> Outcome {
     };
     println!("node {small} gave {} buffers of 4 MiB; then: {refusal}", held.len());
     if !matches!(refusal, PoolError::Place(_)) || held.len() < 4 {
-        return Err("the node was to refuse for want of memory".into());
+        return Err("the node should have refused for lack of memory".into());
     }
     for buffer in &mut held {
         lies_on(&pool, buffer, small)?;
     }
     let closest = *others(&found, small).first().ok_or("one node only")?;
     lies_on(&pool, &mut on(&pool, 4 * MIB, None)?, closest)?;
-    println!("without a name the next came from node {closest}");
+    println!("without a requested node the next buffer came from node {closest}");
     Ok(())
 }
 
-/// Bytes of chunks of one kind of page on a node.
+/// Returns the bytes of chunks of one kind of page on a node.
 fn backed_by(pool: &Pool, node: NodeId, backing: Backing) -> u64 {
     let statistics = pool.statistics();
     let place = Backing::ALL.iter().position(|&kind| kind == backing);
@@ -137,15 +137,16 @@ fn huge_2m() -> Outcome {
             lies_on(&pool, &mut buffer, node)?;
             held.push(buffer);
             if backed_by(&pool, node, Backing::Huge2M) != count * 2 * MIB as u64 {
-                return Err("the statistics know of other pages".into());
+                return Err("the statistics report other pages".into());
             }
         }
-        let refusal = on(&pool, 2 * MIB, Some(node)).err().ok_or("a fifth page of four")?;
+        let refusal =
+            on(&pool, 2 * MIB, Some(node)).err().ok_or("a fifth page was allocated, but there are four")?;
         go_to(node)?;
         let closest = *others(&found, node).first().ok_or("one node only")?;
-        // Chunks of nodes that were here before are empty, so that the closest has room in any case.
+        // Chunks of the nodes visited before are empty, so the closest node always has room.
         lies_on(&pool, &mut on(&pool, 2 * MIB, None)?, closest)?;
-        println!("node {node}: 4 pages of 2 MiB, then node {closest}; who named it: {refusal}");
+        println!("node {node}: 4 pages of 2 MiB, then node {closest}; a request for it: {refusal}");
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! What an allocation and its free cost: prints nanoseconds a pair, for a look before a claim of the lab is made of it.
+//! The cost of an allocation and its free, in nanoseconds: a quick measurement before the lab verifies it.
 //!
-//! In: nothing. Out: lines of text. Invariant: it measures what ships, through the public calls alone.
+//! Input: none. Output: lines of text. Invariant: it measures the shipped code, through public calls alone.
 #![expect(clippy::print_stdout, reason = "printing is what this program is for")]
 
 use headwater_dma::pool::{Pool, PoolConfig, PoolError, Request};
@@ -15,14 +15,14 @@ fn pool(cap: usize, cache_per_mille: u32) -> Result<Pool, PoolError> {
     Pool::open(PoolConfig { cap, cache_per_mille, backing, chunk: 4 << 20, ..PoolConfig::default() })
 }
 
-/// Nanoseconds a pair, the best of a few rounds.
+/// Returns nanoseconds per allocation and free, the best of a few rounds.
 fn pairs(pool: &Pool, request: &Request, count: u32) -> Result<f64, PoolError> {
     let clock = Clock::start();
     let mut best = f64::MAX;
     for _ in 0..7 {
         let start = clock.now();
         for _ in 0..count {
-            // By reference: moving it through memory for the measurement's sake is no cost of the pool.
+            // By reference: moving the buffer through memory is a cost of the measurement, not of the pool.
             black_box(&pool.buffer(black_box(request.bytes))?);
         }
         best = best.min(nanos(clock.now().since(start).0) / f64::from(count));
@@ -35,13 +35,13 @@ fn nanos(span: u64) -> f64 {
     span as f64
 }
 
-/// Buffers of random sizes, evenly over the doublings up to 1 MiB, that live for random spans: CPU nanoseconds a step of a
-/// thread.
+/// Runs buffers of random sizes, evenly over the doublings up to 1 MiB, with random lifetimes. Returns the CPU
+/// nanoseconds per step of a thread.
 fn trace(pool: &Pool, threads: u32) -> Result<f64, PoolError> {
     const STEPS: usize = 400_000;
     let barrier = Barrier::new(threads as usize);
     let one = |seed: u64| -> Result<u64, PoolError> {
-        // Each on a processor of its own, or they would take turns on a busy machine and never meet.
+        // Each thread on its own processor, so that they run in parallel on a busy machine.
         let _ = pin_current_thread(usize::try_from(seed).unwrap_or(0));
         let mut random = fastrand::Rng::with_seed(seed);
         let length = |place: u32| (4_096 << (place / 64 % 8)) * (64 + place as usize % 64) / 64;
@@ -73,7 +73,7 @@ fn trace(pool: &Pool, threads: u32) -> Result<f64, PoolError> {
     Ok(nanos(spent.iter().sum()) / nanos((STEPS - STEPS / 10) as u64) / f64::from(threads))
 }
 
-/// The trace on a pool that two threads share: which rounds one thread was alone in comes by turns.
+/// Runs the trace on a pool that two threads share, alternating rounds of one and of two threads.
 fn threads(rounds: u32) -> Result<(), PoolError> {
     let both = pool(512 << 20, 50)?;
     let (mut alone, mut together) = (Vec::new(), Vec::new());
@@ -89,7 +89,7 @@ fn threads(rounds: u32) -> Result<(), PoolError> {
     println!("trace, one thread: best {:.1}, median {:.1} ns of CPU a step", alone.0, alone.1);
     println!("trace, each of two: best {:.1}, median {:.1} ns of CPU a step", together.0, together.1);
     let steps = both.statistics().steps;
-    println!("{} of a thousand by caches; {steps:?}", steps.cache_per_mille());
+    println!("{} of 1,000 requests served by caches; {steps:?}", steps.cache_per_mille());
     Ok(())
 }
 

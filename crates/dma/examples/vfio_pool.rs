@@ -1,12 +1,12 @@
-//! A pool whose chunks a PCI device reaches through an IOMMU, and a device that proves it: QEMU's `edu`, which copies
-//! bytes between memory and 4 KiB of its own.
+//! A pool whose chunks a PCI device accesses through an IOMMU, checked with QEMU's `edu` device, which copies bytes
+//! between memory and 4 KiB of its own.
 //!
-//! In: the address of an `edu` device that is bound to vfio-pci. Out: what was seen, and an error for the first byte that is
-//! not as it should be. With `stale` behind the address the device is told to read memory that was unmapped just before,
-//! which the IOMMU has to refuse.
+//! Input: the address of an `edu` device that is bound to vfio-pci. Output: a report, or an error for the first wrong
+//! byte. With `stale` after the address, the device is finally commanded to read memory that was just unmapped, which
+//! the IOMMU must refuse.
 //!
 //! `vfio_pool 0000:00:03.0 [stale]`
-#![expect(clippy::print_stdout, reason = "what was seen is what this program is for")]
+#![expect(clippy::print_stdout, reason = "this program reports its observations")]
 
 use headwater_dma::buffer::{Buffer, Lent};
 use headwater_dma::pool::{ChunkRule, Pool, PoolConfig, VfioType1};
@@ -55,7 +55,7 @@ impl Copier {
         Ok(self.device.write(self.registers, register, &value.to_le_bytes())?)
     }
 
-    /// Lets the device copy, and waits until it has.
+    /// Starts a copy by the device, and waits until it is done.
     fn copy(&self, source: u32, destination: u32, order: u32) -> Result<(), Box<dyn Error>> {
         self.set(SOURCE, source)?;
         self.set(DESTINATION, destination)?;
@@ -65,7 +65,7 @@ impl Copier {
         let mut running = order.to_le_bytes();
         while u32::from_le_bytes(running) & 1 != 0 {
             if self.clock.now().since(start) > PATIENCE {
-                return Err("the device does not finish".into());
+                return Err("the device did not finish the copy in time".into());
             }
             self.device.read(self.registers, ORDER, &mut running)?;
         }
@@ -73,15 +73,15 @@ impl Copier {
     }
 }
 
-/// Where the device finds a buffer.
+/// Returns the device address of a buffer.
 fn address(lent: &Lent<Buffer>) -> Result<u32, Box<dyn Error>> {
-    let segment = lent.segments().first().copied().ok_or("a buffer has a segment")?;
-    Ok(u32::try_from(segment.iova.ok_or("a mapped buffer has an address of the device's")?)?)
+    let segment = lent.segments().first().copied().ok_or("the buffer has no segment")?;
+    Ok(u32::try_from(segment.iova.ok_or("the buffer has no device address")?)?)
 }
 
-/// Sends a buffer's bytes through the device into another buffer.
+/// Copies a buffer's bytes through the device into another buffer.
 fn there_and_back(pool: &Pool, copier: &Copier, round: u8) -> Result<(), Box<dyn Error>> {
-    // In front of and behind the bytes that move lie others, which stay as they are.
+    // The bytes before and after the range that is copied must stay unchanged.
     let mut from = pool.buffer(3 * BYTES)?;
     for (byte, index) in from.iter_mut().zip(0_usize..) {
         *byte = round ^ u8::try_from(index % 251)?;
@@ -97,7 +97,7 @@ fn there_and_back(pool: &Pool, copier: &Copier, round: u8) -> Result<(), Box<dyn
     let (from, _) = from.complete(Ok::<(), ()>(()));
     let untouched = into[..BYTES].iter().chain(&into[2 * BYTES..]).all(|&byte| byte == 0);
     if into[BYTES..2 * BYTES] != expected[BYTES..2 * BYTES] || !untouched || *from != *expected {
-        return Err(format!("round {round}: the bytes are not those that were sent").into());
+        return Err(format!("round {round}: the received bytes differ from those sent").into());
     }
     Ok(())
 }
@@ -121,7 +121,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let room = container.room();
     let mut last = 0;
     for round in 0..8 {
-        // More chunks every round, so that addresses are mapped, given back and mapped again.
+        // More chunks every round, so that addresses are mapped, unmapped and mapped again.
         let held: Vec<Buffer> = (0..round).map(|_| pool.buffer(CHUNK - BYTES)).collect::<Result<_, _>>()?;
         there_and_back(&pool, &copier, round)?;
         println!("round {round}: {} bytes in {} mappings", container.mapped_bytes(), room - container.room());
@@ -132,12 +132,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         (1..=3).for_each(|now| pool.tick(Nanos(now * 1_000 * u64::from(round + 1))));
     }
     if container.mapped_bytes() != 0 || container.room() != room || pool.statistics().stuck_bytes != 0 {
-        return Err(format!("{container:?}: not all was unmapped").into());
+        return Err(format!("{container:?}: not all memory was unmapped").into());
     }
-    println!("all is unmapped");
+    println!("all memory is unmapped");
     if stale {
         copier.copy(last, OWN_MEMORY, TO_DEVICE)?;
-        println!("the device was told to read {last:#x}, which nobody has mapped");
+        println!("the device was commanded to read {last:#x}, which is not mapped");
     }
     Ok(())
 }

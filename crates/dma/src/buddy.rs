@@ -1,17 +1,17 @@
-//! The buddy allocator: runs of pages out of one range, split on allocation and joined again on free.
+//! The buddy allocator: runs of pages from one range, split on allocation and merged on free.
 //!
-//! In: how many pages, and on which boundary. Out: [`PageRun`]s, none overlapping another. One bit a page says whether it
-//! is free; these bits are the whole truth and lie in [`Words`], which a caller may keep anywhere. Blocks of 64 pages and
-//! less are found inside a word by arithmetic, larger ones, up to [`BLOCK_PAGES_MAX`], by a bitmap an order, each with
-//! summaries, derived from the bits when a buddy is opened. Invariant: a free block never lies beside its free buddy, so
-//! the largest block is known without looking, and a run is given back exactly once.
+//! Input: a number of pages and an alignment. Output: [`PageRun`]s that never overlap. One bit per page records whether
+//! it is free; these bits are the authoritative state and lie in [`Words`], whose storage the caller chooses. Blocks of
+//! up to 64 pages are found inside a word by arithmetic; larger ones, up to [`BLOCK_PAGES_MAX`], in one bitmap per
+//! order with summaries, built from the bits when a buddy is opened. Invariant: a free block is never next to its free
+//! buddy, so the size of the largest block is known without a search, and a run is freed exactly once.
 //!
-//! One leaf of 64 pages is held back from this: the open leaf, out of which small runs are taken and into which they go
-//! back by changing its word alone. It joins the others when it can serve no more. Without it a page that comes and goes
-//! would split and join every order each time.
+//! One leaf of 64 pages is excluded from the sets: the open leaf. Small runs are taken from it and returned to it by
+//! changing its word alone. It is put back into the sets when it cannot serve a request. Without it, a page that is
+//! allocated and freed repeatedly would split and merge every order each time.
 //!
 //! # What this does not do
-//! It touches no memory but its bitmaps, waits for nobody and locks nothing.
+//! It accesses no memory but its bitmaps, never waits and takes no locks.
 
 pub use headwater_host::reservation::PageRun;
 
@@ -32,58 +32,60 @@ mod words;
 /// Order of the largest blocks.
 const TOP_ORDER: u32 = 10;
 
-/// Pages of the largest blocks. Longer runs are made of several, by [`Buddy::allocate_joined`].
+/// Pages of the largest blocks. [`Buddy::allocate_joined`] makes longer runs from several blocks.
 pub const BLOCK_PAGES_MAX: u32 = 1 << TOP_ORDER;
 
-/// No leaf is open.
+/// The value of the field `open` when no leaf is open.
 const NONE: u32 = u32::MAX;
 
-/// A run that cannot be freed or taken as asked. Nothing was changed.
+/// The reason why a run cannot be freed or taken. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The run leaves the range, or has no pages.
-    #[error("pages {first}+{count} lie outside of the {pages} pages there are: free what was allocated")]
+    /// The run extends past the range, or has no pages.
+    #[error(
+        "{count} pages from page {first} are not within the range of {pages} pages: free only allocated runs"
+    )]
     Outside {
-        /// First page named.
+        /// First page of the run.
         first: u32,
-        /// How many were named.
+        /// Pages of the run.
         count: u32,
-        /// How many there are.
+        /// Pages of the range.
         pages: u32,
     },
-    /// Some page of the run is free already.
-    #[error("page {page} is free already: free a run once")]
+    /// Some page of the run is already free.
+    #[error("page {page} is already free: free a run once")]
     DoubleFree {
-        /// The lowest of them.
+        /// The lowest such page.
         page: u32,
     },
     /// Some page of the run is in use.
-    #[error("page {page} is in use: take free pages only")]
+    #[error("page {page} is in use: take only free pages")]
     InUse {
-        /// The lowest of them.
+        /// The lowest such page.
         page: u32,
     },
 }
 
-/// The allocator over `pages` pages. All are in use until they are freed for the first time.
+/// The buddy allocator over `pages` pages. All are in use until they are first freed.
 #[derive(Clone, Debug)]
 pub struct Buddy<W> {
     words: W,
     pages: u32,
     free_pages: u32,
-    /// By order: below 6 leaves by their largest block, from 6 on free blocks by number.
+    /// Sets by order: below order 6, leaves by the order of their largest block; from 6 on, free blocks by number.
     blocks: Vec<BitTree>,
-    /// Orders whose set is not empty.
+    /// Bitmap of the orders whose set is not empty.
     orders: u64,
-    /// Which parts of the range have free pages at all.
+    /// Regions of the range that have free pages.
     regions: Regions,
     /// The leaf that is in no set, or [`NONE`].
     open: u32,
 }
 
 impl Buddy<Vec<u64>> {
-    /// A buddy whose bits are in ordinary memory, with no free page.
+    /// Creates an allocator with its bits in ordinary memory and no free page.
     #[must_use]
     pub fn new(pages: u32) -> Self {
         Self::open(vec![0; pages.div_ceil(LEAF_PAGES) as usize], pages)
@@ -91,8 +93,8 @@ impl Buddy<Vec<u64>> {
 }
 
 impl<W: Words> Buddy<W> {
-    /// A buddy over bits that are there already: the same state as that of whoever stored them. There must be a word for
-    /// every 64 pages; bits behind the last page count as used.
+    /// Opens an allocator over existing bits, with the state they record. There must be a word for every 64 pages; bits
+    /// past the last page count as used.
     #[must_use]
     pub fn open(words: W, pages: u32) -> Self {
         let leaves = pages.div_ceil(LEAF_PAGES);
@@ -120,19 +122,20 @@ impl<W: Words> Buddy<W> {
         buddy
     }
 
-    /// How many pages there are, free or not.
+    /// Returns the number of pages, free or not.
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// How many pages are free.
+    /// Returns the number of free pages.
     #[must_use]
     pub fn free_pages(&self) -> u32 {
         self.free_pages
     }
 
-    /// Pages of the largest free block, which is what [`allocate`](Self::allocate) can surely give; 0 if none is free.
+    /// Returns the pages of the largest free block, which [`allocate`](Self::allocate) can always provide; 0 if none is
+    /// free.
     #[must_use]
     pub fn largest(&self) -> u32 {
         let settled = self.orders.checked_ilog2().map_or(0, |order| 1 << order);
@@ -144,19 +147,19 @@ impl<W: Words> Buddy<W> {
         settled.max(open)
     }
 
-    /// The free runs in address order, neighbouring blocks joined.
+    /// Returns the free runs in address order, with adjacent blocks merged.
     #[must_use]
     pub fn free_runs(&self) -> FreeRuns<'_, W> {
         FreeRuns::new(self)
     }
 
-    /// A run of exactly `pages` pages out of the tightest block, the lowest of these. What the block has beyond that
-    /// stays free.
+    /// Allocates a run of exactly `pages` pages from the smallest sufficient block, the lowest of these. The remaining
+    /// pages of the block stay free.
     pub fn allocate(&mut self, pages: u32) -> Option<PageRun> {
         self.allocate_aligned(pages, 1)
     }
 
-    /// The same, starting at a multiple of `align_pages`, a power of two.
+    /// Allocates a run as [`allocate`](Self::allocate) does, starting at a multiple of `align_pages`, a power of two.
     pub fn allocate_aligned(&mut self, pages: u32, align_pages: u32) -> Option<PageRun> {
         if pages == 0 || pages > self.free_pages {
             return None;
@@ -165,7 +168,7 @@ impl<W: Words> Buddy<W> {
         let first = if order < LEAF_ORDER {
             self.allocate_in_leaf(pages, order)?
         } else {
-            // What the open leaf has may be all that is missing.
+            // The pages of the open leaf may complete a larger block.
             self.allocate_leaves(pages, order)
                 .or_else(|| self.settle().then(|| self.allocate_leaves(pages, order))?)?
         };
@@ -173,7 +176,7 @@ impl<W: Words> Buddy<W> {
         Some(PageRun { first, pages })
     }
 
-    /// The same for what fits into half a leaf: out of the open leaf, or out of another one that is opened.
+    /// Allocates a run of at most half a leaf, from the open leaf or from another one that is then opened.
     #[inline]
     fn allocate_in_leaf(&mut self, pages: u32, order: u32) -> Option<u32> {
         if self.open != NONE
@@ -198,7 +201,7 @@ impl<W: Words> Buddy<W> {
         leaf * LEAF_PAGES + at
     }
 
-    /// The same for whole leaves.
+    /// Allocates a run of whole leaves.
     fn allocate_leaves(&mut self, pages: u32, order: u32) -> Option<u32> {
         let found = self.tightest(order)?;
         let block = narrow(self.blocks[found as usize].first()?);
@@ -206,14 +209,14 @@ impl<W: Words> Buddy<W> {
         Some(self.split(found, block, order, pages))
     }
 
-    /// The lowest order from `order` on that has a block.
+    /// Returns the lowest order from `order` on that has a block.
     #[inline]
     fn tightest(&self, order: u32) -> Option<u32> {
         let orders = self.orders.checked_shr(order).filter(|&orders| orders != 0)?;
         Some(orders.trailing_zeros() + order)
     }
 
-    /// Closes the open leaf: it joins the others. Whether there was one.
+    /// Closes the open leaf: puts it into the sets. Returns true if there was one.
     fn settle(&mut self) -> bool {
         let leaf = std::mem::replace(&mut self.open, NONE);
         if leaf == NONE {
@@ -227,8 +230,8 @@ impl<W: Words> Buddy<W> {
         true
     }
 
-    /// A run of exactly `pages` pages out of the shortest free run that has so many, whatever blocks it is made of. Looks
-    /// at every free run: for when [`allocate`](Self::allocate) finds nothing.
+    /// Allocates a run of exactly `pages` pages from the shortest sufficient free run, across blocks. Scans every free
+    /// run: for use when [`allocate`](Self::allocate) finds nothing.
     pub fn allocate_joined(&mut self, pages: u32, align_pages: u32) -> Option<PageRun> {
         // A run of n pages contains an aligned block of at least a quarter of n's next power of two.
         let least = (pages.checked_next_power_of_two()? / 4).min(BLOCK_PAGES_MAX);
@@ -282,10 +285,10 @@ impl<W: Words> Buddy<W> {
         Ok(())
     }
 
-    /// Gives pages back. They need not be one run that was allocated; a part of one, or several neighbours, will do.
+    /// Frees pages. They need not be one allocated run; a part of one, or several adjacent runs, can be freed.
     ///
     /// # Errors
-    /// Some page is free already or outside; nothing is freed.
+    /// Some page is already free or outside; nothing is freed.
     pub fn free(&mut self, run: PageRun) -> Result<(), RunError> {
         self.check(run)?;
         if let Some(page) = self.lowest(run, |word| word) {
@@ -308,7 +311,7 @@ impl<W: Words> Buddy<W> {
         Ok(())
     }
 
-    /// Frees a run that crosses from one leaf into another.
+    /// Frees a run that crosses a leaf boundary.
     fn free_leaves(&mut self, run: PageRun, mut leaf: u32, last: u32) {
         if (leaf..=last).contains(&self.open) {
             self.settle();
@@ -336,7 +339,7 @@ impl<W: Words> Buddy<W> {
         if inside { Ok(()) } else { Err(outside) }
     }
 
-    /// The lowest page of the run whose bit is set in what `wrong` makes of its word.
+    /// Returns the lowest page of the run whose bit is set in the result of `wrong` for its word.
     fn lowest(&self, run: PageRun, wrong: impl Fn(u64) -> u64) -> Option<u32> {
         let last = (run.first + run.pages - 1) / LEAF_PAGES;
         (run.first / LEAF_PAGES..=last).find_map(|leaf| {
@@ -354,8 +357,8 @@ impl<W: Words> Buddy<W> {
         self.pages.div_ceil(LEAF_PAGES)
     }
 
-    /// Takes `pages` pages from the start of a whole free block that is in no set any more, and puts the rest back: halves
-    /// down to `order`, then leaves, then pages.
+    /// Takes `pages` pages from the start of a whole free block that is in no set, and puts the rest into the sets:
+    /// halves down to `order`, then leaves, then pages.
     fn split(&mut self, found: u32, block: u32, order: u32, pages: u32) -> u32 {
         let block = self.halve(found, block, order);
         let span = 1 << (order - LEAF_ORDER);
@@ -376,7 +379,8 @@ impl<W: Words> Buddy<W> {
         leaf * LEAF_PAGES
     }
 
-    /// Halves a free block that is in no set any more until it is of `order`: the lowest part, the others go into sets.
+    /// Halves a free block that is in no set until it is of `order`, keeps the lowest part and puts the rest into the
+    /// sets.
     #[inline]
     fn halve(&mut self, mut found: u32, mut block: u32, order: u32) -> u32 {
         while found > order {
@@ -403,7 +407,7 @@ impl<W: Words> Buddy<W> {
         self.join(LEAF_ORDER, leaf);
     }
 
-    /// Changes the word of a leaf that is whole neither before nor after.
+    /// Changes the word of a leaf that is entirely free neither before nor after.
     #[inline]
     fn replace(&mut self, leaf: u32, before: u64, after: u64) {
         self.words.store(leaf as usize, after);
@@ -419,7 +423,7 @@ impl<W: Words> Buddy<W> {
         }
     }
 
-    /// Puts whole free leaves into the sets, as the largest blocks they make.
+    /// Inserts whole free leaves into the sets, as the largest blocks they form.
     fn insert_leaves(&mut self, mut from: u32, to: u32) {
         while from < to {
             let order = from.trailing_zeros().min((to - from).ilog2()).min(TOP_ORDER - LEAF_ORDER);
@@ -428,7 +432,7 @@ impl<W: Words> Buddy<W> {
         }
     }
 
-    /// Puts a free block into its set, joined with its buddy as often as that is free.
+    /// Inserts a free block into its set, merged with its buddy as long as that is free.
     #[inline]
     fn join(&mut self, order: u32, block: u32) {
         let (to, joined) = self.joinable(order, block);
@@ -438,7 +442,7 @@ impl<W: Words> Buddy<W> {
         self.insert(to, joined);
     }
 
-    /// The block that a free one makes with its free buddies.
+    /// Returns the order and number of the block that a free block forms with its free buddies.
     #[inline]
     fn joinable(&self, mut order: u32, mut block: u32) -> (u32, u32) {
         while (order as usize) < self.blocks.len() - 1
@@ -449,7 +453,7 @@ impl<W: Words> Buddy<W> {
         (order, block)
     }
 
-    /// The free block that a whole free leaf belongs to.
+    /// Returns the order and number of the free block that contains a whole free leaf.
     fn containing(&self, leaf: u32) -> (u32, u32) {
         let mut order = LEAF_ORDER;
         while !self.blocks[order as usize].has((leaf >> (order - LEAF_ORDER)) as usize) {
@@ -474,7 +478,7 @@ impl<W: Words> Buddy<W> {
     }
 }
 
-/// The pages of a run that lie in one leaf, as bits.
+/// Returns the pages of a run that lie in one leaf, as bits.
 #[inline]
 fn within(run: PageRun, leaf: u32) -> u64 {
     let base = leaf * LEAF_PAGES;
@@ -483,7 +487,7 @@ fn within(run: PageRun, leaf: u32) -> u64 {
     ones(high - low) << low
 }
 
-/// A number of a set as the page number it is: sets are bounded by page numbers.
+/// Converts a member of a set to `u32`: sets are bounded by page numbers.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "members of a set are below the number of leaves, a u32")]
 fn narrow(member: usize) -> u32 {

@@ -1,8 +1,8 @@
-//! Buffers: memory that the CPU owns, or that a device has.
+//! Buffers: memory owned by the CPU or lent to a device.
 //!
-//! In: pages that the pool gave. Out: bytes, while the CPU owns them; addresses and segments, while they are lent.
-//! Invariant: there is no way to the bytes of a lent buffer before its completion brings it back, and what is never
-//! brought back is never given to anybody else.
+//! Input: pages from the pool. Output: bytes while the CPU owns them; addresses and segments while they are lent.
+//! Invariant: the bytes of a lent buffer cannot be accessed before its completion returns it, and a buffer that is
+//! never returned is never reused.
 
 pub use fixed::Stub;
 pub use lent::{DeviceSegment, Lendable, Lent};
@@ -20,9 +20,9 @@ mod fixed;
 mod lent;
 mod scattered;
 
-/// Memory in one piece. Derefs to its bytes, and goes back to its pool when it is dropped.
+/// A contiguous buffer. Derefs to its bytes, and returns to its pool when it is dropped.
 pub struct Buffer {
-    /// Empty only while it is being taken apart.
+    /// `None` only while the buffer is being taken apart.
     span: Option<Span>,
     bytes: usize,
     home: Home,
@@ -34,7 +34,7 @@ impl Buffer {
         Self { span: Some(span), bytes, home }
     }
 
-    /// Its memory, and the arena that this is of.
+    /// Returns the buffer's memory and the index of its arena.
     pub(crate) fn into_parts(mut self) -> (Span, usize) {
         match self.span.take() {
             Some(span) => (span, self.home.arena()),
@@ -42,35 +42,35 @@ impl Buffer {
         }
     }
 
-    /// Bytes that the buffer has room for: its pages, of which the request named the first part.
+    /// Returns the bytes that the buffer has room for: whole pages, of which the request named the first part.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.span.as_ref().map_or(0, Span::bytes)
     }
 
-    /// Makes the buffer longer or shorter within its [`capacity`](Self::capacity). Bytes that appear hold whatever was
-    /// last written there. Returns the length it has then.
+    /// Sets the length within the [`capacity`](Self::capacity). Bytes added keep what was last written there. Returns
+    /// the new length.
     pub fn resize(&mut self, bytes: usize) -> usize {
         self.bytes = bytes.min(self.capacity());
         self.bytes
     }
 
-    /// Gives the bytes into a device's hands.
+    /// Lends the bytes to a device.
     #[inline]
     pub fn lend(self) -> Lent<Self> {
         Lent::new(self)
     }
 
-    /// Cuts the buffer into as many of `sectors` sectors of 512 bytes as fit, each labelled the same. Its memory goes back
-    /// to the pool when the last of them is dropped.
+    /// Cuts the buffer into as many pieces of `sectors` 512-byte sectors as fit, each with the same label. The memory
+    /// returns to the pool when the last piece is dropped.
     #[must_use]
     pub fn cut(mut self, sectors: u32, label: u32) -> Vec<SectorBuffer> {
         let span = self.span.take();
         span.map_or_else(Vec::new, |span| SectorBuffer::cut(span, sectors, label, Box::new(self.home)))
     }
 
-    /// Makes the pages a region of which everybody may have a handle, and says where a device finds them. They go back to
-    /// the pool when the last handle is dropped.
+    /// Turns the pages into a shared region with clonable handles, and returns their device segment. The pages return
+    /// to the pool when the last handle is dropped.
     #[must_use]
     pub fn into_foreign(mut self) -> (Foreign, DeviceSegment) {
         match self.span.take() {
@@ -82,7 +82,7 @@ impl Buffer {
         }
     }
 
-    /// Gives the buffer up for its address, for callers that know addresses only;
+    /// Gives up the buffer and returns its address, for callers that can keep only an address;
     /// [`Pool::adopt`](crate::pool::Pool::adopt) makes it a buffer again.
     #[must_use]
     pub fn leak(mut self) -> NonNull<u8> {
@@ -128,7 +128,7 @@ impl Lendable for Buffer {
     }
 
     fn abandon(mut self) {
-        // A span that is dropped stays claimed: nobody gets these bytes again.
+        // A dropped span stays claimed: no other request gets these bytes.
         if let Some(span) = self.span.take() {
             self.home.quarantine(span.bytes());
         }
@@ -141,17 +141,17 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// What a request gets: one piece, or several where that was allowed and nothing else was to be had.
+/// The memory of a request: one piece, or several where the request allowed that and no contiguous run was free.
 #[derive(Debug)]
 pub enum Payload {
-    /// One piece.
+    /// One contiguous buffer.
     Contiguous(Buffer),
-    /// Several.
+    /// Several pieces.
     Scattered(Scattered),
 }
 
 impl Payload {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
@@ -160,7 +160,7 @@ impl Payload {
         }
     }
 
-    /// The pieces, in order.
+    /// Returns the pieces, in order.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let (one, many) = match self {
             Self::Contiguous(buffer) => (Some(&**buffer), None),
@@ -169,7 +169,7 @@ impl Payload {
         one.into_iter().chain(many.into_iter().flatten())
     }
 
-    /// The pieces, in order, to write into.
+    /// Returns the pieces for writing, in order.
     pub fn pieces_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let (one, many) = match self {
             Self::Contiguous(buffer) => (Some(&mut **buffer), None),
@@ -178,10 +178,10 @@ impl Payload {
         one.into_iter().chain(many.into_iter().flatten())
     }
 
-    /// The buffer, or the several pieces.
+    /// Converts the payload into one contiguous buffer.
     ///
     /// # Errors
-    /// It is not one piece; it is given back as it is.
+    /// Returns the pieces unchanged if there are several.
     pub fn contiguous(self) -> Result<Buffer, Scattered> {
         match self {
             Self::Contiguous(buffer) => Ok(buffer),
@@ -189,7 +189,7 @@ impl Payload {
         }
     }
 
-    /// Gives the bytes into a device's hands.
+    /// Lends the bytes to a device.
     pub fn lend(self) -> Lent<Self> {
         Lent::new(self)
     }

@@ -1,50 +1,50 @@
 //! A frame: one page slot of device DRAM, aligned for direct I/O.
 //!
-//! A frame is moved into a media operation and comes back with its completion, error included; while the operation is
-//! in flight nobody else can name it. A stock of frames cuts them out of buffers of a pool, a sheet at a time, keeps
-//! returned ones for reuse and holds a named limit; a sheet that nobody uses goes back to the pool.
-//! Invariant: frames handed out plus frames kept never exceed the stock's limit.
+//! A frame is moved into a media operation and returned with its completion, also on error; no other code can access it
+//! while the operation is in flight. A frame pool cuts frames out of slabs, which are buffers of a memory pool. It
+//! keeps returned frames for reuse, has a limit, and returns unused slabs to the memory pool.
+//! Invariant: frames in use plus frames kept never exceed the frame pool's limit.
 
 use crate::pool::{Pool, PoolConfig, Request};
 use headwater_host::region::{SECTOR_BYTES, SectorBuffer};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// Bytes of one page slot: 4,096 of data, 128 of spare, 384 that belong to the media.
+/// Bytes of one page slot: 4,096 of data, 128 of spare area, 384 reserved for the media.
 pub const FRAME_BYTES: usize = 4_608;
 
 const SECTORS: u32 = 9;
 const _: () = assert!(SECTORS as usize * SECTOR_BYTES == FRAME_BYTES);
 
-/// Bytes of a sheet: the largest buffer that a pool keeps at hand.
+/// Bytes of a slab: the largest buffer that a memory pool keeps cached.
 const SHEET_BYTES: usize = 1 << 20;
-/// Frames of a sheet.
+/// Frames of a full slab.
 const SHEET_FRAMES: usize = SHEET_BYTES / FRAME_BYTES;
-/// Frames of the smallest sheet, for which a pool that is nearly used up may still have room: they fill 9 pages.
+/// Frames of the smallest slab, which may fit into a nearly full memory pool: they fill 9 pages.
 const SHEET_FRAMES_MIN: usize = 8;
-/// Frames that stay in the stock when sheets go back, so that a load that swings a little does not swing the pool.
+/// Frames kept when slabs are returned, so that a small swing of the load does not allocate and free slabs.
 const SPARE_FRAMES: usize = 256;
 
 /// One page slot of memory, 512-byte aligned. Derefs to its bytes while the CPU owns it.
 pub struct Frame(SectorBuffer);
 
 impl Frame {
-    /// A zeroed frame of the heap, which belongs to no pool: for tools and tests.
+    /// Returns a zeroed frame from the heap, which belongs to no frame pool: for tools and tests.
     #[must_use]
     pub fn zeroed() -> Self {
         Self(SectorBuffer::zeroed(SECTORS as usize))
     }
 
-    /// The frame as the buffer that a ring of the host takes.
+    /// Converts the frame into the buffer that a host I/O ring takes.
     #[must_use]
     pub fn into_sectors(self) -> SectorBuffer {
         self.0
     }
 
-    /// The frame back from a ring.
+    /// Converts a buffer that a ring returned into a frame.
     ///
     /// # Errors
-    /// The buffer is not as long as a frame; it is given back.
+    /// Returns the buffer if its length is not that of a frame.
     pub fn from_sectors(sectors: SectorBuffer) -> Result<Self, SectorBuffer> {
         if sectors.len() == FRAME_BYTES { Ok(Self(sectors)) } else { Err(sectors) }
     }
@@ -72,26 +72,26 @@ impl fmt::Debug for Frame {
     }
 }
 
-/// One buffer of the pool, cut into frames.
+/// One buffer of the memory pool, cut into frames.
 #[derive(Debug)]
 struct Sheet {
-    /// Where the first of its frames is.
+    /// Address of its first frame.
     start: usize,
     frames: usize,
-    /// Those that are not out.
+    /// Frames that are not in use.
     kept: Vec<SectorBuffer>,
-    /// Whether it is in the list of those to take from.
+    /// True if the slab is in the list to take frames from.
     listed: bool,
 }
 
-/// A bounded stock of frames out of a pool.
+/// A bounded pool of frames, cut from buffers of a memory pool.
 #[derive(Debug)]
 pub struct FramePool {
     pool: Pool,
-    /// By label; `None` is a label to be used again.
+    /// Slabs by label; `None` marks a label that is free for reuse.
     sheets: Vec<Option<Sheet>>,
     vacant: Vec<u32>,
-    /// Labels of sheets that may have something to take, the last used last.
+    /// Labels of slabs that may have kept frames, the most recently used last.
     listed: Vec<u32>,
     out: usize,
     kept: usize,
@@ -99,25 +99,26 @@ pub struct FramePool {
 }
 
 impl FramePool {
-    /// A stock that will hand out at most `frames_max` frames at a time. No memory is taken before it is asked for.
+    /// Creates a frame pool with at most `frames_max` frames in use. Allocates no memory before the first request.
     #[must_use]
     pub fn new(pool: Pool, frames_max: usize) -> Self {
         Self { pool, sheets: Vec::new(), vacant: Vec::new(), listed: Vec::new(), out: 0, kept: 0, frames_max }
     }
 
-    /// A pool with room for so many frames, and for two chunks of whatever else its owner needs.
+    /// Returns the configuration of a memory pool that holds `frames` frames, plus two chunks for other uses of its
+    /// owner.
     #[must_use]
     pub fn room_for(frames: usize) -> PoolConfig {
         let defaults = PoolConfig::default();
         let sheets = frames.div_ceil(SHEET_FRAMES).saturating_mul(SHEET_BYTES);
-        // What cannot be addressed is refused when the pool is opened.
+        // Opening the pool refuses a size that cannot be addressed.
         let cap = sheets.saturating_add(2 * defaults.chunk);
         let cap = cap.checked_next_multiple_of(defaults.chunk).unwrap_or(usize::MAX);
         PoolConfig { cap, cap_max: cap, ..defaults }
     }
 
-    /// A frame with whatever bytes its last user here left, zeroes if there was none. `None` when the limit is reached,
-    /// or when nothing is kept and the pool gives nothing.
+    /// Takes a frame. Its bytes are those of its last use here, or zeroes if it was never used. Returns `None` when the
+    /// limit is reached, or when no frame is kept and the memory pool has no memory.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
         loop {
@@ -139,19 +140,19 @@ impl FramePool {
         }
     }
 
-    /// Takes a frame back. One that was not cut here goes to where it came from.
+    /// Takes a frame back. A frame that this frame pool did not cut is released to its own origin.
     ///
     /// # Panics
-    /// Never: a frame that is out comes back once, because it is moved.
+    /// Never: a frame in use is returned once, because it is moved.
     #[inline]
     pub fn put_back(&mut self, Frame(frame): Frame) {
         let label = frame.label();
         let Some(sheet) = self.sheets.get_mut(label as usize).and_then(Option::as_mut) else { return };
         if frame.as_ptr().addr().wrapping_sub(sheet.start) >= sheet.frames * FRAME_BYTES {
-            // Somebody else's, whose label means another sheet.
+            // A frame of another pool, whose label names a different slab here.
             return;
         }
-        assert!(sheet.kept.len() < sheet.frames, "a frame came back that never went out");
+        assert!(sheet.kept.len() < sheet.frames, "a frame was returned twice");
         sheet.kept.push(frame);
         self.out -= 1;
         self.kept += 1;
@@ -166,19 +167,19 @@ impl FramePool {
         }
     }
 
-    /// Makes sure that so many frames can be taken without asking the pool again. False when the limit or the pool is in
-    /// the way.
+    /// Ensures that `frames` frames can be taken without another allocation from the memory pool. Returns false when
+    /// the limit or the memory pool prevents that.
     pub fn secure(&mut self, frames: usize) -> bool {
         while self.kept < frames && self.grow() {}
         self.kept >= frames
     }
 
-    /// Adds a sheet, of fewer frames if the pool has no room for more. Whether it did.
+    /// Adds a slab, with fewer frames if the memory pool has no room for more. Returns true if it added one.
     #[cold]
     fn grow(&mut self) -> bool {
         let mut frames = (self.frames_max - self.out - self.kept).min(SHEET_FRAMES);
         while frames > 0 {
-            // Zeroed, so that what another user of the pool left there reaches no medium.
+            // Zeroed, so that no bytes of another user of the memory pool reach the media.
             let request = Request::bytes(frames * FRAME_BYTES).zeroed();
             if let Some(buffer) = self.pool.allocate(&request).ok().and_then(|given| given.contiguous().ok())
             {
@@ -193,7 +194,7 @@ impl FramePool {
         false
     }
 
-    /// Gives every sheet back of which no frame is out.
+    /// Returns every slab without a frame in use to the memory pool.
     pub fn release_idle(&mut self) {
         for (label, place) in (0..).zip(&mut self.sheets) {
             if let Some(idle) = place.take_if(|sheet| sheet.kept.len() == sheet.frames) {
@@ -209,11 +210,11 @@ impl FramePool {
     }
 
     fn add(&mut self, mut kept: Vec<SectorBuffer>, frames: usize) {
-        // The buffer may have had room for more.
+        // The buffer may have room for more.
         kept.truncate(frames);
         let label = self.next_label();
         let start = kept.first().map_or(0, |frame| frame.as_ptr().addr());
-        // The first frame is the first to be taken.
+        // The first frame is taken first.
         kept.reverse();
         self.kept += kept.len();
         let sheet = Some(Sheet { start, frames: kept.len(), kept, listed: true });
@@ -224,25 +225,25 @@ impl FramePool {
         self.listed.push(label);
     }
 
-    /// How many more frames can be taken as far as the limit goes.
+    /// Returns the number of frames that can still be taken within the limit.
     #[must_use]
     pub fn available(&self) -> usize {
         self.frames_max - self.out
     }
 
-    /// How many frames are at hand.
+    /// Returns the number of frames kept for reuse.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.kept
     }
 
-    /// How many frames are out.
+    /// Returns the number of frames in use.
     #[must_use]
     pub fn in_use(&self) -> usize {
         self.out
     }
 
-    /// The limit.
+    /// Returns the limit of frames in use.
     #[must_use]
     pub fn frames_max(&self) -> usize {
         self.frames_max

@@ -1,10 +1,12 @@
-//! I/O virtual addresses: what a client's commands call its memory, resolved through the client's own table.
+//! I/O virtual addresses: the addresses by which a client's commands name its memory, resolved through that client's
+//! table.
 //!
-//! In: regions registered at an address; ranges from commands. Out: copies, or [`Segments`] that keep their regions alive
-//! while a transfer runs. Invariant: regions never overlap, and no range resolves that is not registered whole.
+//! Input: regions registered at an address; ranges from commands. Output: copies, or [`Segments`] that keep their
+//! regions mapped while a transfer runs. Invariant: regions never overlap, and a range resolves only if all of it is
+//! registered.
 //!
 //! # What this does not do
-//! It takes no part in moving the bytes beyond calling `host::foreign`, and knows no PRP or SGL.
+//! It moves bytes only through `host::foreign`, and does not parse PRPs or SGLs.
 
 mod piece;
 mod segments;
@@ -16,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// An address in a client's own numbering. Means nothing without that client's [`ClientMemory`].
+/// An address in a client's own address space. Has no meaning without that client's [`ClientMemory`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Iova(pub u64);
 
@@ -26,7 +28,7 @@ impl fmt::Display for Iova {
     }
 }
 
-/// One run of client memory that a command names.
+/// One contiguous range of client memory that a command names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IovaRange {
     /// First address.
@@ -35,10 +37,10 @@ pub struct IovaRange {
     pub bytes: u32,
 }
 
-/// Most regions of one client.
+/// Maximum number of regions of one client.
 pub const REGIONS_MAX: usize = 65_536;
 
-/// A command names memory that its client does not have. NVMe calls it Data Transfer Error.
+/// An error for a command that names memory its client has not registered. NVMe calls it Data Transfer Error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataTransferError {
@@ -51,20 +53,20 @@ pub enum DataTransferError {
         start: Iova,
         /// Length of the range.
         bytes: u64,
-        /// First address that is nowhere.
+        /// First address that is in no region.
         unmapped: Iova,
     },
-    /// The range runs over the end of the address space.
-    #[error("{bytes} bytes at {start} run over the end of the address space; send a shorter range")]
+    /// The range extends past the end of the address space.
+    #[error("{bytes} bytes at {start} extend past the end of the address space; send a shorter range")]
     Overflow {
         /// First address of the range.
         start: Iova,
         /// Length of the range.
         bytes: u64,
     },
-    /// The range lies in several regions, and its pages cannot be mapped one behind the other.
+    /// The range lies in several regions whose pages cannot be mapped contiguously.
     #[error(
-        "{bytes} bytes at {start} lie in several regions that cannot be used as one; register them as one"
+        "{bytes} bytes at {start} lie in several regions that cannot be mapped contiguously; register them as one"
     )]
     Scattered {
         /// First address of the range.
@@ -74,7 +76,7 @@ pub enum DataTransferError {
     },
 }
 
-/// Why a region could not be registered or revoked.
+/// The reason why a region could not be registered or revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
@@ -83,22 +85,22 @@ pub enum RegisterError {
         "{bytes} bytes at {start} overlap the region at {other}; revoke that first or choose another address"
     )]
     Overlap {
-        /// Where the region was to start.
+        /// Requested start of the region.
         start: Iova,
         /// Its length.
         bytes: u64,
-        /// The region that is there.
+        /// Start of the existing region.
         other: Iova,
     },
-    /// The region runs over the end of the address space.
-    #[error("{bytes} bytes at {start} run over the end of the address space; choose a lower address")]
+    /// The region extends past the end of the address space.
+    #[error("{bytes} bytes at {start} extend past the end of the address space; choose a lower address")]
     Overflow {
-        /// Where the region was to start.
+        /// Requested start of the region.
         start: Iova,
         /// Its length.
         bytes: u64,
     },
-    /// The client has as many regions as it may have.
+    /// The client has reached its limit of regions.
     #[error("the client has its limit of {REGIONS_MAX} regions; revoke one or register larger ones")]
     Full,
     /// No region starts at this address.
@@ -109,60 +111,61 @@ pub enum RegisterError {
     },
 }
 
-/// A device's way to a region, by an IOMMU: it reaches the memory as long as this is there.
+/// A device's IOMMU mapping of a region: the device can access the memory until this is dropped.
 pub trait Reach: Send + Sync + fmt::Debug {
-    /// The device's address of the region's first byte.
+    /// Returns the device address of the region's first byte.
     fn address(&self) -> u64;
 }
 
 #[derive(Debug)]
 struct Region {
-    /// Before the memory, so that the device has let go when that is unmapped here.
+    /// Dropped before `memory`, so that the device mapping ends before the memory is unmapped here.
     reach: Option<Box<dyn Reach>>,
     memory: Foreign,
-    /// Length, as addresses count.
+    /// Length in bytes, as a `u64`.
     bytes: u64,
 }
 
-/// What a revoked region leaves behind: transfers that had resolved it may still run.
+/// A revoked region that transfers in flight may still use.
 #[derive(Debug)]
-#[must_use = "the client may take its memory back only when nothing in flight names it"]
+#[must_use = "the client may reuse its memory only when no operation in flight uses it"]
 pub struct Revocation {
     region: Arc<Region>,
 }
 
 impl Revocation {
-    /// Whether nothing in flight names the region any more. Once true, always true.
+    /// Returns true if no operation in flight uses the region. Once true, it stays true.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         Arc::strong_count(&self.region) == 1
     }
 }
 
-/// The memory of one client, as the device may touch it.
+/// The memory of one client that the device may access.
 #[derive(Debug, Default)]
 pub struct ClientMemory {
-    /// By first address.
+    /// Regions by first address.
     regions: BTreeMap<Iova, Arc<Region>>,
 }
 
 impl ClientMemory {
-    /// No memory yet.
+    /// Creates an empty table.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes a region known under the addresses from `start` on.
+    /// Registers a region at the addresses from `start` on.
     ///
     /// # Errors
-    /// [`RegisterError`] for addresses that are taken, run over the end, or are one region too many. Nothing changes.
+    /// [`RegisterError`] if addresses are registered already or extend past the end, or the client has too many
+    /// regions. Nothing changes.
     pub fn register(&mut self, start: Iova, memory: Foreign) -> Result<(), RegisterError> {
         self.put(start, memory, None)
     }
 
-    /// The same, with the way of a device to the region. It is dropped when the region is revoked, or the client is
-    /// forgotten, and nothing in flight names it any more.
+    /// Registers a region together with the device's mapping of it. The mapping is dropped when the region is revoked
+    /// or the client is removed, and no operation in flight uses it.
     ///
     /// # Errors
     /// As [`register`](Self::register).
@@ -182,7 +185,7 @@ impl ClientMemory {
         reach: Option<Box<dyn Reach>>,
     ) -> Result<(), RegisterError> {
         let bytes = addresses(memory.bytes());
-        // The last address must exist; so must the one behind it, which keeps every sum below exact.
+        // The last address must exist; so must the one after it, which keeps every sum below exact.
         let end = start.0.checked_add(bytes).ok_or(RegisterError::Overflow { start, bytes })?;
         if self.regions.len() >= REGIONS_MAX {
             return Err(RegisterError::Full);
@@ -196,8 +199,8 @@ impl ClientMemory {
         Ok(())
     }
 
-    /// Forgets the region registered at `start`. No range resolves to it from now on; what was resolved before may still
-    /// be copied until [`Revocation::is_quiet`].
+    /// Removes the region registered at `start`. No range resolves to it from now on; segments resolved earlier may
+    /// still be copied until [`Revocation::is_quiet`].
     ///
     /// # Errors
     /// [`RegisterError::Missing`] when no region starts there.
@@ -206,7 +209,7 @@ impl ClientMemory {
         Ok(Revocation { region })
     }
 
-    /// How many regions are registered.
+    /// Returns the number of registered regions.
     #[must_use]
     pub fn regions(&self) -> usize {
         self.regions.len()
@@ -215,7 +218,7 @@ impl ClientMemory {
     /// Resolves a range. An empty range needs no memory and resolves at any address.
     ///
     /// # Errors
-    /// [`DataTransferError`] when the range is not registered whole or runs over the end of the address space.
+    /// [`DataTransferError`] when the range is not fully registered or extends past the end of the address space.
     #[inline]
     pub fn resolve(&self, start: Iova, bytes: u64) -> Result<Segments, DataTransferError> {
         let mut segments = Segments::default();
@@ -223,10 +226,10 @@ impl ClientMemory {
         Ok(segments)
     }
 
-    /// Resolves a range and adds it behind what is there already: data that lies in several places.
+    /// Resolves a range and appends it to `segments`: for data that lies in several ranges.
     ///
     /// # Errors
-    /// As [`resolve`](Self::resolve); then `segments` holds some of the range, and is of no use.
+    /// As [`resolve`](Self::resolve); then `segments` holds a part of the range and must not be used.
     pub fn append(&self, segments: &mut Segments, start: Iova, bytes: u64) -> Result<(), DataTransferError> {
         let end = start.0.checked_add(bytes).ok_or(DataTransferError::Overflow { start, bytes })?;
         let mut at = start.0;
@@ -248,13 +251,14 @@ impl ClientMemory {
         Ok(())
     }
 
-    /// Copies client memory to ours: what is read once and judged, as a list of addresses.
+    /// Copies client memory into `into`: for data that must be read once before it is validated, such as a list of
+    /// addresses.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
     pub fn read(&self, start: Iova, into: &mut [u8]) -> Result<(), DataTransferError> {
         let copied = self.resolve(start, addresses(into.len()))?.copy_in(0, into);
-        debug_assert_eq!(copied, into.len(), "a resolved range is as long as it was asked for");
+        debug_assert_eq!(copied, into.len(), "a resolved range has the requested length");
         Ok(())
     }
 }
@@ -300,7 +304,7 @@ mod tests {
         assert_eq!(memory.regions(), 4);
     }
 
-    /// A way that says when it is gone.
+    /// A device mapping whose drop the test observes.
     #[derive(Debug)]
     struct Way {
         address: u64,
@@ -314,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_reaches_a_region_until_nothing_in_flight_names_it() {
+    fn a_device_mapping_lives_until_no_operation_in_flight_uses_it() {
         let mut memory = register_all(&[(0, 4_096)]);
         let alive = Arc::new(());
         for (start, address) in [(4_096, 0x10_0000), (8_192, 0x70_0000)] {
@@ -329,7 +333,7 @@ mod tests {
         assert_eq!(memory.resolve(Iova(4_000), 200).unwrap().runs(&mut runs), Err(OutOfReach));
         let revocation = memory.revoke(Iova(4_096)).unwrap();
         drop(memory);
-        assert_eq!(Arc::strong_count(&alive), 3, "the command in flight has both regions");
+        assert_eq!(Arc::strong_count(&alive), 3, "the command in flight holds both regions");
         drop(in_flight);
         assert!(revocation.is_quiet());
         drop(revocation);
@@ -337,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_runs_over_the_end_of_the_address_space() {
+    fn ranges_past_the_end_of_the_address_space_are_refused() {
         let mut memory = register_all(&[(u64::MAX - 100, 100)]);
         assert!(matches!(memory.register(Iova(u64::MAX), region(1)), Err(RegisterError::Overflow { .. })));
         assert!(matches!(memory.resolve(Iova(u64::MAX - 50), 51), Err(DataTransferError::Overflow { .. })));
@@ -367,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_are_joined_are_one_run_of_data() {
+    fn appended_ranges_are_one_sequence_of_data() {
         let memory = register_all(&[(0, 4_096), (10_000, 4_096)]);
         let places = [(10_050, 7), (20, 1), (0, 0), (10_000, 30), (4_000, 96)];
         let mut joined = Segments::default();
@@ -379,7 +383,7 @@ mod tests {
         memory.append(&mut joined, Iova(100), 11).unwrap();
         assert_eq!((joined.pieces(), joined.bytes()), (6, 150));
         let data: Vec<u8> = (1..=150).collect();
-        // In any pieces, from any place.
+        // In pieces of any size, at any offset.
         for step in [1, 2, 7, 64, 150, 1_000] {
             for (at, piece) in (0..).step_by(step).zip(data.chunks(step)) {
                 assert_eq!(joined.copy_out(at, piece), piece.len());
@@ -390,7 +394,7 @@ mod tests {
             for (at, piece) in (0..).step_by(step).zip(back.chunks_mut(step)) {
                 assert_eq!(joined.copy_in(at, piece), piece.len());
             }
-            assert_eq!(back, kept, "what is discarded is gone");
+            assert_eq!(back, kept, "discarded bytes read as zeroes");
         }
         let mut first = [0; 7];
         memory.read(Iova(10_050), &mut first).unwrap();
@@ -402,13 +406,13 @@ mod tests {
     }
 
     #[test]
-    fn a_revoked_region_is_quiet_when_nothing_in_flight_names_it() {
+    fn a_revoked_region_is_quiet_when_no_operation_in_flight_uses_it() {
         let mut memory = register_all(&[(4_096, 4_096)]);
         let in_flight = memory.resolve(Iova(5_000), 10).unwrap();
         let revocation = memory.revoke(Iova(4_096)).unwrap();
         assert!(matches!(memory.resolve(Iova(5_000), 10), Err(DataTransferError::Unmapped { .. })));
         assert!(!revocation.is_quiet());
-        assert_eq!(in_flight.copy_out(0, b"late"), 4, "the pages are still there");
+        assert_eq!(in_flight.copy_out(0, b"late"), 4, "the pages are still mapped");
         drop(in_flight);
         assert!(revocation.is_quiet());
         assert!(matches!(memory.revoke(Iova(4_096)), Err(RegisterError::Missing { .. })));

@@ -1,7 +1,7 @@
-//! Memory that devices can see, and who owns it.
+//! Device-visible memory (DMA memory) and its ownership.
 //!
-//! In: requests for memory. Out: [`buffer::Payload`]s of the [`pool`], pinned once and used many times, and
-//! [`frame::Frame`]s, page slots of one size; both are moved into an operation and come back with its completion.
+//! Input: requests for memory. Output: [`buffer::Payload`]s of the [`pool`], pinned once and reused, and
+//! [`frame::Frame`]s, page slots of one size. Both are moved into an operation and returned with its completion.
 #![forbid(unsafe_code)]
 
 pub mod buddy;

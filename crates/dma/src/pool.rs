@@ -1,13 +1,14 @@
-//! The pool: memory that is pinned once and used many times.
+//! The pool: memory that is pinned once and reused many times.
 //!
-//! In: [`Request`]s. Out: [`Payload`]s, which go back by being dropped. Invariants: no byte is in two buffers; what is
-//! pinned never passes the cap; nobody in line is overtaken; a buffer outlives the pool that made it.
+//! Input: [`Request`]s. Output: [`Payload`]s, which return to the pool when they are dropped. Invariants: no byte is in
+//! two buffers; the pinned bytes never exceed the cap; the wait queue is served in order; a buffer may outlive the pool
+//! that made it.
 //!
-//! The order of trial: the thread's cache, a free run, several free runs if the request allows them, growth, growth in the
-//! place of idle chunks, what the caches of other threads hold; then [`PoolError::WouldBlock`] or the line.
+//! Allocation attempts, in order: the thread's cache, a free run, several free runs if the request allows them, growth,
+//! growth after retiring idle chunks, the caches of other threads; then [`PoolError::WouldBlock`] or the wait queue.
 //!
 //! # What this does not do
-//! It starts no transfer, and reads no clock but the one it is configured with.
+//! It starts no transfer, and reads only the clock it is configured with.
 
 pub use budget::Tier;
 pub use charge::Charge;
@@ -77,15 +78,15 @@ mod want;
 #[cfg(not(loom))]
 mod door_tests;
 
-/// A handle to a pool. Clones are handles to the same one; when the last is dropped the pool is closed: its memory goes as
-/// its buffers come back, and who waits in line is told.
+/// A handle to a pool. Clones are handles to the same pool; dropping the last closes it: waiters receive an error, and
+/// memory is released as the buffers return.
 #[derive(Clone)]
 pub struct Pool {
     depot: &'static Depot,
     _open: Arc<Open>,
 }
 
-/// Closes the pool when the last handle is gone.
+/// A guard that closes the pool when the last handle is dropped.
 struct Open(&'static Depot);
 
 impl Drop for Open {
@@ -95,26 +96,27 @@ impl Drop for Open {
 }
 
 impl Pool {
-    /// Opens a pool. Nothing is pinned before something is asked for.
+    /// Opens a pool. Nothing is pinned before the first request.
     ///
     /// # Errors
-    /// A configuration that contradicts itself, a pinner whose preflight finds the cap too high, or no addresses.
+    /// An inconsistent configuration, a pinner whose preflight refuses the cap, or no address space.
     pub fn open(config: PoolConfig) -> Result<Self, PoolError> {
-        // Never freed, so that buffers need not count references to it: a few hundred bytes and the caches of threads.
+        // Never freed, so that buffers hold it without a reference count: a few hundred bytes and the threads' caches.
         let depot: &'static Depot = Box::leak(Box::new(Depot::open(config)?));
         Ok(Self { depot, _open: Arc::new(Open(depot)) })
     }
 
-    /// What the pool was opened with. The cap and m may have changed since: see [`statistics`](Self::statistics).
+    /// Returns the configuration the pool was opened with. The cap and m may have changed since: see
+    /// [`statistics`](Self::statistics).
     #[must_use]
     pub fn config(&self) -> &PoolConfig {
         &self.depot.config
     }
 
-    /// Memory for a request, now or not at all.
+    /// Allocates memory for a request without waiting.
     ///
     /// # Errors
-    /// [`PoolError::WouldBlock`] when it could be served later; any other error says what to change.
+    /// [`PoolError::WouldBlock`] if it can be served later; any other error says what to change.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
@@ -129,7 +131,7 @@ impl Pool {
         self.allocate_shared(request)
     }
 
-    /// `bytes` bytes in one piece, on a page: [`allocate`](Self::allocate) without the words.
+    /// Allocates `bytes` contiguous bytes, page-aligned: [`allocate`](Self::allocate) without a [`Request`].
     ///
     /// # Errors
     /// As for [`allocate`](Self::allocate).
@@ -178,10 +180,10 @@ impl Pool {
         Ok(finish(result?, want.zeroed))
     }
 
-    /// Memory for a request, on this thread, after waiting in line for at most `span`.
+    /// Allocates memory for a request; blocks this thread in the wait queue for at most `span`.
     ///
     /// # Errors
-    /// [`PoolError::Timeout`] when the line did not move in time; any other error says what to change.
+    /// [`PoolError::Timeout`] if it was not served in time; any other error says what to change.
     pub fn allocate_within(&self, request: &Request, span: Nanos) -> Result<Payload, PoolError> {
         match self.allocate(request) {
             Err(PoolError::WouldBlock { .. }) => self.enqueue(request)?.wait(span),
@@ -189,12 +191,13 @@ impl Pool {
         }
     }
 
-    /// Memory for a request, as a future. Dropping it cancels the request.
+    /// Returns a future for the memory of a request. Dropping it cancels the request.
     pub fn allocate_async(&self, request: &Request) -> Allocation {
         Allocation::new(self.clone(), *request)
     }
 
-    /// A place in line for a request, to be asked now and then. Dropping it gives the place up.
+    /// Enqueues a request in the wait queue and returns its waiter, to be polled. Dropping the waiter cancels the
+    /// request.
     ///
     /// # Errors
     /// The request could never be served, or the pool is closed.
@@ -202,10 +205,10 @@ impl Pool {
         Ok(Waiter::join(self.depot, self.depot.judge(request)?))
     }
 
-    /// Changes the cap. A lower one takes effect as buffers come back; idle chunks go at once.
+    /// Changes the cap. If it is lowered, idle chunks are retired at once, the rest as their buffers return.
     ///
     /// # Errors
-    /// More than addresses were reserved for, less than one granule of a chunk, or more than may be pinned.
+    /// More than the reserved address space, less than one granule, or more than may be pinned.
     pub fn set_cap(&self, cap: usize) -> Result<(), PoolError> {
         if !self.depot.is_ours() {
             return Err(PoolError::Forked);
@@ -222,59 +225,59 @@ impl Pool {
         Ok(())
     }
 
-    /// Leave to pin memory outside of the pool's chunks, counted against the cap as long as the value lives.
+    /// Charges memory pinned outside the pool's chunks against the cap for as long as the value lives.
     ///
     /// # Errors
-    /// [`PoolError::WouldBlock`] when that would pass the cap, even without idle chunks; or more than the cap.
+    /// [`PoolError::WouldBlock`] if that would exceed the cap even without idle chunks; or more than the cap.
     pub fn charge(&self, tier: Tier, bytes: usize) -> Result<Charge, PoolError> {
         Charge::take(self.depot, tier, bytes)
     }
 
-    /// Lets time have its effect: chunks that were idle for long are given back, caches that nobody uses are emptied, m
-    /// follows the load. To be called a few times in each idle time, by anybody; or see [`ticker`](Self::ticker).
+    /// Performs the time-based work: retires chunks idle for too long, empties unused caches, adapts m to the load.
+    /// Call it a few times per idle time, from any thread; or see [`ticker`](Self::ticker).
     pub fn tick(&self, now: Nanos) {
         if self.depot.is_ours() {
             self.depot.tick(now);
         }
     }
 
-    /// Gives back every chunk in which no buffer is, the caches of threads emptied, however short it was idle: for owners
-    /// that somebody else keeps short. Returns how many bytes are pinned less.
+    /// Empties the threads' caches and retires every chunk without a buffer, regardless of its idle time: for callers
+    /// under memory pressure. Returns the decrease of the pinned bytes.
     pub fn trim(&self) -> usize {
         if self.depot.is_ours() { self.depot.trim() } else { 0 }
     }
 
-    /// A thread that ticks by the pool's clock, sixteen times in each idle time, until the value is dropped.
+    /// Starts a thread that ticks by the pool's clock, sixteen times per idle time, until the value is dropped.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// The system cannot start a thread.
     pub fn ticker(&self) -> std::io::Result<Ticker> {
         Ticker::start(self.clone())
     }
 
-    /// What an address is to the pool: the way from a pointer to its buffer. `None` for foreign memory.
+    /// Finds the node, chunk and buffer of an address. Returns `None` for memory outside the pool.
     #[must_use]
     pub fn lookup(&self, address: *const u8) -> Option<Lookup> {
         lookup::find(self.depot, address)
     }
 
-    /// Where a device finds the bytes from an address to the end of the buffer that it lies in. `None` for memory that is in no
-    /// buffer of this pool's. For callers that know addresses only: whoever has a [`Buffer`] lends it.
+    /// Returns the device segment from an address to the end of its buffer. `None` for memory that is in no buffer of
+    /// this pool. For callers that hold only addresses; a caller that holds a [`Buffer`] lends it instead.
     #[must_use]
     pub fn segment(&self, address: *const u8) -> Option<DeviceSegment> {
         lookup::segment(self.depot, address)
     }
 
-    /// The buffer that was [given up](Buffer::leak) for this address, as long as its pages are.
+    /// Returns the buffer [leaked](Buffer::leak) at this address, with a length of all its pages.
     ///
     /// # Errors
-    /// The address is foreign, inside of a buffer, freed before, or that of a buffer that was not given up.
+    /// The address is outside the pool, inside a buffer, already freed, or of a buffer that was not leaked.
     pub fn adopt(&self, address: *const u8) -> Result<Buffer, PoolError> {
         lookup::adopt(self.depot, address)
     }
 
-    /// [`allocate`](Self::allocate) and [`leak`](Buffer::leak) in one step, for callers that know addresses only. One piece,
-    /// whatever the request says of its shape.
+    /// Performs [`allocate`](Self::allocate) and [`leak`](Buffer::leak) in one step, for callers that hold only
+    /// addresses. The memory is contiguous, whatever the shape of the request.
     ///
     /// # Errors
     /// As for [`allocate`](Self::allocate).
@@ -296,7 +299,7 @@ impl Pool {
         }
     }
 
-    /// [`adopt`](Self::adopt) and drop in one step.
+    /// Performs [`adopt`](Self::adopt) and drop in one step.
     ///
     /// # Errors
     /// As for [`adopt`](Self::adopt).
@@ -307,13 +310,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Closes the pool, whatever handles there are: for callers that cannot drop theirs. Nothing is allocated any more, who
-    /// waits in line is told, and memory goes as its buffers come back. Closing it again does nothing.
+    /// Closes the pool, also if other handles exist: for callers that cannot drop theirs. Further requests are refused,
+    /// waiters receive an error, and memory is released as its buffers return. Closing it again does nothing.
     pub fn close(&self) {
         self.depot.close();
     }
 
-    /// Numbers of this moment.
+    /// Returns the current statistics.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.depot.statistics()

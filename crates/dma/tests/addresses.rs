@@ -1,6 +1,6 @@
-//! The pool for callers that know addresses only.
+//! The pool's interface by plain addresses.
 //!
-//! In: pools over memory that is not pinned. Out: what becomes of addresses that are freed rightly and wrongly.
+//! Input: pools over unpinned memory. Output: the results of correct and incorrect frees.
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test that cannot have its memory fails")]
 
@@ -10,7 +10,7 @@ use headwater_host::reservation::AdoptError;
 
 const PAGE: usize = 4_096;
 
-/// One chunk of 512 pages, and no caches.
+/// Opens a pool of one chunk of 512 pages, without caches.
 fn one_chunk() -> Pool {
     let (chunk, cap) = (512 * PAGE, 512 * PAGE);
     let config =
@@ -19,7 +19,7 @@ fn one_chunk() -> Pool {
 }
 
 #[test]
-fn an_address_is_freed_once_whether_a_cache_had_it_or_not() {
+fn an_address_is_freed_once_with_and_without_caches() {
     for pool in [one_chunk(), Pool::open(PoolConfig::default()).unwrap()] {
         for _ in 0..3 {
             let address = pool.allocate_raw(&Request::bytes(10_000).zeroed()).unwrap().as_ptr();
@@ -33,7 +33,7 @@ fn an_address_is_freed_once_whether_a_cache_had_it_or_not() {
     }
 }
 
-/// A pool of which every other two pages are taken, by the buffers beside it.
+/// Returns a pool in which every other pair of pages is free, and the buffers that hold the rest.
 fn fragmented() -> (Pool, Vec<Buffer>) {
     let pool = one_chunk();
     let held: Vec<_> = (0..256).map(|_| pool.buffer(2 * PAGE).unwrap()).collect();
@@ -43,7 +43,7 @@ fn fragmented() -> (Pool, Vec<Buffer>) {
 }
 
 #[test]
-fn several_pieces_are_never_had_by_one_address() {
+fn a_raw_allocation_is_never_scattered() {
     let (pool, held) = fragmented();
     let request = Request::bytes(3 * PAGE).scattered(64);
     assert!(matches!(pool.allocate_raw(&request), Err(PoolError::WouldBlock { .. })));
@@ -52,7 +52,7 @@ fn several_pieces_are_never_had_by_one_address() {
 }
 
 #[test]
-fn pieces_taken_apart_keep_their_bytes_and_go_back_one_by_one() {
+fn split_pieces_keep_their_bytes_and_are_freed_separately() {
     let (pool, _held) = fragmented();
     let before = pool.statistics().in_use_bytes;
     let bytes = 10 * PAGE - 5;
@@ -74,7 +74,7 @@ fn pieces_taken_apart_keep_their_bytes_and_go_back_one_by_one() {
 }
 
 #[test]
-fn a_pool_closed_for_all_its_handles_takes_back_what_is_out() {
+fn a_closed_pool_still_frees_raw_addresses() {
     let pool = one_chunk();
     let (other, address) = (pool.clone(), pool.allocate_raw(&Request::bytes(1)).unwrap());
     other.close();

@@ -1,7 +1,8 @@
-//! Pools over pinners that ask a kernel: transfers by registered number, mappings of a device, memory of two processes.
+//! Pools over pinners that use a kernel interface: registered transfers, device mappings, memory shared by two
+//! processes.
 #![cfg(not(loom))]
-#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is not as it should be")]
-#![expect(clippy::print_stderr, reason = "a test that cannot run here says why")]
+#![expect(clippy::unwrap_used, reason = "a test fails at the first unexpected result")]
+#![expect(clippy::print_stderr, reason = "a skipped test prints the reason")]
 
 use headwater_dma::buffer::{Buffer, Lent};
 use headwater_dma::pool::{
@@ -38,14 +39,14 @@ fn pool(pinner: Arc<dyn Pinner>, sharing: Sharing) -> Result<Pool, PoolError> {
     })
 }
 
-/// Gives every idle chunk back.
+/// Retires every idle chunk.
 fn decay(pool: &Pool) {
     for now in [1, 10_000, 20_000, 30_000] {
         pool.tick(Nanos(now));
     }
 }
 
-/// A ring on a new file past the page cache, and a pool registered with it.
+/// A ring on a new file that bypasses the page cache, and a pool registered with it.
 struct Registered {
     ring: FileRing,
     pinner: Arc<UringBuffers>,
@@ -54,13 +55,13 @@ struct Registered {
 }
 
 impl Registered {
-    /// `None`, with the reason printed, where a file past the page cache or a table is not to be had.
+    /// Opens both. Returns `None` and prints the reason if direct I/O or a buffer table is not available.
     fn open(slots: u32) -> Option<Self> {
-        // The system's folder for temporary files is memory on many machines; the build's folder is a disk.
+        // On many machines the system's folder for temporary files is in memory; the build's folder is on a disk.
         let named = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (file, mode) = open(named.path(), DirectChoice::Auto).unwrap();
         if mode != FileMode::Direct {
-            eprintln!("the file system has no direct I/O: the page cache takes part");
+            eprintln!("the file system has no direct I/O: the page cache is used");
         }
         let mut ring = FileRing::open(file, 8, UringChoice::Auto).unwrap();
         let table = match ring.table(slots) {
@@ -80,7 +81,7 @@ impl Registered {
         }
     }
 
-    /// Lends a buffer to the ring and waits for it.
+    /// Lends a buffer to the ring and waits for the completion.
     fn transfer(&mut self, buffer: Buffer, offset: u64, write: bool) -> (Buffer, Result<usize, i32>) {
         let (buffer, stub) = buffer.lend().fixed().unwrap();
         let transfer = if write {
@@ -100,9 +101,9 @@ impl Registered {
 }
 
 #[test]
-fn a_pools_buffers_go_to_a_file_and_come_back_by_number() {
+fn registered_buffers_are_written_to_a_file_and_read_back() {
     let Some(mut bench) = Registered::open(4) else { return };
-    // Two chunks, so that two numbers are used, and buffers that start inside of them.
+    // Two chunks, so that two numbers are used, and buffers that start inside them.
     let sizes = [64 * KIB, CHUNK - 64 * KIB, 100 * KIB, 4 * KIB];
     let mut at = 0;
     for (number, bytes) in (1_u8..).zip(sizes) {
@@ -113,7 +114,7 @@ fn a_pools_buffers_go_to_a_file_and_come_back_by_number() {
         let expected = buffer.to_vec();
         let (written, moved) = bench.transfer(buffer, at, true);
         assert_eq!((moved, written.len()), (Ok(bytes), bytes));
-        // Kept, so that the read lands in other pages.
+        // The first buffer is kept, so that the read uses other pages.
         let mut other = bench.pool.buffer(bytes).unwrap();
         other.fill(0xEE);
         let (read, moved) = bench.transfer(other, at, false);
@@ -121,14 +122,14 @@ fn a_pools_buffers_go_to_a_file_and_come_back_by_number() {
         assert!(*read == *expected, "{bytes} bytes at {at}");
         at += bytes as u64;
     }
-    assert!(bench.pinner.table().free_slots() <= 2, "a number a chunk");
+    assert!(bench.pinner.table().free_slots() <= 2, "one number per chunk");
     decay(&bench.pool);
-    assert_eq!(bench.pinner.table().free_slots(), 4, "all are unregistered with their chunks");
+    assert_eq!(bench.pinner.table().free_slots(), 4, "each chunk was unregistered when retired");
     assert_eq!(bench.pool.statistics().quarantined_bytes, 0);
 }
 
 #[test]
-fn a_full_table_is_an_error_that_goes_away_with_the_chunk() {
+fn a_full_table_is_an_error_until_a_chunk_is_retired() {
     let Some(bench) = Registered::open(1) else { return };
     let held = bench.pool.buffer(CHUNK).unwrap();
     let refused = bench.pool.buffer(KIB).unwrap_err();
@@ -138,15 +139,17 @@ fn a_full_table_is_an_error_that_goes_away_with_the_chunk() {
 }
 
 #[test]
-fn numbers_of_another_table_are_refused_and_the_buffer_comes_back() {
+fn numbers_of_another_table_are_refused_and_the_buffer_is_returned() {
     let Some(bench) = Registered::open(2) else { return };
     let Some(mut other) = Registered::open(2) else { return };
-    // The other table has the number, for other memory.
+    // The other table has the same number, for other memory.
     let _held = other.pool.buffer(KIB).unwrap();
     let (buffer, stub) = bench.pool.buffer(8 * KIB).unwrap().lend().fixed().unwrap();
     let rejected = other.ring.submit(0, Transfer::WriteFixed { offset: 0, buffer }).unwrap_err();
     assert_eq!(rejected.reason, RejectedReason::NotRegistered);
-    let Transfer::WriteFixed { buffer, .. } = rejected.transfer else { panic!("it comes back as it was") };
+    let Transfer::WriteFixed { buffer, .. } = rejected.transfer else {
+        panic!("the transfer is returned unchanged")
+    };
     let (_strange, other_stub) = bench.pool.buffer(KIB).unwrap().lend().fixed().unwrap();
     let (_other_stub, buffer) = other_stub.rejoin(buffer).unwrap_err();
     let lent: Lent<Buffer> = stub.rejoin(buffer).unwrap();
@@ -154,7 +157,7 @@ fn numbers_of_another_table_are_refused_and_the_buffer_comes_back() {
 }
 
 #[test]
-fn pages_that_a_ring_kept_are_counted_and_never_given_out_again() {
+fn pages_that_a_ring_did_not_return_are_counted_and_never_reused() {
     let Some(bench) = Registered::open(4) else { return };
     let (fixed, stub) = bench.pool.buffer(64 * KIB).unwrap().lend().fixed().unwrap();
     let address = fixed.address();
@@ -190,7 +193,7 @@ fn container(mappings_max: u32) -> Arc<Container<SimulatedType1>> {
 }
 
 #[test]
-fn a_device_finds_every_byte_of_a_buffer_where_its_segments_say() {
+fn every_byte_of_a_buffer_is_at_the_device_address_of_its_segment() {
     let container = container(8);
     let pool = pool(Arc::new(VfioType1::new(container.clone())), Sharing::Private).unwrap();
     let mut held: Vec<Lent<Buffer>> = Vec::new();
@@ -198,7 +201,11 @@ fn a_device_finds_every_byte_of_a_buffer_where_its_segments_say() {
         held.push(buffer.lend());
     }
     assert_eq!(held.len(), 4 * 4);
-    assert_eq!(container.kernel().mappings(), 4, "one mapping a chunk, however many buffers");
+    assert_eq!(
+        container.kernel().mappings(),
+        4,
+        "one mapping per chunk, regardless of the number of buffers"
+    );
     for segment in held.iter().flat_map(Lent::segments) {
         for within in [0, 1, segment.bytes / 2, segment.bytes - 1] {
             let found = container.kernel().translate(segment.iova.unwrap() + within as u64);
@@ -211,7 +218,7 @@ fn a_device_finds_every_byte_of_a_buffer_where_its_segments_say() {
 }
 
 #[test]
-fn memory_that_a_device_did_not_let_go_is_never_used_again() {
+fn memory_that_a_device_did_not_release_is_never_reused() {
     let container = container(8);
     let pool = pool(Arc::new(VfioType1::new(container.clone())), Sharing::Private).unwrap();
     drop(pool.buffer(KIB).unwrap());
@@ -222,7 +229,7 @@ fn memory_that_a_device_did_not_let_go_is_never_used_again() {
     container.kernel().refuse(17);
     let stopped = pool.buffer(KIB).unwrap_err();
     assert_eq!(stopped, PoolError::Pin(PinError::Exists { bytes: CHUNK }));
-    assert_eq!(pool.buffer(KIB).unwrap_err(), stopped, "nobody knows whose the addresses are");
+    assert_eq!(pool.buffer(KIB).unwrap_err(), stopped, "the owner of the addresses is unknown");
     let cause = container.map(Memory::at(4_096, 4_096)).unwrap_err().cause;
     assert_eq!(cause, PinCause::Exists);
 }
@@ -233,15 +240,15 @@ fn a_shared_region_needs_shared_memory() {
     assert_eq!(refused, PoolError::Pin(PinError::NotShared));
 }
 
-/// What the second process sees in the range, and what it answers.
+/// Contents of the range before and after the second process runs.
 const QUESTION: u8 = 0x5C;
 const ANSWER: u8 = 0xC5;
 
-/// The second process: it has the descriptor as its standard input and the range in its environment.
+/// Runs the second process: it has the descriptor as its standard input and the range in its environment.
 #[test]
 fn as_second_process() {
     let Ok(range) = std::env::var("SHARED_RANGE") else {
-        return eprintln!("skipped: this is a part of another test");
+        return eprintln!("skipped: another test runs this one");
     };
     let (offset, bytes) = range.split_once(' ').unwrap();
     let (offset, bytes): (u64, usize) = (offset.parse().unwrap(), bytes.parse().unwrap());
@@ -250,13 +257,13 @@ fn as_second_process() {
     memory.copy_in(0, &mut seen).unwrap();
     assert!(seen.iter().all(|&byte| byte == QUESTION));
     memory.copy_out(0, &vec![ANSWER; bytes]).unwrap();
-    // It cannot be made shorter under the pool.
+    // The file cannot be truncated while the pool uses it.
     let file = File::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     assert_eq!(file.set_len(0).unwrap_err().raw_os_error(), Some(1));
 }
 
 #[test]
-fn a_second_process_sees_the_bytes_of_a_shared_buffer_and_answers_in_them() {
+fn a_second_process_reads_and_writes_a_shared_buffer() {
     let region = Arc::new(SharedRegion::default());
     let pool = pool(region.clone(), Sharing::Shared).unwrap();
     let _other = pool.buffer(12 * KIB).unwrap();

@@ -1,6 +1,6 @@
-//! The pool beside a naive allocator, over nodes that fail, under threads, and for as long as one likes.
+//! The pool against a model allocator, over failing nodes, with threads, and in a soak test.
 #![cfg(not(loom))]
-#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is not as it should be")]
+#![expect(clippy::unwrap_used, reason = "a test fails at the first unexpected result")]
 #![expect(clippy::print_stderr, reason = "a failing run is repeated from its seed")]
 
 use fastrand::Rng;
@@ -21,7 +21,7 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const CHUNK: usize = 256 * KIB;
 
-/// Two nodes of the same memory, the second of which can be made to fail.
+/// Two nodes of the same memory, of which the second can be made to fail.
 #[derive(Debug, Default)]
 struct TwoNodes {
     broken: AtomicBool,
@@ -58,7 +58,7 @@ fn config(cap: usize) -> PoolConfig {
     }
 }
 
-/// A payload with a pattern of its own in its first and last bytes.
+/// A payload with its own pattern in its first and last bytes.
 struct Held {
     payload: Payload,
     mark: u64,
@@ -78,7 +78,10 @@ impl Held {
     fn check(&self) {
         for piece in self.payload.pieces() {
             let zones = piece.iter().take(64).chain(piece.iter().rev().take(8));
-            assert!(zones.into_iter().all(|&byte| byte == self.mark.to_le_bytes()[0]), "somebody wrote here");
+            assert!(
+                zones.into_iter().all(|&byte| byte == self.mark.to_le_bytes()[0]),
+                "a held buffer changed"
+            );
         }
     }
 }
@@ -130,7 +133,7 @@ fn no_two_buffers_overlap_and_every_page_is_counted_over_random_histories() {
     }
 }
 
-/// The naive side: the pages of all buffers, sorted, must not touch twice, and must be what the pool counts.
+/// Checks the pool's counters against the held buffers, whose pages must not overlap.
 fn account(pool: &Pool, held: &[Held]) {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for piece in held.iter().flat_map(|held| held.payload.pieces()) {
@@ -180,7 +183,7 @@ fn impossible_configurations_are_typed_errors() {
 }
 
 #[test]
-fn a_device_that_does_not_let_go_costs_its_chunk_and_nothing_else() {
+fn a_device_that_keeps_a_chunk_costs_only_that_chunk() {
     let pinner = Arc::new(SimulatedPinner::default());
     let pool = Pool::open(PoolConfig { pinner: pinner.clone(), ..config(4 * CHUNK) }).unwrap();
     drop(pool.buffer(CHUNK).unwrap());
@@ -200,21 +203,21 @@ fn a_device_that_does_not_let_go_costs_its_chunk_and_nothing_else() {
 }
 
 #[test]
-fn a_broken_node_spills_to_the_next_and_a_named_one_says_so() {
+fn a_failing_node_spills_to_the_next_unless_it_was_requested() {
     let nodes = Arc::new(TwoNodes::default());
     let pool = Pool::open(PoolConfig { placement: nodes.clone(), ..config(8 * CHUNK) }).unwrap();
     let node_of = |payload: &Payload| pool.lookup(payload.pieces().next().unwrap().as_ptr()).unwrap().node;
     assert_eq!(node_of(&pool.allocate(&Request::bytes(CHUNK)).unwrap()), NodeId(1), "local first");
     nodes.broken.store(true, Ordering::Relaxed);
     let local = pool.allocate(&Request::bytes(CHUNK)).unwrap();
-    assert_eq!(node_of(&local), NodeId(1), "what is there still serves");
+    assert_eq!(node_of(&local), NodeId(1), "free memory of the node still serves");
     assert_eq!(node_of(&pool.allocate(&Request::bytes(CHUNK)).unwrap()), NodeId(0));
     let named = pool.allocate(&Request::bytes(CHUNK).on(NodeId(1))).unwrap_err();
     assert_eq!(named, PoolError::Place(PlaceError { node: NodeId(1), bytes: CHUNK, available: 0 }));
 }
 
 #[test]
-fn a_large_request_in_line_is_not_overtaken_by_small_ones() {
+fn a_waiting_large_request_is_served_before_later_small_ones() {
     let pool = Pool::open(config(4 * CHUNK)).unwrap();
     let first = pool.buffer(2 * CHUNK).unwrap();
     let second = pool.buffer(2 * CHUNK).unwrap();
@@ -230,7 +233,7 @@ fn a_large_request_in_line_is_not_overtaken_by_small_ones() {
 }
 
 #[test]
-fn who_gives_up_makes_way_for_those_behind() {
+fn a_cancelled_request_lets_later_ones_proceed() {
     let pool = Pool::open(config(4 * CHUNK)).unwrap();
     let _held = pool.buffer(2 * CHUNK).unwrap();
     let large = pool.enqueue(&Request::bytes(3 * CHUNK)).unwrap();
@@ -247,7 +250,7 @@ fn who_gives_up_makes_way_for_those_behind() {
 }
 
 #[test]
-fn a_closed_pool_tells_those_in_line_and_takes_late_buffers() {
+fn a_closed_pool_notifies_waiters_and_accepts_late_buffers() {
     let pinner = Arc::new(SimulatedPinner::default());
     let pool = Pool::open(PoolConfig { pinner: pinner.clone(), ..config(CHUNK) }).unwrap();
     let held = pool.buffer(CHUNK).unwrap();
@@ -259,10 +262,10 @@ fn a_closed_pool_tells_those_in_line_and_takes_late_buffers() {
 }
 
 #[test]
-fn a_thread_that_ends_leaves_nothing_behind() {
+fn a_thread_that_ends_releases_its_cache() {
     let pool = Pool::open(config(16 * CHUNK)).unwrap();
     std::thread::scope(|scope| {
-        // Joined by its handle: a scope alone does not wait for what a thread does at its end.
+        // Joined by its handle: a scope alone does not wait for the thread-local destructors.
         scope.spawn(|| (0..50).for_each(|_| drop(pool.buffer(16 * KIB).unwrap()))).join().unwrap();
     });
     let statistics = pool.statistics();
@@ -319,7 +322,7 @@ fn soak(span: Nanos) {
             }
             nodes.broken.store(false, Ordering::Relaxed);
         });
-        // By their handles: a scope alone does not wait for what a thread does at its end.
+        // Joined by their handles: a scope alone does not wait for the thread-local destructors.
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         changes.join().unwrap();
     });
@@ -330,7 +333,7 @@ fn soak(span: Nanos) {
     for now in 0..64 {
         pool.tick(Nanos(u64::MAX / 2 + now * 5_000_000));
     }
-    assert_eq!(pool.statistics().tier_bytes, [0; 3], "all memory goes when nobody uses it");
+    assert_eq!(pool.statistics().tier_bytes, [0; 3], "unused memory is unpinned");
 }
 
 #[test]

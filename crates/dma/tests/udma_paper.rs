@@ -1,7 +1,7 @@
-//! The errors of the paper's two algorithms, one regression test a row: line by line of Algorithm 1 (allocation) and
-//! Algorithm 2 (release) of "uDMA", each named after its line and what the line gets wrong.
+//! Regression tests for the errors of the paper's two algorithms, line by line of Algorithm 1 (allocation) and
+//! Algorithm 2 (release) of "uDMA"; each is named after its line and the correct behaviour.
 #![cfg(not(loom))]
-#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is not as it should be")]
+#![expect(clippy::unwrap_used, reason = "a test fails at the first unexpected result")]
 
 use headwater_dma::buffer::Payload;
 use headwater_dma::pool::{
@@ -14,7 +14,7 @@ use std::sync::Arc;
 const KIB: usize = 1 << 10;
 const CHUNK: usize = 256 * KIB;
 
-/// A pool of small chunks, without caches, pinned and timed by a simulation in which chunks do not join.
+/// Opens a pool of small chunks, without caches, pinned and timed by a simulation in which chunks are not merged.
 fn pool_with(cap: usize, min_idle: usize) -> (Pool, Arc<SimulatedPinner>) {
     let pinner = Arc::new(SimulatedPinner::default());
     let config = PoolConfig {
@@ -51,7 +51,7 @@ fn fill(pool: &Pool, bytes: usize) -> Vec<Payload> {
     held
 }
 
-/// Gives every other buffer back.
+/// Frees every other buffer.
 fn thin_out(held: Vec<Payload>) -> Vec<Payload> {
     held.into_iter().step_by(2).collect()
 }
@@ -64,7 +64,7 @@ fn algorithm_1_line_1_a_pool_exists_before_its_first_chunk_and_grows_on_one_path
     let second = of(&pool, CHUNK).unwrap();
     assert_eq!(pool.statistics().steps.grown, 2);
     drop((first, second));
-    // Empty again, it is not another pool: the next request grows nothing.
+    // Empty again, it is the same pool: the next request does not grow it.
     drop(of(&pool, 4 * KIB).unwrap());
     assert_eq!((pool.statistics().steps.grown, pool.statistics().steps.contiguous), (2, 1));
 }
@@ -98,14 +98,14 @@ fn algorithm_1_line_2_a_refused_pin_is_a_typed_error_and_takes_nothing() {
 }
 
 #[test]
-fn algorithm_1_lines_4_and_19_a_search_that_finds_nothing_is_an_error_not_an_address() {
+fn algorithm_1_lines_4_and_19_a_failed_search_is_an_error_not_an_address() {
     let (pool, _) = pool(CHUNK);
     let _all = of(&pool, CHUNK).unwrap();
     assert!(matches!(of(&pool, 1), Err(PoolError::WouldBlock { bytes: 1, waiting: 0 })));
 }
 
 #[test]
-fn algorithm_1_line_8_the_tightest_hole_is_taken_not_the_first_chunk_in_a_list() {
+fn algorithm_1_line_8_the_smallest_sufficient_hole_is_taken_not_the_first_chunk() {
     let (pool, _) = pool(8 * CHUNK);
     let mut held: Vec<Option<Payload>> = fill(&pool, 16 * KIB).into_iter().map(Some).collect();
     // A hole of 64 KiB in the first chunk and one of 16 KiB in the last.
@@ -127,7 +127,7 @@ fn algorithm_1_line_9_an_exact_fit_is_a_fit() {
 }
 
 #[test]
-fn algorithm_1_line_9_free_bytes_in_pieces_are_no_contiguous_run() {
+fn algorithm_1_line_9_scattered_free_bytes_are_not_a_contiguous_run() {
     let (pool, _) = pool(CHUNK);
     let _held = thin_out(fill(&pool, 4 * KIB));
     assert_eq!(pool.statistics().nodes[0].free_bytes, CHUNK as u64 / 2);
@@ -139,7 +139,7 @@ fn algorithm_1_line_9_free_bytes_in_pieces_are_no_contiguous_run() {
 }
 
 #[test]
-fn algorithm_1_lines_8_to_13_scatter_gather_joins_pieces_of_several_chunks_before_it_grows() {
+fn algorithm_1_lines_8_to_13_scatter_gather_uses_pieces_of_several_chunks_before_growing() {
     let (pool, _) = pool(4 * CHUNK);
     let half = CHUNK / 2;
     let mut halves = fill(&pool, half);
@@ -154,7 +154,7 @@ fn algorithm_1_lines_8_to_13_scatter_gather_joins_pieces_of_several_chunks_befor
 }
 
 #[test]
-fn algorithm_1_lines_6_12_and_22_every_piece_is_named_and_prp_legal() {
+fn algorithm_1_lines_6_12_and_22_every_piece_is_returned_and_prp_legal() {
     let (pool, _) = pool(2 * CHUNK);
     let _held = thin_out(fill(&pool, 12 * KIB));
     let bytes = 50 * KIB + 7;
@@ -162,10 +162,10 @@ fn algorithm_1_lines_6_12_and_22_every_piece_is_named_and_prp_legal() {
     let segments = lent.segments();
     assert!(segments.len() > 1);
     assert_eq!(segments.iter().map(|segment| segment.bytes).sum::<usize>(), bytes);
-    let (last, others) = segments.split_last().unwrap();
+    let (last, front) = segments.split_last().unwrap();
     assert!(segments.iter().all(|segment| segment.address.is_multiple_of(4 * KIB)));
     assert!(segments.iter().all(|segment| segment.iova.unwrap().is_multiple_of(4_096)));
-    assert!(others.iter().all(|segment| segment.bytes.is_multiple_of(4 * KIB)));
+    assert!(front.iter().all(|segment| segment.bytes.is_multiple_of(4 * KIB)));
     assert!(last.bytes > 0);
     let (payload, answer) = lent.complete(Ok::<u8, ()>(1));
     assert_eq!((payload.bytes(), answer), (bytes, Ok(1)));
@@ -180,7 +180,7 @@ fn algorithm_1_line_15_a_chunk_is_as_large_as_its_request() {
 }
 
 #[test]
-fn algorithm_1_line_15_the_cap_is_tested_with_the_chunk_that_would_be_pinned() {
+fn algorithm_1_line_15_the_cap_check_includes_the_chunk_to_be_pinned() {
     let (pool, pinner) = pool(4 * CHUNK);
     let _first = of(&pool, 2 * CHUNK).unwrap();
     assert!(matches!(of(&pool, 3 * CHUNK), Err(PoolError::WouldBlock { .. })));
@@ -189,13 +189,13 @@ fn algorithm_1_line_15_the_cap_is_tested_with_the_chunk_that_would_be_pinned() {
 }
 
 #[test]
-fn algorithm_1_lines_15_and_16_at_the_cap_idle_chunks_make_room() {
+fn algorithm_1_lines_15_and_16_at_the_cap_idle_chunks_are_retired() {
     let (pool, pinner) = pool(4 * CHUNK);
     let small = fill(&pool, CHUNK);
     assert_eq!(small.len(), 4);
     drop(small);
     assert_eq!(pinner.pinned_bytes(), 4 * CHUNK);
-    // Chunks of this device do not join, so a larger run needs a chunk of its own.
+    // Chunks of this device are not merged, so a larger run needs its own chunk.
     let large = of(&pool, 3 * CHUNK).unwrap();
     assert_eq!((large.bytes(), pinner.pinned_bytes()), (3 * CHUNK, 4 * CHUNK));
 }
@@ -210,7 +210,7 @@ fn algorithm_1_line_16_at_the_cap_a_request_may_wait_instead_of_getting_null() {
     assert_eq!(waiter.poll(Nanos(0)).unwrap().unwrap().bytes(), CHUNK);
     assert_eq!(pinner.pinned_bytes(), CHUNK);
     let never = pool.allocate_within(&Request::bytes(2 * CHUNK), Nanos::ZERO).unwrap_err();
-    assert!(matches!(never, PoolError::OverCap { .. }), "what can never be served does not wait");
+    assert!(matches!(never, PoolError::OverCap { .. }), "a request that can never be served does not wait");
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn algorithm_1_line_15_the_cap_counts_the_other_tiers() {
 }
 
 #[test]
-fn algorithm_1_lines_19_and_20_a_chunk_is_seen_by_others_only_when_it_is_ready() {
+fn algorithm_1_lines_19_and_20_a_chunk_is_visible_only_when_pinned() {
     let (pool, pinner) = pool(64 * CHUNK);
     std::thread::scope(|scope| {
         for thread in 0..4_u8 {
@@ -253,7 +253,7 @@ fn algorithm_1_lines_19_and_20_a_chunk_is_seen_by_others_only_when_it_is_ready()
 }
 
 #[test]
-fn algorithm_1_the_request_says_boundary_zeroes_and_node() {
+fn algorithm_1_a_request_specifies_alignment_zeroing_and_node() {
     let (pool, _) = pool(4 * CHUNK);
     pool.buffer(CHUNK).unwrap().fill(0xff);
     let request = Request::bytes(8 * KIB).aligned(64 * KIB).zeroed().on(NodeId(0));
@@ -265,7 +265,7 @@ fn algorithm_1_the_request_says_boundary_zeroes_and_node() {
 }
 
 #[test]
-fn algorithm_2_lines_1_to_4_foreign_interior_and_double_frees_are_told_apart() {
+fn algorithm_2_lines_1_to_4_foreign_interior_and_double_frees_are_distinguished() {
     let (pool, _) = pool(4 * CHUNK);
     let adopt = |address: *const u8| pool.adopt(address).map(drop).unwrap_err();
     let owned = pool.buffer(8 * KIB).unwrap();
@@ -282,9 +282,9 @@ fn algorithm_2_lines_1_to_4_foreign_interior_and_double_frees_are_told_apart() {
 }
 
 #[test]
-fn algorithm_2_line_5_memory_that_a_device_has_cannot_be_freed() {
+fn algorithm_2_line_5_memory_lent_to_a_device_cannot_be_freed() {
     let (pool, _) = pool(CHUNK);
-    // There is no other way back than completion; what is dropped instead is quarantined, not freed.
+    // Only a completion returns it; a dropped one is quarantined, not freed.
     drop(pool.buffer(CHUNK / 2).unwrap().lend());
     let statistics = pool.statistics();
     let half = CHUNK as u64 / 2;
@@ -295,7 +295,7 @@ fn algorithm_2_line_5_memory_that_a_device_has_cannot_be_freed() {
     assert_eq!((back.len(), answer), (CHUNK / 2, Err("aborted")));
 }
 
-/// The longest free run after the four quarters of a chunk were freed in some order.
+/// Returns the longest free run after the four quarters of a chunk were freed in some order.
 fn after_freeing_in_order(order: [usize; 4]) -> u64 {
     let (pool, _) = pool(CHUNK);
     let mut quarters: Vec<Option<Payload>> = fill(&pool, CHUNK / 4).into_iter().map(Some).collect();
@@ -307,27 +307,27 @@ fn after_freeing_in_order(order: [usize; 4]) -> u64 {
 }
 
 #[test]
-fn algorithm_2_line_7_the_region_before_is_looked_at_under_one_name() {
+fn algorithm_2_line_7_the_region_before_is_merged() {
     assert_eq!(after_freeing_in_order([0, 1, 2, 3]), CHUNK as u64);
 }
 
 #[test]
-fn algorithm_2_line_14_the_region_behind_joins_too() {
+fn algorithm_2_line_14_the_region_after_is_merged() {
     assert_eq!(after_freeing_in_order([3, 2, 1, 0]), CHUNK as u64);
 }
 
 #[test]
-fn algorithm_2_line_15_joining_goes_on_from_what_was_joined() {
+fn algorithm_2_line_15_merging_continues_from_the_merged_region() {
     assert_eq!(after_freeing_in_order([0, 2, 1, 3]), CHUNK as u64);
 }
 
 #[test]
-fn algorithm_2_line_18_the_region_in_front_stays_and_grows() {
+fn algorithm_2_line_18_the_region_in_front_grows() {
     assert_eq!(after_freeing_in_order([1, 3, 2, 0]), CHUNK as u64);
 }
 
 #[test]
-fn algorithm_2_lines_9_and_16_joining_stops_at_the_end_of_a_chunk_that_must_not_join() {
+fn algorithm_2_lines_9_and_16_merging_stops_at_a_chunk_that_must_not_be_merged() {
     let (pool, _) = pool(2 * CHUNK);
     drop(fill(&pool, CHUNK));
     let node = &pool.statistics().nodes[0];
@@ -335,10 +335,10 @@ fn algorithm_2_lines_9_and_16_joining_stops_at_the_end_of_a_chunk_that_must_not_
 }
 
 #[test]
-fn algorithm_2_line_21_an_idle_chunk_goes_although_nobody_frees() {
+fn algorithm_2_line_21_an_idle_chunk_is_retired_without_a_free() {
     let (pool, pinner) = pool(4 * CHUNK);
     drop(fill(&pool, CHUNK));
-    // At the moment of the free nothing has been idle for any time.
+    // When the buffers are freed, no chunk has been idle yet.
     pool.tick(Nanos(10_000));
     pool.tick(Nanos(10_999));
     assert_eq!(pinner.pinned_bytes(), 4 * CHUNK);
@@ -349,7 +349,7 @@ fn algorithm_2_line_21_an_idle_chunk_goes_although_nobody_frees() {
 }
 
 #[test]
-fn algorithm_2_lines_21_to_23_idle_chunks_go_by_and_by_and_the_floor_stays() {
+fn algorithm_2_lines_21_to_23_idle_chunks_are_retired_gradually_down_to_the_floor() {
     let (pool, pinner) = pool_with(8 * CHUNK, CHUNK);
     drop(fill(&pool, CHUNK));
     let mut steps = Vec::new();
@@ -357,13 +357,13 @@ fn algorithm_2_lines_21_to_23_idle_chunks_go_by_and_by_and_the_floor_stays() {
         pool.tick(Nanos(now));
         steps.push(pinner.pinned_bytes() / CHUNK);
     }
-    assert_eq!(steps[..8], [8; 8], "nothing goes before its time");
-    assert!(steps.windows(2).all(|pair| pair[1] + 4 >= pair[0]), "no cliff: {steps:?}");
+    assert_eq!(steps[..8], [8; 8], "no chunk is retired before the idle time");
+    assert!(steps.windows(2).all(|pair| pair[1] + 4 >= pair[0]), "retired gradually: {steps:?}");
     assert_eq!(steps.last(), Some(&1), "the floor stays: {steps:?}");
 }
 
 #[test]
-fn algorithm_2_a_scattered_payload_is_freed_whole() {
+fn algorithm_2_a_scattered_payload_is_freed_completely() {
     let (pool, _) = pool(CHUNK);
     let held = thin_out(fill(&pool, 4 * KIB));
     let pieces = scattered(&pool, 64 * KIB, 64).unwrap();
@@ -375,11 +375,11 @@ fn algorithm_2_a_scattered_payload_is_freed_whole() {
 }
 
 #[test]
-fn algorithm_2_out_freeing_an_owned_buffer_cannot_fail() {
+fn algorithm_2_output_freeing_an_owned_buffer_cannot_fail() {
     let (pool, pinner) = pool(CHUNK);
     let buffer = pool.buffer(CHUNK).unwrap();
     drop(pool);
-    // Even the pool may be gone; its memory goes with the last buffer.
+    // The pool may already be closed; its memory is released with the last buffer.
     assert_eq!((buffer.len(), pinner.pinned_bytes()), (CHUNK, CHUNK));
     drop(buffer);
     assert_eq!(pinner.pinned_bytes(), 0);

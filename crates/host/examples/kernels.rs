@@ -1,6 +1,6 @@
-//! Prints what the copy and CRC kernels reach on this machine, in GB/s, with the data in the cache and out of it.
-#![expect(clippy::print_stdout, reason = "a benchmark that a person runs and reads")]
-#![expect(clippy::cast_precision_loss, reason = "figures for reading")]
+//! Prints the rates of the copy and CRC kernels on this machine, in GB/s, with the data in the cache and out of it.
+#![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
+#![expect(clippy::cast_precision_loss, reason = "printed figures need no exactness")]
 
 use headwater_host::calibration::Calibration;
 use headwater_host::clock::Clock;
@@ -12,7 +12,7 @@ const COLD_BYTES: usize = 512 << 20;
 const PASS_BYTES: usize = 256 << 20;
 
 fn rate(clock: &Clock, size: usize, span: usize, mut step: impl FnMut(usize)) -> (f64, f64) {
-    // The stride is odd in lines, so that a cold pass touches every set and no prefetcher runs ahead of records.
+    // The stride is an odd number of lines, so that a cold pass touches every set and no prefetcher follows it.
     let stride = if span == size { 0 } else { (size.next_multiple_of(64)) * 7 + 64 };
     let steps = (PASS_BYTES / size).max(1);
     let mut best = f64::MAX;
@@ -39,7 +39,8 @@ fn main() {
     println!("calibrated in {}", clock.now().since(before));
     println!("{:?}", Topology::read());
     let src = vec![0x5A_u8; COLD_BYTES + (16 << 20)];
-    // Half a page off, or every load would look like the store before it to the CPU's 4 KiB alias check.
+    // Half a page off: otherwise the CPU's 4 KiB alias check takes every load for one that depends on the store before
+    // it.
     let mut dst = vec![0_u8; COLD_BYTES + (16 << 20)];
     let dst = &mut dst[2_048..];
     println!("{:>8} {:>5} {:>16} {:>16} {:>16} {:>16}", "bytes", "", "crc", "copy", "stream", "copy+crc");

@@ -1,8 +1,8 @@
-//! Thresholds that are measured on this host, not guessed, and kept.
+//! Thresholds measured on this host and cached.
 //!
-//! In: a clock, the cache file of an earlier run, `HEADWATER_SPIN_US`. Out: a [`Calibration`]. Invariant: a kept value
-//! is used only on the machine, kernel and version that measured it; a cache that is missing, damaged or cannot be
-//! written costs a measurement of a few milliseconds and nothing else.
+//! Input: a clock, the cache file of an earlier run, `HEADWATER_SPIN_US`. Output: a [`Calibration`]. Invariant: a
+//! cached value is used only on the machine, kernel and version that measured it; a cache that is missing, damaged or
+//! cannot be written costs a measurement of a few milliseconds and nothing else.
 
 mod measure;
 pub mod memory;
@@ -15,68 +15,68 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// Longest spin before sleep that is ever chosen.
+/// The longest spin before sleep that calibration chooses.
 pub const SPIN_MAX: Nanos = Nanos::from_micros(50);
 
 /// Overrides [`Calibration::spin_before_sleep`], in microseconds.
 pub const SPIN_VARIABLE: &str = "HEADWATER_SPIN_US";
 
-/// Where streaming copies begin if there was no time or memory to measure: a page, as measured on Zen 4.
+/// The streaming threshold used if there is no time or memory to measure: a page, as measured on Zen 4.
 const STREAMING_FROM_DEFAULT: u64 = 4_096;
 
-/// Most machines that one cache file remembers.
+/// The maximum number of machines in one cache file.
 const MACHINES_MAX: usize = 64;
 
-/// What the thresholds of this host are.
+/// The thresholds of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Calibration {
-    /// How long an idle core polls before it sleeps: as long as waking it takes, at most [`SPIN_MAX`]; zero where there
-    /// is one core only, for then nobody works while it spins.
+    /// The time that an idle core polls before it sleeps: as long as a wake-up takes, at most [`SPIN_MAX`]; zero on a
+    /// single core, where no other thread works during the spin.
     pub spin_before_sleep: Nanos,
-    /// Waking a sleeping thread and being woken by it, through two eventfds.
+    /// The time to wake a sleeping thread and to be woken by it, through two eventfds.
     pub wake_round_trip: Nanos,
-    /// From this many bytes on a copy into cold memory is faster past the cache; `u64::MAX` if it never is.
+    /// The length from which a copy into cold memory is faster past the cache; `u64::MAX` if it never is.
     pub streaming_copy_from_bytes: u64,
-    /// Where the values come from.
+    /// The source of the values.
     pub origin: Origin,
-    /// What the spin override says.
+    /// The effect of the spin override.
     pub spin_override: SpinOverride,
 }
 
-/// Where a calibration comes from.
+/// The source of a calibration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// Measured just now.
+    /// Measured in this run.
     #[default]
     Measured,
     /// Measured by an earlier run on this machine.
     Cached,
 }
 
-/// What was made of [`SPIN_VARIABLE`].
+/// The effect of [`SPIN_VARIABLE`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SpinOverride {
-    /// It is not set.
+    /// The variable is not set.
     Unset,
-    /// It replaced the measured spin.
+    /// The variable replaced the measured spin.
     Used,
-    /// It is not a whole number of microseconds, and was ignored.
+    /// The value is not a whole number of microseconds, and was ignored.
     Ignored(String),
 }
 
-/// Values as they are kept. What another version keeps beside them stays in the file.
+/// The cached values of one machine. Values that another version adds stay in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Kept {
     wake_round_trip_ns: u64,
     streaming_copy_from_bytes: u64,
-    /// Since version 0.1: absent until somebody asked for it, and where it does not parse.
+    /// Since version 0.1: absent until it is requested, and if it does not parse.
     #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     memory: Option<Vec<MemoryCost>>,
     #[serde(flatten)]
     others: BTreeMap<String, serde_json::Value>,
 }
 
-/// Rows, or nothing where they are not what this version writes.
+/// Deserialises the rows; `None` if they are not in this version's format.
 fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<MemoryCost>>, D::Error> {
     let value = serde_json::Value::deserialize(from)?;
     Ok(serde_json::from_value(value).ok())
@@ -89,7 +89,7 @@ struct CacheFile {
 }
 
 impl Calibration {
-    /// This host's thresholds: from the cache if they are there, measured and kept if not.
+    /// Returns this host's thresholds: cached ones, or measured ones, which it then caches.
     #[must_use]
     pub fn load_or_measure(clock: &Clock) -> Self {
         let spin = env::var_os(SPIN_VARIABLE).map(|value| value.to_string_lossy().into_owned());
@@ -130,7 +130,7 @@ impl Calibration {
     }
 }
 
-/// Where values are kept, and whose they are.
+/// The cache file and the fingerprint of this machine.
 #[derive(Debug)]
 struct Place {
     path: Option<PathBuf>,
@@ -148,7 +148,7 @@ impl Place {
         Self { path, fingerprint: fingerprint(&topology), cores: topology.cores() }
     }
 
-    /// What this machine has kept.
+    /// Returns the cached values of this machine.
     fn kept(&self) -> Option<Kept> {
         self.path.as_deref().and_then(load)?.machines.remove(&self.fingerprint)
     }
@@ -167,14 +167,14 @@ fn measure(clock: &Clock) -> Kept {
     Kept {
         memory: None,
         others: BTreeMap::new(),
-        // A system without eventfds or threads to spare spins as long as it ever would.
+        // A system without spare eventfds or threads gets the longest spin.
         wake_round_trip_ns: measure::wake_round_trip(clock).unwrap_or(SPIN_MAX).0,
         streaming_copy_from_bytes: measure::streaming_copy_from_bytes(clock)
             .unwrap_or(STREAMING_FROM_DEFAULT),
     }
 }
 
-/// What the measured values hold for.
+/// Returns the identity of the configuration for which the values hold.
 fn fingerprint(topology: &Topology) -> String {
     format!(
         "{} | {} cores | Linux {} | headwater {}",
@@ -185,9 +185,9 @@ fn fingerprint(topology: &Topology) -> String {
     )
 }
 
-/// Where the cache is: under the user's cache directory, or nowhere.
+/// Returns the path of the cache under the user's cache directory, if there is one.
 fn cache_path(cache_home: Option<&std::ffi::OsStr>, home: Option<&std::ffi::OsStr>) -> Option<PathBuf> {
-    // The XDG specification says that a path which is not absolute counts as unset.
+    // By the XDG specification, a path that is not absolute counts as unset.
     let absolute = |path: Option<&std::ffi::OsStr>| path.map(PathBuf::from).filter(|path| path.is_absolute());
     let directory = absolute(cache_home).or_else(|| Some(absolute(home)?.join(".cache")))?;
     Some(directory.join("headwater").join("calibration.json"))
@@ -197,7 +197,7 @@ fn load(path: &Path) -> Option<CacheFile> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Writes the cache beside its place and renames it there, so that two processes never leave half a file.
+/// Writes the cache to a temporary file and renames it, so that two processes never leave half a file.
 fn store(path: &Path, cache: &CacheFile) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_run_uses_what_the_first_measured() {
+    fn second_run_uses_cached_values() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("deep/calibration.json");
         let first = at(Some(&path));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_cache_is_measured_again_and_mended() {
+    fn damaged_cache_is_measured_again_and_rewritten() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("calibration.json");
         for damage in ["", "{", "[]", "{\"machines\": {\"x\": 3}}", "\u{0}"] {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn another_machines_values_are_kept_but_not_used() {
+    fn values_of_another_machine_are_kept_but_not_used() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("calibration.json");
         let mut cache = CacheFile::default();
@@ -259,13 +259,13 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_written_is_no_error() {
+    fn unwritable_cache_is_no_error() {
         assert_eq!(at(Some(Path::new("/proc/nowhere/calibration.json"))).origin, Origin::Measured);
         assert_eq!(at(None).origin, Origin::Measured);
     }
 
     #[test]
-    fn the_override_wins_and_nonsense_is_told() {
+    fn spin_override_wins_and_invalid_value_is_reported() {
         let from = |spin| Calibration::from_kept(&KEPT, Origin::Cached, 4, spin);
         assert_eq!(from(None).spin_before_sleep, Nanos(7_000));
         assert_eq!(from(Some("120")).spin_before_sleep, Nanos::from_micros(120));
@@ -278,14 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn the_spin_has_a_ceiling_and_one_core_never_spins() {
+    fn spin_is_capped_and_zero_on_a_single_core() {
         let slow = Kept { wake_round_trip_ns: 900_000, ..KEPT };
         assert_eq!(Calibration::from_kept(&slow, Origin::Cached, 2, None).spin_before_sleep, SPIN_MAX);
         assert_eq!(Calibration::from_kept(&slow, Origin::Cached, 1, None).spin_before_sleep, Nanos::ZERO);
     }
 
     #[test]
-    fn the_cache_lies_where_xdg_says() {
+    fn cache_path_follows_xdg() {
         let path = |cache: Option<&str>, home: Option<&str>| {
             cache_path(cache.map(AsRef::as_ref), home.map(AsRef::as_ref))
         };

@@ -1,7 +1,7 @@
-//! Time, as a value that is handed to whoever needs it.
+//! Time as a value that is passed to its users.
 //!
-//! In: the kernel's clocks. Out: [`Nanos`] (monotonic) and [`UnixMillis`] (wall time, for expiry only). The rest of the
-//! stack never reads a clock: it is given one of these two, so that the simulator can own both.
+//! Input: the kernel's clocks. Output: [`Nanos`] (monotonic) and [`UnixMillis`] (wall time, for expiry only). The rest
+//! of the stack never reads a clock: it receives one of these two, so that the simulator can control both.
 
 use rustix::time::Timespec;
 use std::cell::Cell;
@@ -14,45 +14,45 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// The start of time.
+    /// The zero of the monotonic clock.
     pub const ZERO: Self = Self(0);
 
-    /// A span of whole microseconds.
+    /// Returns a span of whole microseconds.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros * 1_000)
     }
 
-    /// A span of whole milliseconds.
+    /// Returns a span of whole milliseconds.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis * 1_000_000)
     }
 
-    /// This point moved later by `span`, stopping at the end of time.
+    /// Returns this point moved later by `span`, saturating at the maximum.
     #[must_use]
     pub const fn after(self, span: Self) -> Self {
         Self(self.0.saturating_add(span.0))
     }
 
-    /// The span from `earlier` to this point, zero when `earlier` is not earlier.
+    /// Returns the span from `earlier` to this point, zero when `earlier` is not earlier.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
 
-    /// The same span for the standard library.
+    /// Converts the span for the standard library.
     #[must_use]
     pub const fn to_duration(self) -> Duration {
         Duration::from_nanos(self.0)
     }
 
-    /// The same span for calls into the kernel.
+    /// Converts the span for calls into the kernel.
     #[must_use]
     pub fn to_timespec(self) -> Timespec {
         let span = self.to_duration();
         Timespec {
-            // As many nanoseconds as there can be are fewer seconds than that.
+            // The seconds in `u64::MAX` nanoseconds fit.
             tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: span.subsec_nanos().into(),
         }
@@ -65,25 +65,25 @@ impl fmt::Display for Nanos {
     }
 }
 
-/// Wall time in milliseconds since the Unix epoch. Only expiry looks at it.
+/// Wall time in milliseconds since the Unix epoch. Only expiry uses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnixMillis(pub u64);
 
-/// The kernel's clocks, read together.
+/// The kernel's clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Instant,
 }
 
 impl Clock {
-    /// A clock whose monotonic zero is now.
+    /// Starts a clock whose monotonic zero is now.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the monotonic clock")]
     pub fn start() -> Self {
         Self { origin: Instant::now() }
     }
 
-    /// Monotonic time since the clock was started.
+    /// Returns the monotonic time since the clock was started.
     #[must_use]
     #[inline]
     pub fn now(&self) -> Nanos {
@@ -93,39 +93,41 @@ impl Clock {
         )
     }
 
-    /// Wall time. A machine whose clock stands before 1970 reads as zero.
+    /// Returns the wall time; zero if the machine's clock is before 1970.
     #[must_use]
     pub fn wall(&self) -> UnixMillis {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         UnixMillis(since.as_secs().saturating_mul(1_000).saturating_add(u64::from(since.subsec_millis())))
     }
 
-    /// CPU time this thread has used so far.
+    /// Returns the CPU time this thread has used so far.
     #[must_use]
     pub fn thread_cpu() -> Nanos {
         let spec = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         timespec_nanos(spec)
     }
 
-    /// CPU time this process has used so far, all threads together.
+    /// Returns the CPU time this process has used so far, all threads together.
     #[must_use]
     pub fn process_cpu() -> Nanos {
         let spec = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         timespec_nanos(spec)
     }
 
-    /// Waits on the calling thread. For edges that have nothing else to do; the device core sleeps in its own loop.
+    /// Suspends the calling thread. For edges of the stack that have nothing else to do; the device core sleeps in its
+    /// own loop.
     #[expect(clippy::disallowed_methods, reason = "the one place that sleeps by time alone")]
     pub fn sleep(span: Nanos) {
         std::thread::sleep(span.to_duration());
     }
 
-    /// As [`sleep`](Self::sleep), but woken as soon as the kernel can: it may else put a wake-up off by its timer slack, 50
-    /// microseconds, to join it with others. From its first such sleep on, all sleeps of the calling thread are so.
+    /// Suspends the thread as [`sleep`](Self::sleep) does, but wakes as soon as the kernel can: without this the kernel
+    /// may delay a wake-up by its timer slack, 50 microseconds, to batch it. After its first call, all sleeps of the
+    /// calling thread are so.
     pub fn sleep_finely(span: Nanos) {
         FINE.with(|fine| {
             if !fine.replace(true) {
-                // A kernel that refuses wakes later; whoever asked measures what sleeps take.
+                // A kernel that refuses wakes later; callers measure how long sleeps take.
                 let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             }
         });
@@ -134,7 +136,7 @@ impl Clock {
 }
 
 thread_local! {
-    /// Whether this thread has given up its timer slack.
+    /// True if this thread has set its timer slack to the minimum.
     static FINE: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -1,7 +1,7 @@
-//! The kernels that move and check payload: copy, copy past the cache, CRC-32C, and both in one pass.
+//! The kernels that copy and checksum payload: copy, copy past the cache, CRC-32C, and copy and CRC in one pass.
 //!
-//! In: byte slices that the CPU owns. Out: the same bytes elsewhere, and their CRC-32C (Castagnoli). Invariant: every
-//! kernel gives the same answer for the same bytes; which one runs is chosen once, from what the CPU has, and costs one
+//! Input: byte slices that the CPU owns. Output: the copied bytes, and their CRC-32C (Castagnoli). Invariant: every
+//! kernel returns the same result for the same bytes; the kernel is chosen once, from the CPU's features, and costs one
 //! load and one indirect call afterwards.
 //!
 //! A CRC here is a value that composes: `crc32c(crc32c(0, a), b)` is the CRC of `a` followed by `b`.
@@ -21,7 +21,7 @@ mod tests;
 
 use dispatch::kernels;
 
-/// Copies shorter than this go through the cache even when asked to stream: the fence would cost more than it saves.
+/// The length below which a streaming copy goes through the cache: the fence would cost more than it saves.
 pub const STREAMING_BYTES_MIN: usize = 1_024;
 
 /// Copies `src` into `dst`.
@@ -34,7 +34,7 @@ pub fn copy(dst: &mut [u8], src: &[u8]) {
 }
 
 /// Copies `src` into `dst` past the cache, for bytes that will not be read soon. The stores are fenced before it
-/// returns. Short copies, and CPUs without wide streaming stores, take [`copy`].
+/// returns. Short copies, and copies on CPUs without wide streaming stores, use [`copy`].
 ///
 /// # Panics
 /// When the lengths differ.
@@ -46,7 +46,7 @@ pub fn copy_streaming(dst: &mut [u8], src: &[u8]) {
     kernels().stream(dst, src);
 }
 
-/// The CRC-32C of `bytes`, continued from `seed`: the CRC of what came before, 0 at the start.
+/// Returns the CRC-32C of `bytes`, continued from `seed`: the CRC of the preceding bytes, 0 at the start.
 #[must_use]
 #[inline]
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
@@ -59,17 +59,17 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
 /// When the lengths differ.
 #[inline]
 pub fn copy_crc32c(dst: &mut [u8], src: &[u8], seed: u32) -> u32 {
-    assert_eq!(dst.len(), src.len(), "a copy between lengths that differ");
+    assert_eq!(dst.len(), src.len(), "a copy between slices of lengths that differ");
     !kernels().copy_crc(!seed, dst, src)
 }
 
-/// Name of the CRC kernel in use, for `doctor`.
+/// Returns the name of the CRC kernel in use, for `doctor`.
 #[must_use]
 pub fn kernel_name() -> &'static str {
     kernels().name
 }
 
-/// Asks the CPU to bring every cache line of `bytes` closer. A hint: it changes nothing that a program can see.
+/// Prefetches every cache line of `bytes`. A hint without architectural effect.
 #[inline]
 pub fn prefetch(bytes: &[u8]) {
     for line in bytes.chunks(64) {
@@ -77,7 +77,7 @@ pub fn prefetch(bytes: &[u8]) {
     }
 }
 
-/// Asks the CPU to bring the first cache line of `target` closer, for reading.
+/// Prefetches the first cache line of `target`, for reading.
 #[inline]
 pub fn prefetch_read<T>(target: &T) {
     #[cfg(target_arch = "x86_64")]

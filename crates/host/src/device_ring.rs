@@ -1,14 +1,16 @@
-//! Commands to a block device, a file or an NVMe namespace, many at a time, on memory that others may touch too.
+//! Commands to a block device, a file or an NVMe namespace, many in flight, on memory that other processes may access
+//! too.
 //!
-//! In: [`BlockWork`] or [`NvmeWork`], each with a token of the caller's. Out: exactly one [`Done`] for each that was
-//! accepted. Invariant: of every extent that the kernel works on a handle is held until the kernel has answered, dropping the
-//! ring included; no reference into such memory is ever made here.
+//! Input: [`BlockWork`] or [`NvmeWork`], each with a token of the caller's. Output: exactly one [`Done`] for each
+//! accepted command. Invariant: a handle of every extent that the kernel works on is held until the kernel has
+//! completed the command, also when the ring is dropped; no reference into such memory is ever made here.
 //!
-//! Behind it stands io_uring, or, where that is refused (containers often do), threads that make the plain system calls.
-//! Which one was found is told by [`DeviceRing::kind`].
+//! The implementation is io_uring, or, where that is refused (containers often do), threads that make the plain system
+//! calls. [`DeviceRing::kind`] reports which one is in use.
 //!
 //! # What this does not do
-//! It orders nothing, retries nothing and splits nothing: a transfer may end short, and the caller sees how far it came.
+//! It orders nothing, retries nothing and splits nothing: a transfer may end short, and the caller receives the number
+//! of bytes moved.
 
 mod block;
 mod engine;
@@ -32,21 +34,21 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use workers::Workers;
 
-/// Most extents of one command.
+/// The maximum number of extents of one command.
 pub const EXTENTS_MAX: usize = 1_024;
-/// Most bytes of one extent: what one registration takes.
+/// The maximum bytes of one extent: the limit of one buffer registration.
 pub const EXTENT_BYTES_MAX: usize = 1 << 30;
 
 /// A run of memory that a command moves bytes to or from.
 #[derive(Clone, Debug)]
 pub struct Extent {
-    /// The memory. The ring holds this handle until the answer.
+    /// The memory. The ring holds this handle until the completion.
     pub memory: Foreign,
-    /// Where in it the run starts.
+    /// The first byte of the run in the memory.
     pub offset: usize,
-    /// How long it is.
+    /// The length of the run.
     pub bytes: usize,
-    /// The number under which the memory may be registered. It is used where the ring's table has it so.
+    /// The slot under which the memory may be registered. It is used if the ring's table has that memory in it.
     pub slot: Option<u32>,
 }
 
@@ -56,10 +58,10 @@ impl Extent {
     }
 }
 
-/// What a command moves.
+/// The memory runs that a command moves.
 #[derive(Debug, Default)]
 pub enum Extents {
-    /// Nothing.
+    /// No data.
     #[default]
     None,
     /// One run.
@@ -69,7 +71,7 @@ pub enum Extents {
 }
 
 impl Extents {
-    /// The runs.
+    /// Returns the runs.
     #[must_use]
     #[inline]
     pub fn all(&self) -> &[Extent] {
@@ -81,54 +83,55 @@ impl Extents {
     }
 }
 
-/// The answer to one command.
+/// The completion of one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// The caller's name for it.
+    /// The caller's token.
     pub token: u64,
-    /// Blocks: bytes moved, which may be fewer than asked. NVMe: the status field without its phase bit, 0 for success. Or the
-    /// kernel's error number.
+    /// For blocks, the bytes moved, which may be fewer than requested. For NVMe, the status field without its phase
+    /// bit, 0 for success. Or the kernel's error number.
     pub result: Result<u32, i32>,
-    /// NVMe: dwords 0 and 1 of the completion.
+    /// For NVMe, dwords 0 and 1 of the completion.
     pub value: u64,
 }
 
-/// Why a command was not accepted; no [`Done`] will follow.
+/// The reason why a command was not accepted; no [`Done`] will follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unfit {
     /// As many commands are in flight as the ring was opened for.
-    #[error("as many commands are in flight as the ring was opened for")]
+    #[error("the ring is full: reap completions before submitting more")]
     Full,
     /// An extent does not lie in its memory.
     #[error(transparent)]
     OutOfRegion(#[from] OutOfRegion),
-    /// More extents than [`EXTENTS_MAX`], or more bytes in one than [`EXTENT_BYTES_MAX`], or in all than 2 GiB.
+    /// The command has more than [`EXTENTS_MAX`] extents, an extent exceeds [`EXTENT_BYTES_MAX`], or all together reach
+    /// 2 GiB.
     #[error(
-        "{extents} runs of {bytes} bytes together: send at most {EXTENTS_MAX} runs of {EXTENT_BYTES_MAX} bytes"
+        "{extents} runs, {bytes} bytes in total: send at most {EXTENTS_MAX} runs of {EXTENT_BYTES_MAX} bytes"
     )]
     TooLong {
-        /// How many extents.
+        /// The number of extents.
         extents: usize,
-        /// Bytes in all.
+        /// The bytes of all extents.
         bytes: usize,
     },
 }
 
-/// What a ring is opened with.
+/// The options for opening a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingWish {
-    /// Commands in flight.
+    /// The maximum number of commands in flight.
     pub depth: usize,
-    /// Completions are polled from the device, without interrupts. The device has to have queues for that.
+    /// True to poll completions from the device, without interrupts. The device must have poll queues.
     pub polled: bool,
-    /// Whether to ask for io_uring at all.
+    /// The choice between io_uring and plain system calls.
     pub choice: UringChoice,
-    /// Numbers of its table of registered buffers; 0 for none.
+    /// Slots in the ring's table of registered buffers; 0 for no table.
     pub slots: u32,
 }
 
-/// One kind of commands: [`BlockWork`] or [`NvmeWork`].
+/// A kind of command: [`BlockWork`] or [`NvmeWork`].
 pub trait Work: Wire {}
 impl Work for BlockWork {}
 impl Work for NvmeWork {}
@@ -137,7 +140,7 @@ impl Work for NvmeWork {}
 pub struct DeviceRing<W: Work> {
     file: Arc<File>,
     machine: Machine<W>,
-    /// For what a polled ring does not take; started with the first of it.
+    /// Threads for commands that a polled ring does not take; started with the first such command.
     side: Option<Workers<W>>,
     depth: usize,
     in_flight: usize,
@@ -151,21 +154,21 @@ enum Machine<W: Work> {
 }
 
 impl<W: Work> DeviceRing<W> {
-    /// A ring on an open device.
+    /// Opens a ring on an open device.
     ///
     /// # Errors
-    /// [`RingError`] when the depth is out of range, the system has no room, or polling was wished for and io_uring is
-    /// refused.
-    pub fn open(file: Arc<File>, wish: RingWish) -> Result<Self, RingError> {
-        let entries = match u32::try_from(wish.depth) {
-            Ok(entries) if entries > 0 && wish.depth <= RING_ENTRIES_MAX => entries,
-            _ => return Err(RingError::Entries { entries: wish.depth }),
+    /// [`RingError`] when the depth is out of range, the system is out of resources, or polling was requested and
+    /// io_uring is refused.
+    pub fn open(file: Arc<File>, options: RingWish) -> Result<Self, RingError> {
+        let entries = match u32::try_from(options.depth) {
+            Ok(entries) if entries > 0 && options.depth <= RING_ENTRIES_MAX => entries,
+            _ => return Err(RingError::Entries { entries: options.depth }),
         };
         let mut refused = None;
-        let kernel = match wish.choice {
-            UringChoice::Auto => match Engine::open(Arc::clone(&file), entries, wish.polled) {
+        let kernel = match options.choice {
+            UringChoice::Auto => match Engine::open(Arc::clone(&file), entries, options.polled) {
                 Ok(engine) => Some(engine),
-                Err(error) if wish.polled => return Err(error.into()),
+                Err(error) if options.polled => return Err(error.into()),
                 Err(error) => {
                     refused = error.raw_os_error();
                     None
@@ -175,12 +178,12 @@ impl<W: Work> DeviceRing<W> {
         };
         let machine = match kernel {
             Some(engine) => Machine::Kernel(Box::new(engine)),
-            None => Machine::Plain(Workers::start(Arc::clone(&file), wish.depth)?, refused),
+            None => Machine::Plain(Workers::start(Arc::clone(&file), options.depth)?, refused),
         };
-        let (depth, polled) = (wish.depth, wish.polled && matches!(machine, Machine::Kernel(_)));
+        let (depth, polled) = (options.depth, options.polled && matches!(machine, Machine::Kernel(_)));
         let mut ring = Self { file, machine, side: None, depth, in_flight: 0, polled, table: None };
-        // A kernel without tables moves the bytes all the same.
-        ring.table = if wish.slots > 0 { ring.open_table(wish.slots).ok().map(Arc::new) } else { None };
+        // A kernel without buffer tables still moves the bytes.
+        ring.table = if options.slots > 0 { ring.open_table(options.slots).ok().map(Arc::new) } else { None };
         Ok(ring)
     }
 
@@ -195,7 +198,7 @@ impl<W: Work> DeviceRing<W> {
         }
     }
 
-    /// Which machinery was found.
+    /// Returns the implementation in use.
     #[must_use]
     pub fn kind(&self) -> RingKind {
         match &self.machine {
@@ -204,28 +207,28 @@ impl<W: Work> DeviceRing<W> {
         }
     }
 
-    /// The table of registered buffers, if it was wished for and the kernel has such.
+    /// Returns the table of registered buffers, if one was requested and the kernel supports it.
     #[must_use]
     pub fn table(&self) -> Option<&Arc<BufferTable>> {
         self.table.as_ref()
     }
 
-    /// Commands accepted and not yet given back by [`reap`](Self::reap).
+    /// Returns the number of commands accepted and not yet returned by [`reap`](Self::reap).
     #[must_use]
     #[inline]
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Most commands in flight.
+    /// Returns the maximum number of commands in flight.
     #[must_use]
     #[inline]
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Accepts a command. It starts at the next [`kick`](Self::kick) or [`wait`](Self::wait) at the latest; before that, when a
-    /// device with nothing to do may as well begin with a long batch.
+    /// Accepts a command. It starts at the next [`kick`](Self::kick) or [`wait`](Self::wait) at the latest; earlier
+    /// when the device is idle and the batch is long.
     ///
     /// # Errors
     /// [`Unfit`]: nothing happened.
@@ -252,7 +255,7 @@ impl<W: Work> DeviceRing<W> {
         Ok(())
     }
 
-    /// Starts what was accepted. Never blocks; no system call when nothing is new.
+    /// Starts the accepted commands. Never blocks; makes no system call when there are no new ones.
     #[inline]
     pub fn kick(&mut self) {
         if let Machine::Kernel(engine) = &mut self.machine {
@@ -260,8 +263,8 @@ impl<W: Work> DeviceRing<W> {
         }
     }
 
-    /// Takes an answer, if one is there. Never blocks; a system call only if the kernel asks for one, or to poll the device, and
-    /// then not at the first look behind an answer.
+    /// Takes a completion, if one is there. Never blocks; makes a system call only if the kernel requests one, or to
+    /// poll the device, and then not on the first empty poll after a completion.
     #[inline]
     pub fn reap(&mut self) -> Option<Done> {
         if self.in_flight == 0 {
@@ -276,8 +279,8 @@ impl<W: Work> DeviceRing<W> {
         found
     }
 
-    /// Starts what was accepted and blocks until an answer may be there, at most for `longest`; returns at once when none can
-    /// come.
+    /// Starts the accepted commands and blocks until a completion may be there, at most for `longest`; returns at once
+    /// when nothing is in flight.
     pub fn wait(&mut self, longest: Option<Nanos>) {
         let aside = self.side.as_ref().map_or(0, Workers::in_flight);
         match &mut self.machine {
@@ -293,7 +296,7 @@ impl<W: Work> DeviceRing<W> {
         }
     }
 
-    /// A descriptor that is readable while answers wait for [`reap`](Self::reap). A ring that is polled has none.
+    /// Returns a descriptor that is readable while completions wait for [`reap`](Self::reap); `None` for a polled ring.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.machine {
@@ -303,8 +306,8 @@ impl<W: Work> DeviceRing<W> {
         }
     }
 
-    /// Asks the kernel to give up what was submitted under the token. Its answer comes all the same. Says whether there was
-    /// anybody to ask.
+    /// Submits a cancellation of the command with this token. Its completion still follows. Returns true if the
+    /// cancellation was submitted.
     pub fn cancel(&mut self, token: u64) -> bool {
         match &mut self.machine {
             Machine::Kernel(engine) => engine.cancel(token),
@@ -313,7 +316,7 @@ impl<W: Work> DeviceRing<W> {
     }
 }
 
-/// Whether extents lie in their memory and are few and short enough for one system call.
+/// Checks that extents lie in their memory and are few and short enough for one system call.
 #[inline]
 fn check(extents: &[Extent]) -> Result<(), Unfit> {
     let mut bytes = 0_usize;

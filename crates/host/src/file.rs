@@ -1,6 +1,6 @@
 //! Files that hold a medium: opened past the page cache where their file system allows it, allocated in full.
 //!
-//! In: a path, a length. Out: an open [`File`] and how it moves bytes; space that a later write cannot run out of.
+//! Input: a path, a length. Output: an open [`File`] and its I/O mode; space that a later write cannot run out of.
 //! Invariant: a file reported as [`FileMode::Direct`] takes transfers of whole 512-byte sectors.
 
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags, fallocate, fstatvfs, statx};
@@ -12,20 +12,20 @@ use std::path::Path;
 
 use crate::region::SECTOR_BYTES;
 
-/// Whether to go past the page cache.
+/// The choice between direct I/O and the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DirectChoice {
-    /// Where the file system takes transfers of 512-byte sectors.
+    /// Direct I/O where the file system takes transfers of 512-byte sectors.
     #[default]
     Auto,
     /// Through the page cache.
     Never,
 }
 
-/// How an open file moves bytes.
+/// The I/O mode of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileMode {
-    /// Straight between memory and disk.
+    /// Direct transfers between memory and disk.
     Direct,
     /// Through the page cache.
     Buffered,
@@ -53,11 +53,12 @@ fn open_as(path: &Path, choice: DirectChoice, options: &mut OpenOptions) -> io::
         return Ok((file, FileMode::Buffered));
     }
     let direct = options.custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path);
-    // A file system that promised and then refuses is served through its cache.
+    // A file system that reports direct I/O and then refuses it is used through the page cache.
     Ok(direct.map_or((file, FileMode::Buffered), |direct| (direct, FileMode::Direct)))
 }
 
-/// Whether direct transfers may start, end and lie in memory at any sector. Kernels before 6.1 do not say; then no.
+/// Returns true if direct transfers may start, end and lie in memory at any sector; false on kernels before 6.1, which
+/// do not report it.
 fn takes_sectors(file: &File) -> bool {
     statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).is_ok_and(|found| {
         let fits = |align: u32| align > 0 && SECTOR_BYTES.is_multiple_of(align as usize);
@@ -67,25 +68,25 @@ fn takes_sectors(file: &File) -> bool {
     })
 }
 
-/// Why a file could not be allocated.
+/// An error of allocating a file.
 #[derive(Debug, thiserror::Error)]
 pub enum AllocateError {
     /// The file system has less free space than the file needs.
     #[error(
-        "{needed_bytes} bytes are needed and {free_bytes} are free: free some space or ask for less capacity"
+        "a file of {needed_bytes} bytes exceeds the {free_bytes} bytes free: free some space or reduce the capacity"
     )]
     NoSpace {
         /// Length of the file.
         needed_bytes: u64,
-        /// What is free for this user.
+        /// Free bytes for this user.
         free_bytes: u64,
     },
     /// The operating system refused.
-    #[error("the file cannot be allocated: {0}")]
+    #[error("cannot allocate the file: {0}")]
     System(#[from] io::Error),
 }
 
-/// Gives the file a length and, where the file system can, space for all of it.
+/// Sets the length of a file and, where the file system can, allocates space for all of it.
 ///
 /// # Errors
 /// There is too little space, or the file system refuses such a file.
@@ -94,7 +95,7 @@ pub fn allocate(file: &File, bytes: u64) -> Result<(), AllocateError> {
         let found = fstatvfs(file)?;
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     };
-    // Asked before, because an allocation that fails half way takes every free byte of the machine for a moment.
+    // Checked first, because an allocation that fails half way takes every free byte of the machine for a moment.
     let free = free_bytes()?;
     if bytes > free {
         return Err(AllocateError::NoSpace { needed_bytes: bytes, free_bytes: free });
@@ -112,14 +113,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_allocated_file_has_its_length() {
+    fn allocated_file_has_requested_length() {
         let file = tempfile::NamedTempFile::new().unwrap();
         allocate(file.as_file(), 1 << 20).unwrap();
         assert_eq!(file.as_file().metadata().unwrap().len(), 1 << 20);
     }
 
     #[test]
-    fn too_little_space_is_an_error_with_both_numbers() {
+    fn insufficient_space_error_reports_needed_and_free_bytes() {
         let file = tempfile::tempfile().unwrap();
         let Err(AllocateError::NoSpace { needed_bytes, free_bytes }) = allocate(&file, 1 << 60) else {
             panic!("an exabyte was allocated");
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_opened_to_read_takes_no_writes() {
+    fn file_opened_for_reading_refuses_writes() {
         use std::os::unix::fs::FileExt;
         let file = tempfile::NamedTempFile::new().unwrap();
         for choice in [DirectChoice::Auto, DirectChoice::Never] {
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_opens_either_way_and_a_missing_one_is_an_error() {
+    fn file_opens_in_both_modes_and_missing_file_is_not_found() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert_eq!(open(file.path(), DirectChoice::Never).unwrap().1, FileMode::Buffered);
         open(file.path(), DirectChoice::Auto).unwrap();

@@ -1,12 +1,13 @@
-//! Foreign memory: pages that a client and the device both have mapped.
+//! Shared memory: pages that a client and the device both have mapped.
 //!
-//! In: an offset and bytes of our own. Out: copies. Invariant: nobody ever holds a reference into the pages, because the
-//! other side, which may be another process, writes them at any time; what was copied in is judged after the copy, once.
+//! Input: an offset and bytes of this process. Output: copies. Invariant: no reference into the pages ever exists,
+//! because the other side, which may be another process, writes them at any time; bytes copied in are validated after
+//! the copy, once.
 //!
-//! Memory of others is taken only where nobody can shrink it under us: a memfd sealed against shrinking.
+//! Memory of another process is accepted only if it cannot be shrunk while mapped: a memfd sealed against shrinking.
 //!
 //! # What this does not do
-//! It knows no I/O virtual addresses (`dma::iova` does).
+//! It handles no I/O virtual addresses (`dma::iova` does).
 
 mod joined;
 mod socket;
@@ -30,57 +31,55 @@ use std::sync::Arc;
 #[cfg(not(loom))]
 use std::sync::atomic::AtomicU64;
 
-/// What offsets into a descriptor are a multiple of.
+/// The alignment of offsets into a descriptor.
 const PAGE_BYTES: u64 = 4_096;
-/// What `fstatfs` calls the file system of a memfd of huge pages.
+/// The `f_type` that `fstatfs` reports for a memfd of huge pages.
 const HUGETLBFS: u64 = 0x9584_58F6;
 
-/// The range does not lie in the region.
+/// The error that a range does not lie in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{bytes} bytes at offset {offset} do not lie in a region of {region_bytes} bytes; send an address inside it"
 )]
 pub struct OutOfRegion {
-    /// Where the range starts.
+    /// The first byte of the range.
     pub offset: usize,
-    /// How long it is.
+    /// The length of the range.
     pub bytes: usize,
-    /// How long the region is.
+    /// The length of the region.
     pub region_bytes: usize,
 }
 
-/// The kernel gave no memory.
+/// The error that the kernel has no memory to map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a shared region of {bytes} bytes could not be mapped: {errno}; ask for less or raise the memory limit"
-)]
+#[error("a shared region of {bytes} bytes cannot be mapped: {errno}; request less or raise the memory limit")]
 pub struct MapError {
-    /// What was asked for.
+    /// The requested length.
     pub bytes: usize,
-    /// The kernel's answer.
+    /// The kernel's error.
     pub errno: rustix::io::Errno,
 }
 
-/// A descriptor's memory cannot be taken.
+/// An error of mapping a descriptor's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TakeError {
-    /// Whoever has the descriptor could shrink it, and the device would fault.
-    #[error("the region is not sealed against shrinking; make it with memfd_create and add F_SEAL_SHRINK")]
+    /// The file is not sealed: its other holders could shrink it, and the device would fault.
+    #[error("the region is not sealed against shrinking; create it with memfd_create and add F_SEAL_SHRINK")]
     Unsealed,
     /// Huge pages come from a pool that can be empty when a page is first touched, and the device would fault.
     #[error(
-        "the region is made of huge pages of a fixed pool; make it with memfd_create without MFD_HUGETLB"
+        "the region consists of huge pages of a fixed pool; create it with memfd_create without MFD_HUGETLB"
     )]
     HugePages,
-    /// The range does not lie in the file, or not on page borders.
-    #[error("{bytes} bytes at offset {offset} are no pages of a file of {file_bytes} bytes")]
+    /// The range does not lie in the file, or is not page-aligned.
+    #[error("{bytes} bytes at offset {offset} are not whole pages inside a file of {file_bytes} bytes")]
     Range {
-        /// Where the range starts.
+        /// The first byte of the range.
         offset: u64,
-        /// How long it is.
+        /// The length of the range.
         bytes: usize,
-        /// How long the file is.
+        /// The length of the file.
         file_bytes: u64,
     },
     /// The kernel refused.
@@ -88,22 +87,23 @@ pub enum TakeError {
     Map(#[from] MapError),
 }
 
-/// A shared region. A clone is another handle to the same pages; they are unmapped with the last one.
+/// A shared region. A clone is another handle to the same pages; the last handle unmaps them.
 #[derive(Clone)]
 pub struct Foreign {
     mapping: Arc<Mapping>,
 }
 
 impl Foreign {
-    /// A region of zeroes that is shared with whoever gets a handle, and with children of a fork.
+    /// Maps a region of zeroes, shared between all its handles and with children of a fork.
     ///
     /// # Errors
     /// [`MapError`] for no bytes at all, or when the kernel has none to give.
     pub fn anonymous(bytes: usize) -> Result<Self, MapError> {
         let flags = MapFlags::SHARED;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: bounds: the kernel chooses a range of `bytes` bytes or fails. Alignment: it starts on a page. Lifetime:
-        // the range is ours until `Mapping::drop` unmaps it. Aliasing: a null hint without FIXED replaces no mapping.
+        // SAFETY: bounds: the kernel chooses a range of `bytes` bytes or fails. Alignment: it starts on a page.
+        // Lifetime: the range is ours until `RegionMapping::drop` unmaps it. Aliasing: a null hint without FIXED
+        // replaces no mapping.
         let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) };
         let errno_of = |errno| MapError { bytes, errno };
         let start = mapped.map_err(errno_of)?;
@@ -111,7 +111,7 @@ impl Foreign {
         Ok(Self { mapping: Arc::new(Mapping { start, bytes, origin: Origin::Kernel }) })
     }
 
-    /// A region of zeroes and the descriptor that other processes map it by, sealed so that its length stays.
+    /// Creates a region of zeroes and the descriptor by which other processes map it, sealed so that its length stays.
     ///
     /// # Errors
     /// [`TakeError::Map`] when the kernel has no memory or no descriptor to give.
@@ -127,13 +127,13 @@ impl Foreign {
         Ok((region, descriptor))
     }
 
-    /// Maps a range of a memfd that somebody else made.
+    /// Maps a range of a memfd that another process created.
     ///
     /// # Errors
-    /// [`TakeError`] for one that could shrink, a range outside it or off page borders, or when the kernel refuses.
+    /// [`TakeError`] for one that could shrink, a range outside it or not page-aligned, or when the kernel refuses.
     pub fn take(descriptor: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<Self, TakeError> {
         let errno_of = |errno| MapError { bytes, errno };
-        // Other files than memfds have no seals at all.
+        // Files other than memfds have no seals at all.
         let seals = fcntl_get_seals(descriptor).map_err(|_| TakeError::Unsealed)?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(TakeError::Unsealed);
@@ -148,9 +148,9 @@ impl Foreign {
             return Err(TakeError::Range { offset, bytes, file_bytes });
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: bounds: the range lies in the file, whose seal keeps it from shrinking, so no access faults. Alignment:
-        // the offset is a multiple of the page size, the kernel chooses an address on a page. Lifetime: ours until
-        // `Mapping::drop` unmaps it. Aliasing: a null hint without FIXED replaces no mapping.
+        // SAFETY: bounds: the range lies in the file, whose seal keeps it from shrinking, so no access faults.
+        // Alignment: the offset is a multiple of the page size, the kernel chooses an address on a page. Lifetime: ours
+        // until `RegionMapping::drop` unmaps it. Aliasing: a null hint without FIXED replaces no mapping.
         let mapped =
             unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, descriptor, offset) };
         let start = mapped.map_err(errno_of)?;
@@ -158,7 +158,7 @@ impl Foreign {
         Ok(Self { mapping: Arc::new(Mapping { start, bytes, origin: Origin::Kernel }) })
     }
 
-    /// Pages of a reservation, on loan until the last handle is dropped; then they go back to where they came from.
+    /// Wraps pages of a reservation, lent until the last handle is dropped; then they return to `sink`.
     #[must_use]
     pub fn of_span(span: Span, home: Box<dyn TakesBack>) -> Self {
         let (start, bytes) = (span.start(), span.bytes());
@@ -166,8 +166,8 @@ impl Foreign {
         Self { mapping: Arc::new(Mapping { start, bytes, origin }) }
     }
 
-    /// The bytes, if they are [pages of a reservation](Self::of_span) and this is the only handle. A device works on pages
-    /// only for whoever holds a handle to them, so nobody does while this one is borrowed.
+    /// Returns the bytes, if they are [pages of a reservation](Self::of_span) and this is the only handle. A device
+    /// works on pages only for a holder of a handle to them, so none does while this one is borrowed.
     #[must_use]
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
@@ -175,18 +175,19 @@ impl Foreign {
         let Origin::Span(Some(_), _) = mapping.origin else {
             return None;
         };
-        // SAFETY: bounds and lifetime: a span's bytes are mapped and initialised as long as it is claimed, which it is until
-        // `Mapping::drop`; the borrow of `self` keeps the mapping. Alignment: of bytes. Aliasing: the span is the only one
-        // over them, and of the mapping this is the only handle, borrowed for us alone, so no copy runs meanwhile.
+        // SAFETY: bounds and lifetime: a span's bytes are mapped and initialised as long as it is claimed, which it is
+        // until `RegionMapping::drop`; the borrow of `self` keeps the mapping. Alignment: of bytes. Aliasing: the span
+        // is the only one over them, and this is the only handle of the mapping, borrowed exclusively, so no copy runs
+        // during the borrow.
         Some(unsafe { slice::from_raw_parts_mut(mapping.start.as_ptr(), mapping.bytes) })
     }
 
-    /// Keeps the pages from ever going back, whoever else has handles: a device may still write there.
+    /// Keeps the pages from ever returning, even if other handles exist: a device may still write there.
     pub fn forget(self) {
         let _never_dropped = ManuallyDrop::new(self.mapping);
     }
 
-    /// The 64-bit word at an offset, for rings.
+    /// Returns the 64-bit word at an offset, for rings.
     ///
     /// # Errors
     /// [`OutOfRegion`] for an offset that is not a multiple of 8 or runs over the end.
@@ -197,57 +198,57 @@ impl Foreign {
         if !offset.is_multiple_of(8) {
             return Err(OutOfRegion { offset, bytes: 8, region_bytes: self.mapping.bytes });
         }
-        // SAFETY: bounds: `range` found 8 bytes. Alignment: the mapping starts on a page and the offset is a multiple of
-        // 8. Lifetime: the reference borrows `self`, which keeps the mapping. Aliasing: inside this process the word is
-        // touched by atomics, or by copies that expect others to write; other processes write as they like, which an
-        // atomic expects.
+        // SAFETY: bounds: `checked_address` found 8 bytes. Alignment: the mapping starts on a page and the offset is a
+        // multiple of 8. Lifetime: the reference borrows `self`, which keeps the mapping. Aliasing: inside this process
+        // the word is accessed by atomics, or by copies that tolerate concurrent writes; other processes may write it
+        // at any time, which an atomic tolerates.
         Ok(unsafe { AtomicU64::from_ptr(place.cast::<u64>()) })
     }
 
-    /// Where the region starts in this process, for whoever tells a device. Not a way to its bytes.
+    /// Returns the region's first address in this process, to be given to a device. It grants no access to the bytes.
     #[must_use]
     pub fn address(&self) -> usize {
         self.mapping.start.addr().get()
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> usize {
         self.mapping.bytes
     }
 
-    /// Copies from the region to our own memory.
+    /// Copies from the region to memory of this process.
     ///
     /// # Errors
     /// [`OutOfRegion`] for a range that does not lie inside; nothing was copied.
     #[inline]
     pub fn copy_in(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfRegion> {
         let source = self.range(offset, into.len())?;
-        // SAFETY: bounds: `range` found that many bytes behind `source` in the mapping, `into` has as many. Alignment:
-        // the copy needs none. Lifetime: `self` keeps the mapping, the borrow keeps `into`. Aliasing: `into` is borrowed
-        // for us alone and no reference ever points into the mapping, so they are apart; that others write the source
-        // meanwhile is what `copy_untrusted` is for.
+        // SAFETY: bounds: `checked_address` found that many bytes from `source` on in the mapping, `into` has as many.
+        // Alignment: the copy needs none. Lifetime: `self` keeps the mapping, the borrow keeps `into`. Aliasing: `into`
+        // is borrowed exclusively and no reference ever points into the mapping, so they are apart; concurrent writes
+        // to the source are what `copy_untrusted` is for.
         unsafe { copy_untrusted(into.as_mut_ptr(), source, into.len()) };
         Ok(())
     }
 
-    /// Copies from our own memory to the region.
+    /// Copies from memory of this process to the region.
     ///
     /// # Errors
     /// [`OutOfRegion`] for a range that does not lie inside; nothing was copied.
     #[inline]
     pub fn copy_out(&self, offset: usize, from: &[u8]) -> Result<(), OutOfRegion> {
         let target = self.range(offset, from.len())?;
-        // SAFETY: bounds: `range` found that many bytes behind `target` in the mapping, `from` has as many. Alignment:
-        // the copy needs none. Lifetime: `self` keeps the mapping, the borrow keeps `from`. Aliasing: no reference ever
-        // points into the mapping, so nothing that the compiler believes constant changes; that others touch the target
-        // meanwhile is what `copy_untrusted` is for.
+        // SAFETY: bounds: `checked_address` found that many bytes from `target` on in the mapping, `from` has as many.
+        // Alignment: the copy needs none. Lifetime: `self` keeps the mapping, the borrow keeps `from`. Aliasing: no
+        // reference ever points into the mapping, so nothing that the compiler assumes constant changes; concurrent
+        // accesses to the target are what `copy_untrusted` is for.
         unsafe { copy_untrusted(target, from.as_ptr(), from.len()) };
         Ok(())
     }
 
-    /// Start of a checked range. The pointer is good for `bytes` bytes while `self` lives.
+    /// Returns the start of a checked range. The pointer is valid for `bytes` bytes while `self` lives.
     #[inline]
     fn range(&self, offset: usize, bytes: usize) -> Result<*mut u8, OutOfRegion> {
         let region_bytes = self.mapping.bytes;
@@ -270,22 +271,23 @@ struct Mapping {
     origin: Origin,
 }
 
-/// Where pages came from, and go.
+/// The source of the pages, to which they return.
 enum Origin {
-    /// A mapping of our own, of one object.
+    /// One mapping of this process, of one object.
     Kernel,
-    /// Mappings of our own, one behind the other.
+    /// Adjacent mappings of this process.
     Joined,
-    /// Lent by a reservation; empty only while they go back.
+    /// Pages lent by a reservation; `None` only while they return to it.
     Span(Option<LentSpan>, Box<dyn TakesBack>),
 }
 
 // SAFETY: bounds and alignment: not concerned. Lifetime: the pages belong to the process, not to a thread, and are
-// unmapped or given back once, by the last handle; a span and its home are `Send` themselves. Aliasing: the pointer is used
-// by the copies of `Foreign`, which expect others to touch the pages at the same time, and by the only handle there is.
+// unmapped or returned once, by the last handle; a span and its `SpanSink` are `Send` themselves. Aliasing: the
+// pointer is used by the copies of `SharedMemory`, which tolerate concurrent accesses to the pages, and by an
+// exclusively borrowed only handle.
 unsafe impl Send for Mapping {}
 
-// SAFETY: as for Send; every use through a shared handle is a copy that expects others to touch the pages.
+// SAFETY: as for Send; every use through a shared handle is a copy that tolerates concurrent accesses to the pages.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
@@ -297,24 +299,24 @@ impl Drop for Mapping {
             return;
         }
         let start = self.start.as_ptr().cast::<c_void>();
-        // SAFETY: bounds and alignment: exactly the range that the kernel gave. Lifetime: this is the last handle, so no
-        // copy runs or will. Aliasing: no reference into the range was ever made.
+        // SAFETY: bounds and alignment: exactly the range that the kernel returned. Lifetime: this is the last handle,
+        // so no copy runs or will. Aliasing: no reference into the range was ever made.
         let unmapped = unsafe { munmap(start, self.bytes) };
-        debug_assert!(unmapped.is_ok(), "a mapping that we made can be unmapped");
+        debug_assert!(unmapped.is_ok(), "a mapping of this process can be unmapped");
     }
 }
 
-/// Copies bytes of which one side may be written or read by somebody else meanwhile. The bytes that arrive may then be a
-/// mixture of old and new; nothing else can go wrong, because no ordinary load or store touches them.
+/// Copies bytes while another process may write or read one side. The copied bytes may then be a mixture of old and
+/// new; nothing else can go wrong, because no ordinary load or store accesses them.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `bytes` bytes, and the two ranges do not overlap.
 #[inline]
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_untrusted(to: *mut u8, from: *const u8, bytes: usize) {
-    // SAFETY: bounds: the caller promises both ranges. Alignment: the instruction needs none. Lifetime: the caller's, for
-    // the call. Aliasing: the ranges are apart; the instruction is opaque to the compiler, which so assumes nothing about
-    // either range across it, and the direction flag is clear at every asm block by the ABI.
+    // SAFETY: bounds: the caller promises both ranges. Alignment: the instruction needs none. Lifetime: the caller's,
+    // for the call. Aliasing: the ranges are apart; the instruction is opaque to the compiler, which therefore assumes
+    // nothing about either range across it, and the direction flag is clear at every asm block by the ABI.
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -326,8 +328,8 @@ unsafe fn copy_untrusted(to: *mut u8, from: *const u8, bytes: usize) {
     }
 }
 
-/// Copies bytes of which one side may be written or read by somebody else meanwhile. The bytes that arrive may then be a
-/// mixture of old and new; each is loaded and stored once, by volatile access.
+/// Copies bytes while another process may write or read one side. The copied bytes may then be a mixture of old and
+/// new; each is loaded and stored once, by volatile access.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `bytes` bytes, and the two ranges do not overlap.
@@ -335,11 +337,12 @@ unsafe fn copy_untrusted(to: *mut u8, from: *const u8, bytes: usize) {
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn copy_untrusted(to: *mut u8, from: *const u8, bytes: usize) {
     for place in 0..bytes {
-        // SAFETY: bounds: `place` is below `bytes`, for which the caller promises `from`. Alignment: of a byte. Lifetime:
-        // the caller's, for the call. Aliasing: no reference is made; volatile, since others may write.
+        // SAFETY: bounds: `place` is below `bytes`, for which the caller promises `from`. Alignment: of a byte.
+        // Lifetime: the caller's, for the call. Aliasing: no reference is made; volatile, since the other side may
+        // write.
         let byte = unsafe { from.wrapping_add(place).read_volatile() };
         // SAFETY: bounds: `place` is below `bytes`, for which the caller promises `to`. Alignment: of a byte. Lifetime:
-        // the caller's, for the call. Aliasing: no reference is made; volatile, since others may touch it.
+        // the caller's, for the call. Aliasing: no reference is made; volatile, since the other side may access it.
         unsafe { to.wrapping_add(place).write_volatile(byte) };
     }
 }
@@ -349,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_back_as_they_went_in_at_every_alignment() {
+    fn copies_are_exact_at_every_alignment() {
         let region = Foreign::anonymous(8_192).unwrap();
         let other = region.clone();
         let pattern: Vec<u8> = (0..=u8::MAX).cycle().take(4_500).collect();
@@ -359,13 +362,13 @@ mod tests {
                 other.copy_out(offset, &pattern[..bytes]).unwrap();
                 region.copy_in(offset, &mut back[1..=bytes]).unwrap();
                 assert_eq!(back[1..=bytes], pattern[..bytes]);
-                assert_eq!((back[0], back[bytes + 1]), (0xEE, 0xEE), "nothing beside the range");
+                assert_eq!((back[0], back[bytes + 1]), (0xEE, 0xEE), "bytes outside the range are unchanged");
             }
         }
     }
 
     #[test]
-    fn ranges_outside_are_refused_and_nothing_is_copied() {
+    fn range_outside_region_is_refused_and_nothing_is_copied() {
         let region = Foreign::anonymous(100).unwrap();
         let mut own = [0x55; 10];
         for offset in [91, 100, 101, usize::MAX - 5, usize::MAX] {
@@ -380,21 +383,21 @@ mod tests {
     }
 
     #[test]
-    fn a_sealed_memfd_is_one_memory_for_all_who_take_it() {
+    fn all_mappings_of_sealed_memfd_share_the_same_pages() {
         let (ours, descriptor) = Foreign::memfd(8_192).unwrap();
         let theirs = Foreign::take(descriptor.as_fd(), 4_096, 4_096).unwrap();
         theirs.copy_out(0, b"hello").unwrap();
         let mut back = [0; 5];
         ours.copy_in(4_096, &mut back).unwrap();
         assert_eq!(&back, b"hello");
-        assert!(ftruncate(&descriptor, 0).is_err(), "nobody can shrink it");
+        assert!(ftruncate(&descriptor, 0).is_err(), "the seal forbids shrinking");
         for (offset, bytes) in [(0, 8_193), (8_192, 1), (1, 4_096), (0, 0), (u64::MAX - 4_095, 4_096)] {
             assert!(matches!(Foreign::take(descriptor.as_fd(), offset, bytes), Err(TakeError::Range { .. })));
         }
     }
 
     #[test]
-    fn what_could_shrink_is_refused() {
+    fn unsealed_descriptor_is_refused() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4_096).unwrap();
         assert_eq!(Foreign::take(file.as_fd(), 0, 4_096).err(), Some(TakeError::Unsealed));
@@ -404,12 +407,12 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_region_is_an_error() {
+    fn empty_region_is_an_error() {
         assert!(Foreign::anonymous(0).is_err());
     }
 
     #[test]
-    fn a_client_that_scribbles_during_a_copy_gives_a_mixture_and_no_more() {
+    fn concurrent_client_writes_yield_only_bytes_of_either_write() {
         let region = Foreign::anonymous(4_096).unwrap();
         let client = region.clone();
         let scribbler = std::thread::spawn(move || {

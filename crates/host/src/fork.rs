@@ -1,33 +1,34 @@
-//! Whether this process was forked off since some moment.
+//! Detection that this process was forked.
 //!
-//! In: nothing. Out: a [`Generation`] to keep beside whatever a child must not use. Invariant: in the process that took it
-//! a generation is current for ever, in every child of that process it is not, and finding out is one load.
+//! Input: nothing. Output: a [`Generation`] to store beside anything a child must not use. Invariant: a generation
+//! stays current for ever in the process that took it and is never current in a child of that process; the check is one
+//! load.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many forks lie between this process and the one that first asked.
+/// Forks between this process and the first process that called [`Generation::current`].
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// A process, among itself and its descendants.
+/// The identity of a process among its ancestors and descendants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation(u64);
 
 impl Generation {
-    /// This process.
+    /// Returns the generation of this process.
     #[must_use]
     pub fn current() -> Self {
         static WATCH: Once = Once::new();
         WATCH.call_once(|| {
-            // SAFETY: the handler runs in the child, on the one thread there is, before fork returns there; it touches an
-            // atomic and nothing else, which is async-signal-safe. It lives as long as the program. If the C library has
-            // no memory to note it, children are not told apart, as in any program that does not ask.
+            // SAFETY: the handler runs in the child, on the one thread there is, before fork returns there; it touches
+            // an atomic and nothing else, which is async-signal-safe. It lives as long as the program. If the C library
+            // has no memory to register it, children are not detected, as in any program without a handler.
             let _ = unsafe { libc::pthread_atfork(None, None, Some(count)) };
         });
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether this is still the process in which it was taken.
+    /// Returns true if this is still the process in which the generation was taken.
     #[must_use]
     #[inline]
     pub fn is_current(self) -> bool {
@@ -44,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_is_another_generation_and_its_parent_is_not() {
+    fn generation_is_stale_in_child_and_current_in_parent() {
         let taken = Generation::current();
         // SAFETY: the child only loads an atomic and leaves by `_exit`.
         let child = unsafe { libc::fork() };

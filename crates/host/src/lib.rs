@@ -1,11 +1,12 @@
-//! What the kernel and the hardware give us, made safe.
+//! Safe wrappers for what the kernel and the hardware provide.
 //!
-//! In: system calls, instructions, mapped memory. Out: types that cannot be misused from safe code. Beside the borders
-//! to C this is the only crate of the stack that may write `unsafe`; every other room says `#![forbid(unsafe_code)]`.
+//! Input: system calls, instructions, mapped memory. Output: types that cannot be misused from safe code. Besides the
+//! FFI boundary to C this is the only crate of the stack that may write `unsafe`; every other crate says
+//! `#![forbid(unsafe_code)]`.
 //!
 //! # What this does not do
-//! It decides nothing: no policy, no protocol, no retry. Those live above.
-#![expect(unsafe_code, reason = "this is the room for unsafe; each block argues its own safety")]
+//! It decides nothing: no policy, no protocol, no retry. Those belong to the crates above.
+#![expect(unsafe_code, reason = "this is the crate that may use unsafe; each block argues its own safety")]
 
 pub mod calibration;
 pub mod clock;

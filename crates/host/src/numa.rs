@@ -1,9 +1,10 @@
-//! Which memory node this thread is on, and which node memory comes from.
+//! The memory node of a thread, and the node that memory is allocated from.
 //!
-//! In: node numbers, and ranges of addresses. Out: the kernel's policy for them, or its refusal, and what a node has left.
-//! Invariant: none of this changes what memory holds; a policy that the kernel refuses is told and never passed over.
+//! Input: node numbers, and ranges of addresses. Output: the kernel's policy for them, or its refusal, and a node's
+//! available memory. Invariant: none of this changes the contents of memory; a policy that the kernel refuses is
+//! reported, never ignored.
 //!
-//! [`Topology`](crate::topology::Topology) says which nodes there are and how far apart.
+//! [`Topology`](crate::topology::Topology) lists the nodes and their distances.
 
 use crate::pinning::Memory;
 use crate::reservation::PAGE_BYTES;
@@ -13,10 +14,10 @@ use std::fs;
 use std::io;
 use std::ptr;
 
-/// Most node numbers that a policy can name.
+/// Upper bound on the node numbers that a policy can name.
 pub const NODES_MAX: u32 = 1_024;
 
-/// Of `linux/mempolicy.h`: answer with a node, the one of the page at the address.
+/// Flags of `linux/mempolicy.h`: return a node, that of the page at the address.
 const MPOL_F_NODE: libc::c_int = 1;
 const MPOL_F_ADDR: libc::c_int = 2;
 
@@ -33,12 +34,12 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Why memory was not bound to a node.
+/// An error of binding memory to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// There is no such node, or this process may not use its memory.
-    #[error("memory node {} does not exist or is not allowed here: see cpuset.mems of the control group", node.0)]
+    /// The node does not exist, or this process may not use its memory.
+    #[error("memory node {} does not exist or is not allowed: check cpuset.mems of the control group", node.0)]
     NoSuchNode {
         /// The node.
         node: NodeId,
@@ -50,30 +51,30 @@ pub enum BindError {
         node: NodeId,
     },
     /// The kernel was built without memory nodes.
-    #[error("this kernel knows no memory nodes: use one arena")]
+    #[error("this kernel does not support memory nodes: use one arena")]
     Unsupported,
-    /// Something else.
+    /// Another error.
     #[error("memory cannot be bound to node {} (error {errno})", node.0)]
     Refused {
         /// The node.
         node: NodeId,
-        /// The kernel's number.
+        /// The kernel's error number.
         errno: i32,
     },
 }
 
-/// The node of the processor that this thread is on now. `None` if the kernel does not say.
+/// Returns the node of the processor that this thread is on now; `None` if the kernel does not report it.
 #[must_use]
 pub fn current_node() -> Option<NodeId> {
     let mut node: libc::c_uint = 0;
     let nothing = ptr::null_mut::<libc::c_uint>();
-    // SAFETY: bounds, alignment and lifetime: the kernel writes one number into a variable of its type on this stack, and
-    // takes null for what is not asked for. Aliasing: nobody else has its address.
+    // SAFETY: bounds, alignment and lifetime: the kernel writes one number into a variable of its type on this stack,
+    // and takes null for values not requested. Aliasing: no other code has its address.
     let answer = unsafe { libc::syscall(libc::SYS_getcpu, nothing, &raw mut node, nothing) };
     (answer == 0).then_some(NodeId(node))
 }
 
-/// The processor that this thread is on now, without a system call where the C library knows a way. `None` if nobody says.
+/// Returns the processor that this thread is on now, without a system call where the C library can; `None` on failure.
 #[must_use]
 #[inline]
 pub fn current_cpu() -> Option<usize> {
@@ -81,16 +82,16 @@ pub fn current_cpu() -> Option<usize> {
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
-/// Memory of a node that could be had now without taking any from programs, in bytes: what is free, and half of the pages
-/// of files, which the kernel gives up when asked. Pages set aside as huge ones are none of it. `None` if the kernel does
-/// not say.
+/// Returns the bytes of a node that could be allocated now without taking any from programs: free memory plus half of
+/// the page cache, which the kernel reclaims on demand. Pages reserved as huge pages do not count. `None` if the kernel
+/// does not report it.
 #[must_use]
 pub fn available_bytes(node: NodeId) -> Option<u64> {
     let text = fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).ok()?;
     available_of(&text)
 }
 
-/// `Node 0 MemFree:  1024 kB`, a line a number.
+/// Parses lines of the form `Node 0 MemFree:  1024 kB`.
 fn available_of(meminfo: &str) -> Option<u64> {
     let kibibytes = |name: &str| -> Option<u64> {
         let line = meminfo.lines().find(|line| line.split_whitespace().nth(2) == Some(name))?;
@@ -101,7 +102,7 @@ fn available_of(meminfo: &str) -> Option<u64> {
     free.checked_add(files / 2)?.checked_mul(1_024)
 }
 
-/// Whether memory can be bound to a node at all, tried with one page of addresses.
+/// Tests with one page of addresses that memory can be bound to a node.
 ///
 /// # Errors
 /// As for [`bind`].
@@ -111,16 +112,16 @@ pub fn try_bind(node: NodeId) -> Result<(), BindError> {
     let made = unsafe { mmap_anonymous(ptr::null_mut(), PAGE_BYTES, ProtFlags::empty(), flags) };
     let made = made.map_err(|errno| BindError::Refused { node, errno: errno.raw_os_error() })?;
     let bound = bind_range(made.addr(), PAGE_BYTES, node);
-    // SAFETY: the mapping made above, whose address nobody else has. A failure leaks a page of addresses.
+    // SAFETY: the mapping made above, whose address no other code has. A failure leaks a page of addresses.
     let _ = unsafe { munmap(made, PAGE_BYTES) };
     bound
 }
 
-/// Lets memory come from one node and no other. Pages that are there already stay where they are, so bind before pages
-/// are committed; a node that has no memory left then gives an error or wakes the kernel's killer, as any memory does.
+/// Restricts memory to one node. Pages that are present already stay where they are, so bind before pages are
+/// committed; when the node has no memory left, an allocation fails or starts the OOM killer, as any memory does.
 ///
 /// # Errors
-/// [`BindError`] says what to do about it.
+/// [`BindError`] names the cause and the remedy.
 pub fn bind(memory: Memory, node: NodeId) -> Result<(), BindError> {
     bind_range(memory.address(), memory.bytes(), node)
 }
@@ -132,7 +133,7 @@ pub(crate) fn bind_range(address: usize, bytes: usize, node: NodeId) -> Result<(
     // SAFETY: bounds, alignment and lifetime: the kernel reads as many bits of the mask as it has. Aliasing: it writes
     // nothing of ours, and a policy does not change what memory holds; any address is harmless.
     let answer = unsafe {
-        // The kernel takes one bit fewer than it is told.
+        // The kernel reads one bit fewer than this count.
         let bits = u64::from(NODES_MAX) + 1;
         libc::syscall(libc::SYS_mbind, address, bytes, libc::MPOL_BIND, mask.as_ptr(), bits, 0)
     };
@@ -148,14 +149,15 @@ pub(crate) fn bind_range(address: usize, bytes: usize, node: NodeId) -> Result<(
     })
 }
 
-/// The node that the page at an address is on, which is brought in if it is not there. `None` if the kernel does not say.
+/// Returns the node of the page at an address, faulting the page in if it is not present; `None` if the kernel does not
+/// report it.
 #[must_use]
 pub fn node_of(memory: Memory) -> Option<NodeId> {
     let mut node: libc::c_int = -1;
     let flags = MPOL_F_NODE | MPOL_F_ADDR;
     let nothing = ptr::null_mut::<libc::c_ulong>();
-    // SAFETY: bounds, alignment and lifetime: the kernel writes one number into a variable of its type on this stack, and
-    // takes null for the mask. Aliasing: nobody else has its address; the page's bytes are not changed.
+    // SAFETY: bounds, alignment and lifetime: the kernel writes one number into a variable of its type on this stack,
+    // and takes null for the mask. Aliasing: no other code has its address; the page's bytes are not changed.
     let answer = unsafe {
         libc::syscall(libc::SYS_get_mempolicy, &raw mut node, nothing, 0_u64, memory.address(), flags)
     };
@@ -163,13 +165,13 @@ pub fn node_of(memory: Memory) -> Option<NodeId> {
 }
 
 #[cfg(test)]
-#[expect(clippy::print_stderr, reason = "a test that cannot run here says why")]
+#[expect(clippy::print_stderr, reason = "a skipped test prints its reason")]
 mod tests {
     use super::*;
     use crate::reservation::{Backing, PageRun, Reservation, Wish};
 
     #[test]
-    fn a_thread_is_on_a_node_that_exists() {
+    fn current_node_exists_in_topology() {
         let Some(node) = current_node() else {
             return eprintln!("skipped: the kernel does not say which node a thread is on");
         };
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_has_left_is_what_is_free_and_half_of_its_files() {
+    fn available_bytes_are_free_memory_plus_half_of_page_cache() {
         let text = "\nNode 1 MemTotal:  9000 kB\nNode 1 MemFree:  100 kB\nNode 1 Active(file): 20 kB\n\
                     Node 1 Inactive(file): 41 kB\nNode 1 Active(anon): 7 kB\n";
         assert_eq!(available_of(text), Some(130 << 10));
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn binding_can_be_tried() {
+    fn try_bind_succeeds_or_reports_unsupported() {
         let node = current_node().unwrap_or(NodeId(0));
         match try_bind(node) {
             Err(error @ (BindError::NotPermitted { .. } | BindError::Unsupported)) => {
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_a_bound_reservation_come_from_its_node() {
+    fn pages_of_bound_reservation_come_from_its_node() {
         let mut reservation = Reservation::new(64 << 12).unwrap();
         let node = current_node().unwrap_or(NodeId(0));
         match reservation.bind(node) {
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_does_not_exist_is_told() {
+    fn binding_to_missing_node_names_the_node() {
         let mut reservation = Reservation::new(1).unwrap();
         for node in [NodeId(NODES_MAX - 1), NodeId(NODES_MAX), NodeId(u32::MAX)] {
             match reservation.bind(node) {

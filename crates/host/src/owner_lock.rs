@@ -1,15 +1,16 @@
-//! A lock with one owner, who pays almost nothing, and strangers, who seldom come and pay for both.
+//! A biased lock: nearly free for its owner thread, expensive for other threads.
 //!
-//! In: a value; its owner's visits and strangers' visits. Out: each visit alone with the value. Invariant: at most one
-//! closure at a time has the value.
+//! Input: a value; closures of the owner thread and of other threads. Output: each closure runs with exclusive access
+//! to the value. Invariant: at most one closure at a time has the value.
 //!
-//! The owner writes that it is inside and then reads whether it is wanted elsewhere. A stranger writes that it wants and
-//! then reads whether the owner is inside. If neither may overtake its own write, at least one sees the other: that takes
-//! a full fence on both sides, and a fence costs the owner more than everything else it does. So where the kernel has
-//! `membarrier`, the stranger makes every other thread of the process pass a fence, and the owner has none of its own.
+//! The owner thread stores `owner_inside` and then loads `other_waiting`. Another thread stores `other_waiting` and
+//! then loads `owner_inside`. If neither load may overtake the store before it, at least one side sees the other: that
+//! takes a full fence on both sides, and a fence costs the owner more than everything else it does. So where the kernel
+//! has `membarrier`, the other thread makes every thread of the process pass a fence, and the owner executes none of
+//! its own.
 //!
 //! # What this does not do
-//! A stranger's visit from inside the owner's never ends: the owner is waited for by itself.
+//! A call of [`OwnerLock::visit`] from inside the owner's closure deadlocks: the owner waits for itself.
 
 mod barrier;
 
@@ -24,26 +25,26 @@ pub use barrier::BarrierRefused;
 use std::fmt;
 use std::sync::PoisonError;
 
-/// A value with one owner at a time.
+/// A value with one owner thread at a time.
 pub struct OwnerLock<T> {
     barrier: Barrier,
-    /// The owner is inside. Written by the owner only.
+    /// True while the owner's fast path is inside. Written by the owner only.
     inside: AtomicBool,
-    /// A stranger is inside, or waits for the owner to leave. Written under `strangers` only.
+    /// True while another thread is inside, or waits for the owner to leave. Written under `other_threads` only.
     wanted: AtomicBool,
-    /// Somebody holds the [`Owner`].
+    /// True while an [`Owner`] exists.
     owned: AtomicBool,
-    /// Whoever has this is alone but for the owner's quick way in.
+    /// Excludes every thread but the owner on its fast path.
     strangers: Mutex<()>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by one closure at a time, on whatever thread: that is sending it there and back, for which
-// `T: Send` is enough. Everything else in the lock is made to be shared.
+// SAFETY: the value is reached by one closure at a time, on any thread: that is sending it there and back, for which
+// `T: Send` is enough. Every other field is built for sharing.
 unsafe impl<T: Send> Sync for OwnerLock<T> {}
 
 impl<T> OwnerLock<T> {
-    /// A lock without an owner yet.
+    /// Creates a lock that has no owner yet.
     pub fn new(value: T) -> Self {
         Self::with_barrier(value, Barrier::best())
     }
@@ -59,24 +60,24 @@ impl<T> OwnerLock<T> {
         }
     }
 
-    /// Makes the caller the owner, until it drops what it gets. `None` while somebody else is.
+    /// Makes the caller the owner until it drops the result; `None` while there is another owner.
     pub fn own(&self) -> Option<Owner<'_, T>> {
         // Acquire, and release in the owner's drop: a new owner sees all that the last one did.
         let taken = self.owned.swap(true, Ordering::AcqRel);
         (!taken).then_some(Owner { lock: self })
     }
 
-    /// Visits the value as a stranger: waits for other strangers and for the owner to be out, which is as long as their
-    /// visits take.
+    /// Runs a closure on the value from a thread that is not the owner. Blocks until other threads and the owner are
+    /// out.
     ///
     /// # Errors
-    /// The kernel has begun to refuse the fence it gave before: nobody but the owner can visit any more.
+    /// The kernel now refuses the fence it allowed before: from now on only the owner can access the value.
     pub fn visit<R>(&self, look: impl FnOnce(&mut T) -> R) -> Result<R, BarrierRefused> {
         let _alone = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
         let _wanted = Raised::raise(&self.wanted);
-        // Behind this fence, which the owner passes too, either the owner's flag is seen here or ours is seen there.
+        // After this fence, which the owner passes too, either the owner's flag is seen here or ours is seen there.
         self.barrier.heavy()?;
-        // Acquire: what the owner did inside comes before what is done here.
+        // Acquire: what the owner did inside happens before what is done here.
         while self.inside.load(Ordering::Acquire) {
             thread::yield_now();
         }
@@ -85,29 +86,29 @@ impl<T> OwnerLock<T> {
 
     #[inline]
     fn look<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: bounds, alignment and lifetime: the cell's own value, borrowed for the closure. Aliasing: the caller is
-        // inside. Strangers, and an owner that was sent the long way, hold `strangers`. The owner's short way is taken
-        // with `inside` set and `wanted` seen down; a stranger looks with `wanted` set and `inside` seen down; of the two
-        // fences between, heavy against light, one side at least sees the other. The owner visits once at a time, since
-        // that takes its one `Owner` by `&mut`.
+        // SAFETY: bounds, alignment and lifetime: the cell's own value, borrowed for the closure. Aliasing: the caller
+        // is inside. Other threads, and an owner on the slow path, hold `other_threads`. The owner's fast path runs
+        // with `owner_inside` set and `other_waiting` seen clear; another thread runs with `other_waiting` set and
+        // `owner_inside` seen clear; of the two fences between, heavy against light, at least one side sees the other.
+        // The owner runs one closure at a time, since that takes its only `LockOwner` by `&mut`.
         self.value.with_mut(|value| look(unsafe { &mut *value }))
     }
 }
 
-/// The right to the short way in. There is one at a time.
+/// The right to the fast path. At most one exists.
 #[derive(Debug)]
 pub struct Owner<'a, T> {
     lock: &'a OwnerLock<T>,
 }
 
 impl<T> Owner<'_, T> {
-    /// Visits the value unless a stranger wants it now: no waiting, no atomic read-modify-write.
+    /// Runs a closure on the value unless another thread wants it now: no waiting, no atomic read-modify-write.
     #[inline]
     pub fn try_visit<R>(&mut self, look: impl FnOnce(&mut T) -> R) -> Option<R> {
         let lock = self.lock;
         let inside = Raised::raise(&lock.inside);
         lock.barrier.light();
-        // Acquire: what a stranger did inside comes before what is done here.
+        // Acquire: what another thread did inside happens before what is done here.
         if lock.wanted.load(Ordering::Acquire) {
             return None;
         }
@@ -116,7 +117,7 @@ impl<T> Owner<'_, T> {
         Some(result)
     }
 
-    /// Visits the value, behind strangers if there are any.
+    /// Runs a closure on the value, after other threads that wait for it.
     #[inline]
     pub fn visit<R>(&mut self, look: impl FnOnce(&mut T) -> R) -> R {
         let mut look = Some(look);
@@ -124,7 +125,7 @@ impl<T> Owner<'_, T> {
         match (short, look) {
             (Some(Some(result)), _) => result,
             (_, Some(look)) => self.wait_and_visit(look),
-            (_, None) => unreachable!("a visit that did not take place has not used its closure"),
+            (_, None) => unreachable!("a refused fast path has not used its closure"),
         }
     }
 
@@ -141,13 +142,13 @@ impl<T> Drop for Owner<'_, T> {
     }
 }
 
-/// A flag that is up as long as this lives, whatever happens in between.
+/// A flag that is set while this value lives, panics included.
 struct Raised<'a>(&'a AtomicBool);
 
 impl<'a> Raised<'a> {
     #[inline]
     fn raise(flag: &'a AtomicBool) -> Self {
-        // Relaxed: the fence behind it, light or heavy, is what orders it.
+        // Relaxed: the fence after it, light or heavy, orders it.
         flag.store(true, Ordering::Relaxed);
         Self(flag)
     }
@@ -156,7 +157,7 @@ impl<'a> Raised<'a> {
 impl Drop for Raised<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: whoever sees it down sees what was done while it was up.
+        // Release: a thread that sees it clear sees what was done while it was set.
         self.0.store(false, Ordering::Release);
     }
 }

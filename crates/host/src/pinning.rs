@@ -1,12 +1,13 @@
-//! Pinning: memory that the kernel must not take away or move, because somebody beside the CPU works on it.
+//! Pinning: memory that the kernel must not take away or move, because a device or the kernel works on it.
 //!
-//! In: [`Memory`] that is mapped. Out: pages that stay ([`lock`]), that a ring knows by number ([`uring`]), that a device
-//! finds at addresses of its own ([`vfio`]), and what a process may lock at all ([`MemlockBudget`]). Invariant: pinning changes where memory may go, never who may touch it: bytes that a device works
-//! on are in a [`LentSpan`](crate::reservation::LentSpan) or borrowed meanwhile.
+//! Input: [`Memory`] that is mapped. Output: pages that stay resident ([`lock`]), that a ring addresses by slot
+//! ([`uring`]), that a device accesses at I/O virtual addresses ([`vfio`]), and the limit of a process
+//! ([`MemlockBudget`]). Invariant: pinning changes where pages may move, never who may access them: bytes that a device
+//! works on are in a [`LentSpan`](crate::reservation::LentSpan) or borrowed for that time.
 //!
 //! # What this does not do
-//! Locked pages stay in memory, which spares faults; the kernel may still move them, so their physical place is no
-//! address to give to a device.
+//! Locked pages stay resident, which avoids faults; the kernel may still move them, so their physical address must not
+//! be given to a device.
 
 pub mod per_request;
 pub mod uring;
@@ -19,7 +20,7 @@ pub use budget::{MemlockBudget, OverBudget};
 use rustix::io::Errno;
 use std::fmt;
 
-/// A range of mapped memory of ours, by its place.
+/// The address and length of a range of mapped memory of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Memory {
     address: usize,
@@ -31,73 +32,73 @@ impl Memory {
         Self { address, bytes }
     }
 
-    /// A range that somebody else describes. Everything that is done with it is harmless to memory that is not mapped, and
-    /// whoever lets a device write to memory that is answers for it being lent.
+    /// Describes any range. Every operation on it is harmless if the range is not mapped; code that lets a device write
+    /// to it must make sure that the memory is lent to the device.
     #[must_use]
     pub fn at(address: usize, bytes: usize) -> Self {
         Self { address, bytes }
     }
 
-    /// The caller's own bytes. As long as a device may reach them by this, they have to stay borrowed.
+    /// Describes the caller's bytes. They must stay borrowed as long as a device may access them through this.
     #[must_use]
     pub fn of(bytes: &mut [u8]) -> Self {
         Self { address: bytes.as_ptr().addr(), bytes: bytes.len() }
     }
 
-    /// Where it starts in this process.
+    /// Returns the first address in this process.
     #[must_use]
     pub fn address(self) -> usize {
         self.address
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn bytes(self) -> usize {
         self.bytes
     }
 }
 
-/// What stands behind a refusal.
+/// The cause of a failed pin call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PinCause {
-    /// The process may not (EPERM).
+    /// The process lacks permission (EPERM).
     NotPermitted,
     /// The limit on locked memory is reached, or there is no memory (ENOMEM, EDQUOT).
     OverLimit,
-    /// Some pages could not be had now (EAGAIN).
+    /// Some pages are not available now (EAGAIN).
     Busy,
     /// The range is not mapped, or its pages cannot be pinned (EFAULT).
     NotMapped,
-    /// Something is mapped there already (EEXIST).
+    /// The address is mapped already (EEXIST).
     Exists,
-    /// As many mappings stand as one container takes (ENOSPC).
+    /// The container has reached its limit of mappings (ENOSPC).
     TooMany,
-    /// Every number of the table is taken (ENFILE).
+    /// Every slot of the table is taken (ENFILE).
     TableFull,
-    /// The range is longer than one registration takes (EOVERFLOW).
+    /// The range exceeds the limit of one registration (EOVERFLOW).
     TooLong,
-    /// No address of the device's is free for so long a range (EADDRNOTAVAIL).
+    /// No I/O virtual address is free for such a long range (EADDRNOTAVAIL).
     NoAddress,
-    /// The kernel takes no such range (EINVAL).
+    /// The range is empty, does not consist of whole pages, or is invalid otherwise (EINVAL).
     Unaligned,
-    /// The kernel or its filter of system calls does not know the call (ENOSYS, ENOTTY, EOPNOTSUPP).
+    /// The kernel or its filter of system calls does not support the call (ENOSYS, ENOTTY, EOPNOTSUPP).
     Unsupported,
-    /// Something else.
+    /// Any other error.
     Other,
 }
 
-/// Pages could not be pinned or let go.
+/// An error of pinning or unpinning pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call} of {bytes} bytes failed (error {errno}): {cause}")]
 pub struct PinError {
-    /// What was asked of the kernel.
+    /// The system call.
     pub call: &'static str,
-    /// For how much memory.
+    /// The length of the memory.
     pub bytes: usize,
-    /// What it amounts to.
+    /// The cause.
     pub cause: PinCause,
-    /// The kernel's number.
+    /// The kernel's error number.
     pub errno: i32,
 }
 
@@ -128,56 +129,54 @@ impl fmt::Display for PinCause {
                 "give the process CAP_IPC_LOCK or a limit on locked memory above 0 (ulimit -l)"
             }
             Self::OverLimit => "raise the limit on locked memory (ulimit -l, LimitMEMLOCK=), or pin less",
-            Self::Busy => "some pages could not be had now: try again, or free memory",
+            Self::Busy => "some pages are not available now: try again, or free memory",
             Self::NotMapped => "the range is not mapped, or lies in a file whose pages cannot be pinned",
-            Self::Exists => {
-                "something is mapped there already: the books do not agree with the kernel's, stop"
-            }
+            Self::Exists => "the address is mapped already: mapping state inconsistent, abort",
             Self::TooMany => {
                 "too many mappings: pin longer ranges, or raise dma_entry_limit of vfio_iommu_type1"
             }
             Self::TableFull => {
-                "every number of the table is taken: open it with more, or register longer ranges"
+                "every slot of the table is taken: open it with more, or register longer ranges"
             }
             Self::TooLong => "one registration takes at most 1 GiB: register shorter ranges",
             Self::NoAddress => "the device's addresses are used up: unmap something, or map shorter ranges",
-            Self::Unaligned => "the range is not made of pages that the kernel takes here",
-            Self::Unsupported => "the kernel does not offer it: choose another way to pin",
+            Self::Unaligned => "invalid argument: use a range of whole pages that is not empty",
+            Self::Unsupported => "the kernel does not support it: choose another way to pin",
             Self::Other => "see the error number",
         })
     }
 }
 
-/// Keeps pages in memory, bringing in those that are not there.
+/// Locks pages in memory, faulting in those that are not present.
 ///
 /// # Errors
-/// [`PinError`] says what to change; pages before the one that failed may be locked, which [`unlock`] undoes.
+/// [`PinError`] names the remedy; pages before the one that failed may be locked, which [`unlock`] undoes.
 pub fn lock(memory: Memory) -> Result<(), PinError> {
     let place = std::ptr::without_provenance_mut(memory.address);
-    // SAFETY: the kernel reads and writes no byte on our behalf; an address that is not ours is an error or harmless.
+    // SAFETY: the kernel reads and writes no byte for this call; an address of other memory is an error or harmless.
     let locked = unsafe { rustix::mm::mlock(place, memory.bytes) };
     locked.map_err(|errno| PinError::new("mlock", memory.bytes, errno.raw_os_error()))
 }
 
-/// Lets the kernel take pages away again. Locks do not count: one call undoes any number.
+/// Unlocks pages. Locks do not count: one call undoes any number.
 ///
 /// # Errors
 /// [`PinError`] if the range is not mapped.
 pub fn unlock(memory: Memory) -> Result<(), PinError> {
     let place = std::ptr::without_provenance_mut(memory.address);
-    // SAFETY: as for `lock`: nothing that the pages hold changes.
+    // SAFETY: as for `lock`: the contents of the pages do not change.
     let unlocked = unsafe { rustix::mm::munlock(place, memory.bytes) };
     unlocked.map_err(|errno| PinError::new("munlock", memory.bytes, errno.raw_os_error()))
 }
 
 #[cfg(test)]
-#[expect(clippy::print_stderr, reason = "a test that cannot run here says why")]
+#[expect(clippy::print_stderr, reason = "a skipped test prints its reason")]
 mod tests {
     use super::*;
     use crate::reservation::{Backing, PageRun, Reservation, Wish};
 
     #[test]
-    fn locked_pages_are_counted_and_can_still_be_taken_away() {
+    fn locked_pages_are_counted_and_can_be_decommitted() {
         let run = PageRun { first: 0, pages: 64 };
         let mut reservation = Reservation::new(run.bytes()).unwrap();
         reservation.commit(run, Wish::only(Backing::Small)).unwrap();
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_apart_and_say_what_to_do() {
+    fn pin_errors_have_distinct_causes_and_name_the_remedy() {
         let cause = |errno| PinError::new("mlock", 4_096, errno).cause;
         assert_eq!(cause(libc::EPERM), PinCause::NotPermitted);
         assert_eq!(cause(libc::ENOMEM), PinCause::OverLimit);

@@ -1,8 +1,8 @@
-//! Memory that we map ourselves: large, aligned, backed by huge pages where the kernel gives them.
+//! Mappings of this process: large, aligned, backed by huge pages where the kernel provides them.
 //!
-//! In: a length in bytes. Out: a [`Region`], zeroed, owned by the CPU, given back when it is dropped; or a
+//! Input: a length in bytes. Output: a [`Region`], zeroed, owned by the CPU, unmapped when dropped; or a
 //! [`SectorBuffer`], the small kind that direct I/O takes. Invariant: a region's bytes are mapped readable and writable
-//! for exactly as long as the value lives, and nobody else has their address.
+//! for exactly as long as the value lives, and no other code has their address.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ffi::c_void;
@@ -15,24 +15,24 @@ pub use crate::region::sector::{SECTOR_BYTES, SectorBuffer, TakesBack};
 
 mod sector;
 
-/// Bytes of a huge page; regions at least this long start on such a boundary.
+/// The size of a huge page; regions at least this long start on such a boundary.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Why a region could not be had.
+/// An error of mapping a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegionError {
     /// The kernel refused the mapping.
-    #[error("the kernel would not map {bytes} bytes of memory (error {errno}): ask for less or free some")]
+    #[error("cannot map {bytes} bytes of memory (error {errno}): request less or free some")]
     Map {
-        /// How much was asked for.
+        /// The requested length.
         bytes: usize,
-        /// The kernel's number.
+        /// The kernel's error number.
         errno: i32,
     },
     /// The length does not fit the address space.
-    #[error("{bytes} bytes of memory do not fit the address space: ask for less")]
+    #[error("{bytes} bytes of memory do not fit the address space: request less")]
     TooLong {
-        /// How much was asked for.
+        /// The requested length.
         bytes: usize,
     },
 }
@@ -46,11 +46,11 @@ pub struct Region {
 
 // SAFETY: the mapping belongs to this value alone and to no thread in particular; access follows `&` and `&mut`.
 unsafe impl Send for Region {}
-// SAFETY: through `&Region` the bytes can only be read.
+// SAFETY: through `&MappedRegion` the bytes can only be read.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps `bytes` of zeroed memory. Pages are taken from the system when they are first touched.
+    /// Maps `bytes` of zeroed memory. Pages are allocated when they are first touched.
     ///
     /// # Errors
     /// The kernel refuses the mapping, or the length does not fit.
@@ -59,7 +59,7 @@ impl Region {
         let page_bytes = if huge { HUGE_PAGE_BYTES } else { rustix::param::page_size() };
         let mapped_bytes =
             bytes.max(1).checked_next_multiple_of(page_bytes).ok_or(RegionError::TooLong { bytes })?;
-        // A huge page more than needed, so that an aligned start lies within; what is over is given back at once.
+        // One huge page more than needed, so that an aligned start lies within; the rest is unmapped at once.
         let slack = if huge { HUGE_PAGE_BYTES } else { 0 };
         let asked = mapped_bytes.checked_add(slack).ok_or(RegionError::TooLong { bytes })?;
         // SAFETY: a private anonymous mapping at an address of the kernel's choice touches no memory that exists.
@@ -87,11 +87,11 @@ impl Region {
     }
 }
 
-/// Unmaps a part of a mapping that nobody has an address into.
+/// Unmaps a part of a mapping to which no address is in use.
 fn give_back(start: *mut c_void, bytes: usize) {
     if bytes > 0 {
-        // SAFETY: called only with page-aligned parts of a mapping of this module, whose owner gives them up here.
-        // A failure leaves the pages mapped, which leaks address space but breaks nothing.
+        // SAFETY: called only with page-aligned parts of a mapping of this module that its owner no longer uses. A
+        // failure leaves the pages mapped, which leaks address space but breaks nothing.
         let _ = unsafe { munmap(start, bytes) };
     }
 }
@@ -116,7 +116,7 @@ impl Deref for Region {
 impl DerefMut for Region {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and a unique borrow of `self` excludes everybody else.
+        // SAFETY: as above, and a unique borrow of `self` excludes every other access.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_is_zeroed_and_as_long_as_asked() {
+    fn region_is_zeroed_and_has_requested_length() {
         for bytes in [0, 1, 4_095, 4_096, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 4_097] {
             let mut region = Region::zeroed(bytes).unwrap();
             assert_eq!(region.len(), bytes);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_region_starts_on_a_huge_page() {
+    fn large_region_starts_on_huge_page_boundary() {
         for _ in 0..8 {
             let region = Region::zeroed(3 * HUGE_PAGE_BYTES + 5).unwrap();
             assert_eq!(region.as_ptr().align_offset(HUGE_PAGE_BYTES), 0);
@@ -151,8 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn dropped_regions_are_given_back() {
-        // Together far more address space than there is: only unmapping makes this pass.
+    fn dropped_regions_are_unmapped() {
+        // Together far more than the address space: only unmapping makes this pass.
         for _ in 0..1_000 {
             let mut region = Region::zeroed(1 << 40).unwrap();
             region[1 << 39] = 1;
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mapped_is_an_error() {
+    fn unmappable_length_is_an_error() {
         assert_eq!(Region::zeroed(usize::MAX).unwrap_err(), RegionError::TooLong { bytes: usize::MAX });
         assert!(matches!(Region::zeroed(1 << 62), Err(RegionError::Map { .. })));
     }

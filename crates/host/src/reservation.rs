@@ -1,15 +1,15 @@
-//! A run of address space, pages put behind parts of it, and parts of those claimed.
+//! A reserved range of addresses, pages committed to parts of it, and claims on committed pages.
 //!
-//! In: lengths and runs of pages that an allocator chose. Out: [`Span`]s, each the only way to its bytes. Invariant: of
-//! each page there is at most one span, owned, lent or given up for its address; a page of a span is committed, present
-//! and mapped as long as the span is claimed. Whatever an allocator asks for, it gets an error before it gets a second
-//! span over one byte, so no mistake in it can break memory safety.
+//! Input: lengths and runs of pages that an allocator chose. Output: [`Span`]s, each the only access to its bytes.
+//! Invariant: each page has at most one span, owned, lent or leaked for its address; a page of a span is committed,
+//! present and mapped as long as the span is claimed. An allocator that requests a claimed page gets an error, never a
+//! second span over one byte, so no mistake in it can break memory safety.
 //!
-//! The caller serialises (`&mut`), but for the [`PageTable`], which any thread uses without a lock.
+//! The caller serialises (`&mut`), except for the [`PageTable`], which any thread uses without a lock.
 //!
-//! # Who else may write
+//! # Writes by devices
 //! A device that was given the descriptor of a [shared](Reservation::shared) reservation, or for which its pages were
-//! pinned, can write them at any time, as hardware can. It is trusted to touch only what is lent to it; a compiler's
+//! pinned, can write them at any time, as hardware can. It is trusted to access only what is lent to it; a compiler's
 //! promises end where such a device breaks that trust.
 
 mod backing;
@@ -40,27 +40,27 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Most pages of one reservation: 4 TiB.
+/// The maximum number of pages of one reservation: 4 TiB.
 pub const PAGES_MAX: u32 = (1 << 30) - 1;
 
-/// Pages in a row, counted from the start of their reservation.
+/// A run of consecutive pages, counted from the start of their reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageRun {
-    /// The first of them.
+    /// The first page.
     pub first: u32,
-    /// How many.
+    /// The number of pages.
     pub pages: u32,
 }
 
 impl PageRun {
-    /// The page behind the last one. Of a run that a reservation has refused this may be cut off at the largest number.
+    /// Returns the page after the last one; saturates for a run outside every reservation.
     #[must_use]
     #[inline]
     pub const fn end(self) -> u32 {
         self.first.saturating_add(self.pages)
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[inline]
     pub const fn bytes(self) -> usize {
@@ -68,30 +68,31 @@ impl PageRun {
     }
 }
 
-/// Address space that pages can be put behind.
+/// A range of addresses to which pages can be committed.
 pub struct Reservation {
     range: Range,
     table: PageTable,
-    /// Committed and not claimed.
+    /// The pages committed and not claimed.
     available: PageSet,
-    /// What was committed, by its first page. `None` is a run whose addresses the kernel lost.
+    /// The committed runs by their first page. `None` is a run whose addresses the kernel lost.
     committed: BTreeMap<u32, (u32, Option<Backing>)>,
     pages: u32,
     claimed_pages: u32,
 }
 
 impl Reservation {
-    /// Reserves address space for private memory. It starts on a multiple of 2 MiB, or of 1 GiB if it is as long as that;
-    /// its length is rounded up to pages.
+    /// Reserves addresses for private memory. They start on a multiple of 2 MiB, or of 1 GiB if there are as many; the
+    /// length is rounded up to pages.
     ///
     /// # Errors
-    /// No bytes at all, more than [`PAGES_MAX`] pages, or the kernel has no such run of addresses.
+    /// No bytes at all, more than [`PAGES_MAX`] pages, or the kernel has no such range of addresses.
     pub fn new(bytes: usize) -> Result<Self, ReserveError> {
         Self::reserve(bytes, |_| Ok(None))
     }
 
-    /// The same over one file in memory that a device or another process can map by its [`descriptor`](Self::descriptor).
-    /// It is sealed, so that its length stays. Pages of the kernel's fixed pools cannot stand behind it.
+    /// Reserves addresses over one memory file that a device or another process can map by its
+    /// [`descriptor`](Self::descriptor). It is sealed, so that its length stays. Pages of the kernel's fixed pools
+    /// cannot back it.
     ///
     /// # Errors
     /// As for [`new`](Self::new), and when the kernel has no descriptor to give.
@@ -123,45 +124,45 @@ impl Reservation {
         Ok(Self { range, table, available, committed: BTreeMap::new(), pages, claimed_pages: 0 })
     }
 
-    /// How many pages it has, committed or not.
+    /// Returns the number of pages, committed or not.
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// Where it starts in this process.
+    /// Returns the first address in this process.
     #[must_use]
     pub fn address(&self) -> usize {
         self.table.start().as_ptr().addr()
     }
 
-    /// Pages that are claimed now.
+    /// Returns the number of pages that are claimed now.
     #[must_use]
     pub fn claimed_pages(&self) -> u32 {
         self.claimed_pages
     }
 
-    /// The way back from addresses to claims.
+    /// Returns the table that maps addresses to claims.
     #[must_use]
     pub fn table(&self) -> &PageTable {
         &self.table
     }
 
-    /// What others map a shared reservation by. `None` for a private one.
+    /// Returns the descriptor by which other processes map a shared reservation; `None` for a private one.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.range.shared().map(OwnedFd::as_fd)
     }
 
-    /// Lets all pages that are committed from now on come from one memory node.
+    /// Binds all pages that are committed from now on to one memory node.
     ///
     /// # Errors
-    /// [`BindError`] says what to do about it; nothing has changed then.
+    /// [`BindError`] names the cause and the remedy; nothing has changed then.
     pub fn bind(&mut self, node: NodeId) -> Result<(), BindError> {
         self.range.bind(node)
     }
 
-    /// A committed run as something that can be pinned. `None` if a page of it is not committed.
+    /// Returns a committed run as memory that can be pinned; `None` if a page of it is not committed.
     #[must_use]
     pub fn memory(&self, run: PageRun) -> Option<Memory> {
         let mut page = run.first;
@@ -174,12 +175,13 @@ impl Reservation {
         self.available.reaches(run).then(|| Memory::new(address, run.bytes()))
     }
 
-    /// Puts pages behind a run that has none, all of them present and zeroed. Says of which kind they are: the first of
-    /// the wish that the run is aligned for and that the kernel has.
+    /// Commits zeroed pages to a run that has none, all of them present. Returns their kind: the first in `order` that
+    /// the run is aligned for and that the kernel has.
     ///
     /// # Errors
-    /// A run out of reach or committed already in part; or no kind of the wish could be had, with the kernel's last word.
-    pub fn commit(&mut self, run: PageRun, wish: Wish) -> Result<Backing, CommitError> {
+    /// A run out of reach or partly committed already; or no kind in `order` is available, with the kernel's last
+    /// error.
+    pub fn commit(&mut self, run: PageRun, order: Wish) -> Result<Backing, CommitError> {
         if !self.available.reaches(run) {
             return Err(CommitError::OutOfReach { run, pages: self.pages });
         }
@@ -189,7 +191,7 @@ impl Reservation {
             return Err(CommitError::Committed { run, by: PageRun { first, pages } });
         }
         let mut refusal = CommitError::Misaligned { run };
-        for backing in wish.order() {
+        for backing in order.order() {
             let granule = backing.granule_pages();
             if !run.first.is_multiple_of(granule) || !run.pages.is_multiple_of(granule) {
                 continue;
@@ -212,7 +214,7 @@ impl Reservation {
         Err(refusal)
     }
 
-    /// Takes away the pages behind a run, exactly as it was committed.
+    /// Decommits a run, exactly as it was committed.
     ///
     /// # Errors
     /// It was not committed as this run, a page of it is claimed, or the kernel refuses.
@@ -243,14 +245,14 @@ impl Reservation {
         }
     }
 
-    /// What stands behind a page.
+    /// Returns the kind of a committed page.
     #[must_use]
     pub fn backing(&self, page: u32) -> Option<Backing> {
         let (&first, &(pages, backing)) = self.committed.range(..=page).next_back()?;
         if page - first < pages { backing } else { None }
     }
 
-    /// The span over a run that is committed, across the borders of commits too, and that nobody has claimed.
+    /// Claims a run of committed, unclaimed pages, which may span several commits.
     ///
     /// # Errors
     /// A page of it is out of reach, not committed, or claimed.
@@ -261,23 +263,23 @@ impl Reservation {
         }
         self.claimed_pages += run.pages;
         self.table.note(run);
-        // SAFETY: every page of the run was available: committed, so its bytes are mapped writable and were zeroed by the
-        // kernel, and not claimed, so no span covers it. It is not available any more, and so neither claimed again nor
-        // decommitted, and the range is not unmapped, before `release` has taken the span back.
+        // SAFETY: every page of the run was available: committed, so its bytes are mapped writable and were zeroed by
+        // the kernel, and not claimed, so no span covers it. It is not available any more, and so neither claimed again
+        // nor decommitted, and the range is not unmapped, before `release` has taken the span back.
         Ok(unsafe { Span::over(self.table.place(run.first), run) })
     }
 
-    /// Takes a span back and says which pages it was.
+    /// Takes a span back and returns its pages.
     ///
     /// # Panics
     /// The span is of another reservation.
     #[inline]
     pub fn release(&mut self, span: Span) -> PageRun {
         let run = span.run();
-        // No two mappings share an address, so only a span of ours starts where its first page does.
+        // No two mappings share an address, so only a span of this reservation starts where its first page does.
         assert!(
             self.table.place(run.first) == span.start(),
-            "a span goes back to the reservation it came from"
+            "a span must be released to its own reservation"
         );
         self.table.forget(run);
         self.available.insert(run);
@@ -285,11 +287,11 @@ impl Reservation {
         run
     }
 
-    /// Gives pages of a shared reservation up for ever to others in this process who write them whenever they like: the
-    /// memory of rings, for one. They stay claimed.
+    /// Converts pages of a shared reservation for ever into shared memory that other threads and processes may write at
+    /// any time, for example for rings. They stay claimed.
     ///
     /// # Errors
-    /// The reservation is private ([`TakeError::Unsealed`]), or the kernel refuses; the span comes back.
+    /// The reservation is private ([`TakeError::Unsealed`]), or the kernel refuses; the span is returned.
     pub fn foreign(&self, span: Span) -> Result<Foreign, (Span, TakeError)> {
         let ours = self.table.place(span.first()) == span.start();
         let Some(descriptor) = self.descriptor().filter(|_| ours) else {
@@ -318,8 +320,8 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         let lost = self.committed.values().any(|(_, backing)| backing.is_none());
         if self.claimed_pages == 0 && !lost {
-            // SAFETY: no page is claimed, so no span, lent span or given up address leads into the range, and no new one
-            // can be had; and no part of it is somebody else's. Otherwise the range stays mapped for ever.
+            // SAFETY: no page is claimed, so no span, lent span or leaked address leads into the range, and no new one
+            // can be made; and no part of it is lost to another mapping. Otherwise the range stays mapped for ever.
             unsafe { self.range.unmap() };
         }
     }

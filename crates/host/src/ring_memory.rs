@@ -1,8 +1,10 @@
-//! Memory that two parties share as a ring: 64-bit words, loaded and stored one at a time, and 32-bit cells for doorbells.
+//! Memory that two parties share as a ring: 64-bit words, loaded and stored one at a time, and 32-bit cells for
+//! doorbells.
 //!
-//! In: word numbers and values. Out: values. A word is little-endian in memory whatever the machine, so that entries keep
-//! their wire layout. Memory is used as words or as cells, never as both. Invariant: nobody ever holds a reference into the words; the other side may change them any time,
-//! so a reader takes each word once and judges its copy.
+//! Input: word numbers and values. Output: values. A word is little-endian in memory on every machine, so that entries
+//! keep their wire layout. Memory is used as words or as cells, never as both. Invariant: no reference into shared
+//! words is ever given out; the other side may change them any time, so a reader loads each word once and validates its
+//! copy.
 
 #[cfg(not(loom))]
 use crate::foreign::{Foreign, OutOfRegion};
@@ -14,37 +16,37 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Words of one cache line. What one side writes and the other reads lies a line apart from everything else.
+/// The words of one cache line. Words that one side writes and the other reads lie in lines of their own.
 pub const LINE_WORDS: usize = 8;
 
-/// What a ring needs of memory: load word, store word, fence.
+/// The memory operations of a ring: load word, store word, fence.
 ///
 /// # Panics
-/// Every method panics on a word number at or above [`words`](Self::words): the layout of a ring is made by us, and what
-/// the other side writes is checked before it becomes a word number.
+/// Every method panics on a word number at or above [`words`](Self::words): this side defines the layout of a ring, and
+/// a value that the other side writes is validated before it becomes a word number.
 pub trait RingMemory {
-    /// How many words there are.
+    /// Returns the number of words.
     fn words(&self) -> usize;
 
-    /// The word, with no promise about any other.
+    /// Loads the word; orders no other access.
     fn load_relaxed(&self, word: usize) -> u64;
 
-    /// The word, and everything its writer stored before it.
+    /// Loads the word and makes visible all that its writer stored before it.
     fn load_acquire(&self, word: usize) -> u64;
 
-    /// Stores the word, with no promise about any other.
+    /// Stores the word; orders no other access.
     fn store_relaxed(&self, word: usize, value: u64);
 
-    /// Stores the word behind everything this thread stored before it.
+    /// Stores the word after everything this thread stored before it.
     fn store_release(&self, word: usize, value: u64);
 
-    /// As many words from `first` on, each with no promise about any other.
+    /// Loads `N` words from `first` on; orders no other access.
     #[inline]
     fn load_words<const N: usize>(&self, first: usize) -> [u64; N] {
         std::array::from_fn(|word| self.load_relaxed(first + word))
     }
 
-    /// Stores as many words from `first` on, each with no promise about any other.
+    /// Stores `N` words from `first` on; orders no other access.
     #[inline]
     fn store_words<const N: usize>(&self, first: usize, values: [u64; N]) {
         for (word, value) in (first..).zip(values) {
@@ -52,23 +54,23 @@ pub trait RingMemory {
         }
     }
 
-    /// How many 32-bit cells there are.
+    /// Returns the number of 32-bit cells.
     fn cells(&self) -> usize;
 
-    /// The cell, and everything its writer stored before it.
+    /// Loads the cell and makes visible all that its writer stored before it.
     ///
     /// # Panics
     /// On a cell number at or above [`cells`](Self::cells), as do the stores.
     fn load_cell_acquire(&self, cell: usize) -> u32;
 
-    /// Stores the cell, with no promise about any other.
+    /// Stores the cell; orders no other access.
     fn store_cell_relaxed(&self, cell: usize, value: u32);
 
-    /// Stores the cell behind everything this thread stored before it.
+    /// Stores the cell after everything this thread stored before it.
     fn store_cell_release(&self, cell: usize, value: u32);
 
-    /// Orders every store before it against every load behind it, on all sides: what a doorbell needs between ringing
-    /// and looking whether somebody sleeps, and a sleeper between saying so and looking once more.
+    /// Orders every store before it against every load after it, on all sides: a producer needs it between ringing a
+    /// doorbell and checking for a sleeper, and a sleeper between announcing its sleep and checking the ring once more.
     fn fence(&self) {
         fence(Ordering::SeqCst);
     }
@@ -77,16 +79,16 @@ pub trait RingMemory {
 #[repr(align(64))]
 struct Line([AtomicU64; LINE_WORDS]);
 
-/// Ring memory of this process, on the heap, in whole cache lines. A clone is another handle to the same words. Each
-/// 32-bit cell has a word of its own here, which nobody can tell who uses this memory through the trait: so a cell is
-/// stored by a plain store, in a model too.
+/// Ring memory on the heap of this process, in whole cache lines. A clone is another handle to the same words. Each
+/// 32-bit cell has a word of its own here, which users of the trait cannot observe: so a cell is stored by a plain
+/// store, in a model too.
 #[derive(Clone)]
 pub struct SharedWords {
     lines: Arc<[Line]>,
 }
 
 impl SharedWords {
-    /// At least `words` words, all zero.
+    /// Allocates at least `words` words, all zero.
     #[must_use]
     pub fn zeroed(words: usize) -> Self {
         let lines = words.div_ceil(LINE_WORDS);
@@ -103,7 +105,7 @@ impl SharedWords {
         std::array::from_fn(|word| self.load_relaxed(first + word))
     }
 
-    /// The words from `first` on, if they are a whole line.
+    /// Returns the words from `first` on, if they are a whole line.
     #[inline]
     fn line<const N: usize>(&self, first: usize) -> Option<&[AtomicU64; N]> {
         if !first.is_multiple_of(LINE_WORDS) {
@@ -165,7 +167,8 @@ impl RingMemory for SharedWords {
 
     #[inline]
     fn load_cell_acquire(&self, cell: usize) -> u32 {
-        // Only cells are stored where cells are loaded; of anything else the low half is what a foreign memory has there.
+        // Only cells are stored where cells are loaded; of anything else the low half is what shared memory has at this
+        // cell.
         low_half(self.load_acquire(cell))
     }
 
@@ -196,15 +199,15 @@ impl fmt::Debug for SharedWords {
 #[derive(Clone)]
 #[cfg(not(loom))]
 pub struct ForeignWords {
-    /// The first word. Looked up once, because a ring touches a dozen words a command.
+    /// The first word. Resolved once, because a ring accesses a dozen words a command.
     first: NonNull<AtomicU64>,
     words: usize,
     /// Keeps the pages mapped.
     _region: Foreign,
 }
 
-// SAFETY: bounds and alignment: not concerned. Lifetime: the pages stay mapped while the region handle inside lives, which
-// goes along to the other thread. Aliasing: the words are only ever touched as atomics.
+// SAFETY: bounds and alignment: not concerned. Lifetime: the pages stay mapped while the region handle inside lives,
+// which moves to the other thread too. Aliasing: the words are only ever accessed as atomics.
 #[cfg(not(loom))]
 unsafe impl Send for ForeignWords {}
 
@@ -221,7 +224,7 @@ impl fmt::Debug for ForeignWords {
 
 #[cfg(not(loom))]
 impl ForeignWords {
-    /// `words` words from byte `offset` of a region on.
+    /// Wraps `words` words from byte `offset` of a region on.
     ///
     /// # Errors
     /// [`OutOfRegion`] for no words, for an offset that is not a multiple of 8, or words that run over the end.
@@ -239,10 +242,10 @@ impl ForeignWords {
     #[inline]
     fn word(&self, word: usize) -> &AtomicU64 {
         assert!(word < self.words, "word {word} of {} words of ring memory", self.words);
-        // SAFETY: bounds: `new` found `words` words behind `first` in the mapping, and `word` is below that, so the sum
-        // neither leaves the mapping nor overflows. Alignment: `first` was checked, and a word is 8 bytes. Lifetime: the
-        // reference borrows `self`, whose region keeps the mapping. Aliasing: an atomic expects others, of this process or
-        // another, to write the word at any time.
+        // SAFETY: bounds: `new` found `words` words from `first` on in the mapping, and `word` is below that, so the
+        // sum neither leaves the mapping nor overflows. Alignment: `first` was checked, and a word is 8 bytes.
+        // Lifetime: the reference borrows `self`, whose region keeps the mapping. Aliasing: an atomic tolerates writes
+        // to the word by this or another process at any time.
         unsafe { &*self.first.as_ptr().wrapping_add(word) }
     }
 
@@ -250,10 +253,10 @@ impl ForeignWords {
     fn cell(&self, cell: usize) -> &AtomicU32 {
         assert!(cell / 2 < self.words, "cell {cell} of {} words of ring memory", self.words);
         let first = self.first.as_ptr().cast::<AtomicU32>();
-        // SAFETY: bounds: `new` found `words` words behind `first` in the mapping, two cells each, and `cell` is below
-        // that. Alignment: `first` is that of a word, and a cell is 4 bytes. Lifetime: the reference borrows `self`, whose
-        // region keeps the mapping. Aliasing: an atomic expects others to write the cell at any time. Whoever lends memory
-        // may name one place as a cell here and as a word there; in this process both are then touched by the one thread
+        // SAFETY: bounds: `new` found `words` words from `first` on in the mapping, two cells each, and `cell` is below
+        // that. Alignment: `first` is that of a word, and a cell is 4 bytes. Lifetime: the reference borrows `self`,
+        // whose region keeps the mapping. Aliasing: an atomic tolerates writes to the cell at any time. A client may
+        // name one address as a cell here and as a word there; in this process both are then accessed by the one thread
         // that serves this client, never at the same time.
         unsafe { &*first.wrapping_add(cell) }
     }
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn several_words_are_the_same_words_wherever_they_begin() {
+    fn multi_word_access_works_at_any_alignment() {
         fn try_words(memory: &impl RingMemory) {
             for first in 0..16 {
                 let values: [u64; LINE_WORDS] =
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_words_are_the_words_of_their_region() {
+    fn shared_memory_words_alias_bytes_of_their_region() {
         let region = Foreign::anonymous(4_096).unwrap();
         let words = ForeignWords::new(region.clone(), 64, 4).unwrap();
         words.store_release(1, 0x0102_0304_0506_0708);
@@ -351,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_hold_what_was_stored_in_either_memory() {
+    fn cells_hold_stored_values_in_both_memories() {
         fn try_cells(memory: &impl RingMemory) {
             for cell in 0..4 {
                 memory.store_cell_release(cell, 0xFFFF_0000);
@@ -373,7 +376,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "cell 4 of 2 words")]
-    fn a_cell_beyond_the_memory_is_a_mistake_of_ours() {
+    fn cell_beyond_the_memory_panics() {
         let region = Foreign::anonymous(4_096).unwrap();
         let _ = ForeignWords::new(region, 0, 2).unwrap().load_cell_acquire(4);
     }

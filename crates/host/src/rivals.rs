@@ -1,7 +1,7 @@
-//! Allocators of others over one arena of ours, for experiments to compare with.
+//! Baseline allocators: third-party allocators over one arena, for experiments to compare with.
 //!
-//! In: an arena, resident and locked where the system allows it. Out: blocks on pages. Invariant: a block is the heap's that
-//! made it, goes back there alone and once, and never reaches beyond the arena.
+//! Input: an arena, resident and locked where the system allows it. Output: page-aligned blocks. Invariant: a block
+//! belongs to the heap that allocated it, is freed there only and once, and never reaches beyond the arena.
 
 use crate::pinning::{Memory, lock};
 use crate::region::Region;
@@ -10,9 +10,9 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A block of a [`Heap`]. One that is dropped is lost to its heap, nothing worse.
+/// A block of a [`Heap`]. Dropping it leaks it to its heap and does no other harm.
 #[derive(Debug)]
-#[must_use = "a block goes back by `Heap::free`"]
+#[must_use = "return a block by `Heap::free`"]
 pub struct Block {
     start: NonNull<u8>,
     bytes: usize,
@@ -20,14 +20,14 @@ pub struct Block {
 }
 
 impl Block {
-    /// Where it starts in this process.
+    /// Returns the first address in this process.
     #[must_use]
     pub fn address(&self) -> usize {
         self.start.as_ptr().addr()
     }
 }
 
-/// Whose allocator.
+/// The allocator behind a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rival {
     /// The crate `rlsf`: two-level segregated fit.
@@ -37,23 +37,23 @@ pub enum Rival {
 }
 
 enum Inside {
-    // 28 levels above the smallest block reach beyond any arena here; 32 steps a level are rlsf's own choice.
+    // 28 levels above the smallest block exceed every arena here; 32 steps a level are rlsf's own choice.
     Rlsf(Box<rlsf::Tlsf<'static, u32, u32, 28, 32>>),
     Talc(Box<talc::base::Talc<talc::source::Manual, talc::DefaultBinning>>),
 }
 
-/// An arena under one allocator.
+/// An arena managed by one allocator.
 pub struct Heap {
     inside: Inside,
     id: u64,
-    /// Kept mapped until the allocator, declared before it, is gone.
+    /// Dropped after the allocator, which is declared before it.
     arena: Region,
     locked: bool,
 }
 
 impl Heap {
-    /// Maps an arena, fills it, locks it if the system lets us, and gives it to the allocator. `None` without memory, or if
-    /// the allocator takes no such arena.
+    /// Maps an arena, touches every page, locks it if the system allows it, and gives it to the allocator; `None`
+    /// without memory, or if the allocator refuses the arena.
     #[must_use]
     pub fn open(rival: Rival, bytes: usize) -> Option<Self> {
         static HEAPS: AtomicU64 = AtomicU64::new(0);
@@ -65,8 +65,9 @@ impl Heap {
             Rival::Rlsf => {
                 let mut tlsf = Box::new(rlsf::Tlsf::new());
                 let block = NonNull::slice_from_raw_parts(start, bytes);
-                // SAFETY: bounds: exactly the region. Alignment: the allocator's own affair. Lifetime: the region is a
-                // field declared behind the allocator, so it is unmapped later. Aliasing: nobody borrows the region again.
+                // SAFETY: bounds: exactly the region. Alignment: the allocator aligns itself. Lifetime: the region is a
+                // field declared behind the allocator, so it is unmapped later. Aliasing: no code borrows the region
+                // again.
                 unsafe { tlsf.insert_free_block_ptr(block) }?;
                 Inside::Rlsf(tlsf)
             }
@@ -80,13 +81,13 @@ impl Heap {
         Some(Self { inside, id: HEAPS.fetch_add(1, Ordering::Relaxed), arena, locked })
     }
 
-    /// Whether the arena is locked.
+    /// Returns true if the arena is locked.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.locked
     }
 
-    /// A block of `bytes` bytes that starts on a page.
+    /// Allocates a block of `bytes` bytes that starts on a page.
     #[inline]
     pub fn allocate(&mut self, bytes: usize) -> Option<Block> {
         let layout = layout(bytes)?;
@@ -98,7 +99,7 @@ impl Heap {
         Some(Block { start, bytes, heap: self.id })
     }
 
-    /// Takes a block back. One of another heap is dropped.
+    /// Frees a block. A block of another heap is dropped.
     #[inline]
     pub fn free(&mut self, block: Block) {
         let Some(layout) = layout(block.bytes).filter(|_| block.heap == self.id) else { return };
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_lie_on_pages_inside_the_arena_apart_from_each_other_and_come_back() {
+    fn blocks_are_page_aligned_disjoint_inside_the_arena_and_reusable() {
         for rival in [Rival::Rlsf, Rival::Talc] {
             let mut heap = Heap::open(rival, 4 << 20).unwrap();
             let arena = heap.arena.as_ptr().addr();
@@ -153,11 +154,11 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_another_heap_is_not_taken() {
+    fn block_of_another_heap_is_not_freed() {
         let mut one = Heap::open(Rival::Talc, 1 << 20).unwrap();
         let mut other = Heap::open(Rival::Talc, 1 << 20).unwrap();
         let block = one.allocate(512 << 10).unwrap();
         other.free(block);
-        assert!(one.allocate(768 << 10).is_none(), "it stays taken");
+        assert!(one.allocate(768 << 10).is_none(), "the block stays allocated");
     }
 }

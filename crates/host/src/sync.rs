@@ -1,7 +1,7 @@
-//! Atomics, locks and threads: the standard library's, or loom's when the build is a model. Decided here once.
+//! Atomics, locks and threads: the standard library's, or loom's under `--cfg loom`.
 //!
-//! In: `--cfg loom` or not. Out: the same names either way. Lock-free code in every room names these and never
-//! `std::sync::atomic`, so that its models run the code that ships.
+//! Input: `--cfg loom` or not. Output: the same names in both builds. Lock-free code in every crate uses these names
+//! and never `std::sync::atomic`, so that its models run the code that ships.
 
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -19,7 +19,7 @@ pub use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(loom)]
 pub use loom::{model::Builder as ModelBuilder, thread};
 
-/// The standard library's cell under the interface of loom's, which sees when two look into it at a time.
+/// The standard library's cell under the interface of loom's, which detects two concurrent accesses.
 #[cfg(not(loom))]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

@@ -1,11 +1,12 @@
-//! TLS 1.3 with pre-shared keys, without a socket: bytes in, bytes out.
+//! TLS 1.3 with pre-shared keys, without a socket: it transforms byte streams.
 //!
-//! In: what the socket received ([`TlsSession::feed`]) and what is to be sent ([`TlsSession::seal`]). Out: what the other end
-//! said ([`TlsSession::open`]) and what the socket shall send ([`TlsSession::outgoing`]). Nothing blocks and nothing sleeps.
-//! Invariant: no byte of the other end is shown before it has proved that it has one of our keys.
+//! Input: bytes that the socket received ([`TlsSession::feed`]) and plaintext to send ([`TlsSession::seal`]). Output:
+//! plaintext of the other end ([`TlsSession::open`]) and bytes for the socket to send ([`TlsSession::outgoing`]).
+//! Nothing blocks and nothing sleeps. Invariant: no byte of the other end is returned before it has proved that it has
+//! one of our keys.
 //!
-//! The protocol is that of the C library s2n-tls, which is built with the feature `tls` only. Without it the same types are
-//! there and nobody can have one: every attempt is answered by [`TlsError::NotBuilt`].
+//! The protocol is implemented by the C library s2n-tls, which is built with the feature `tls` only. Without it the
+//! same types exist but cannot be constructed: every attempt returns [`TlsError::NotBuilt`].
 
 #[cfg(not(feature = "tls"))]
 mod absent;
@@ -19,10 +20,10 @@ pub use absent::{TlsKeys, TlsSession};
 #[cfg(feature = "tls")]
 pub use session::{TlsKeys, TlsSession};
 
-/// Whether this build has TLS.
+/// True if this build has TLS.
 pub const AVAILABLE: bool = cfg!(feature = "tls");
 
-/// The hash that a key is made for, and with it the cipher suite.
+/// The hash of a key, which determines the cipher suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsHash {
     /// `TLS_AES_128_GCM_SHA256`.
@@ -31,23 +32,23 @@ pub enum TlsHash {
     Sha384,
 }
 
-/// Which end a session is.
+/// The role of an end in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsEnd {
-    /// It speaks first, and offers its keys.
+    /// The end that sends first, and offers its keys.
     Client,
-    /// It chooses among the keys that are offered.
+    /// The end that chooses among the offered keys.
     Server,
 }
 
-/// One key, to be copied by [`TlsKeys`].
+/// A key, to be copied by [`TlsKeys`].
 #[derive(Clone, Copy)]
 pub struct TlsKey<'a> {
-    /// PSK identity: crosses the wire in clear.
+    /// The PSK identity, which is sent in clear.
     pub identity: &'a str,
     /// The key, at least 16 bytes.
     pub secret: &'a [u8],
-    /// What it is made for.
+    /// The hash of the key.
     pub hash: TlsHash,
 }
 
@@ -57,25 +58,25 @@ impl std::fmt::Debug for TlsKey<'_> {
     }
 }
 
-/// Why there is no session, or no longer.
+/// The reason why a session could not be made, or has ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
     /// The build has no TLS.
     #[error("this build has no TLS; build it with `--features tls`")]
     NotBuilt,
-    /// A key, or the library, cannot be used.
-    #[error("TLS cannot be set up: {reason}")]
+    /// The library, or a key, cannot be set up.
+    #[error("cannot set up TLS: {reason}; check the keys")]
     SetUp {
-        /// What the library said.
+        /// The library's message.
         reason: String,
     },
     /// The handshake or a record failed.
     #[error(
-        "TLS failed: {reason}; both ends need the same key for the same host and subsystem, and both TLS"
+        "TLS failed: {reason}; enable TLS on both ends, with the same key for the same host and subsystem"
     )]
     Failed {
-        /// What the library said.
+        /// The library's message.
         reason: String,
     },
     /// The other end closed the session.

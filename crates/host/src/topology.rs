@@ -1,8 +1,8 @@
-//! What this machine is: processors, caches, memory nodes.
+//! The processors, caches and memory nodes of this machine.
 //!
-//! In: what the kernel shows under /sys and /proc, and what the processor says of itself. Out: a [`Topology`], for
-//! `doctor`, for calibration and for placing threads. Invariant: what the kernel does not show is left out, never
-//! guessed; reading it cannot fail, only find less.
+//! Input: files of the kernel under /sys and /proc, and the processor's feature flags. Output: a [`Topology`], for
+//! `doctor`, for calibration and for placing threads. Invariant: what the kernel does not report is left out, never
+//! guessed; reading cannot fail, only find less.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs;
@@ -12,9 +12,9 @@ use std::path::Path;
 /// One cache of the first processor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// 1 is the closest.
+    /// The cache level; 1 is the closest to the processor.
     pub level: u32,
-    /// What it holds: `Data`, `Instruction` or `Unified`.
+    /// The contents: `Data`, `Instruction` or `Unified`.
     pub kind: String,
     /// Its size in bytes.
     pub bytes: u64,
@@ -29,19 +29,19 @@ pub struct MemoryNode {
     pub number: u32,
     /// Its processors.
     pub cpus: Vec<usize>,
-    /// Its memory in bytes, 0 if the kernel does not say.
+    /// Its memory in bytes, 0 if the kernel does not report it.
     pub memory_bytes: u64,
-    /// How far each node is, this one among them, in the order of [`Topology::nodes`]: 10 is here, 20 twice as far. Empty
-    /// if the kernel does not say.
+    /// The distance of each node, this one included, in the order of [`Topology::nodes`]: 10 is local, 20 twice as far.
+    /// Empty if the kernel does not report it.
     pub distances: Vec<u32>,
 }
 
-/// The machine, as far as the kernel shows it.
+/// The machine, as far as the kernel reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     /// Name of the processor, empty if unknown.
     pub cpu_model: String,
-    /// Processors that are switched on.
+    /// Processors that are online.
     pub cpus_online: Vec<usize>,
     /// Processors that this thread may run on.
     pub cpus_allowed: Vec<usize>,
@@ -49,9 +49,9 @@ pub struct Topology {
     pub caches: Vec<Cache>,
     /// Nodes of memory.
     pub nodes: Vec<MemoryNode>,
-    /// Instructions that our kernels can use here.
+    /// Instruction set extensions of this processor that the copy and CRC kernels can use.
     pub features: Vec<&'static str>,
-    /// Release of the kernel.
+    /// The kernel's release.
     pub kernel_release: String,
 }
 
@@ -67,7 +67,7 @@ impl Topology {
         }
     }
 
-    /// Reads what files under another root say, as if it were `/`.
+    /// Reads the topology from files under another root instead of `/`.
     fn read_from(root: &Path) -> Self {
         let cpu = root.join("sys/devices/system/cpu");
         let mut caches: Vec<Cache> = numbered(&cpu.join("cpu0/cache"), "index")
@@ -96,14 +96,14 @@ impl Topology {
         }
     }
 
-    /// Bytes of the largest cache, 0 if unknown.
+    /// Returns the size of the largest cache in bytes, 0 if unknown.
     #[must_use]
     pub fn last_level_cache_bytes(&self) -> u64 {
         self.caches.iter().map(|cache| cache.bytes).max().unwrap_or(0)
     }
 
-    /// Numbers of all nodes, the closest to `node` first: itself, and of equally far ones the lower number. Where the kernel
-    /// says nothing about distances, every other node is equally far.
+    /// Returns the numbers of all nodes, the closest to `node` first: itself, and of equally distant ones the lower
+    /// number. Without distances from the kernel, every other node is equally distant.
     #[must_use]
     pub fn nodes_from(&self, node: u32) -> Vec<u32> {
         let distances = self.nodes.iter().find(|known| known.number == node).map(|known| &known.distances);
@@ -115,12 +115,13 @@ impl Topology {
         order.into_iter().map(|(_, _, number)| number).collect()
     }
 
-    /// The nodes that have memory. None where the kernel shows no nodes.
+    /// Returns the nodes that have memory; none where the kernel reports no nodes.
     pub fn nodes_with_memory(&self) -> impl Iterator<Item = &MemoryNode> {
         self.nodes.iter().filter(|node| node.memory_bytes > 0)
     }
 
-    /// How far memory of node `to` is from node `from`, 10 for the same node. `None` if the kernel does not say.
+    /// Returns the distance from node `from` to memory of node `to`, 10 for the same node; `None` if the kernel does
+    /// not report it.
     #[must_use]
     pub fn distance(&self, from: u32, to: u32) -> Option<u32> {
         let place = self.nodes.iter().position(|node| node.number == to)?;
@@ -128,14 +129,14 @@ impl Topology {
         from.distances.get(place).copied()
     }
 
-    /// Processors that work for this thread: those it may run on, at least one.
+    /// Returns the number of processors that this thread may run on, at least one.
     #[must_use]
     pub fn cores(&self) -> usize {
         self.cpus_allowed.len().max(1)
     }
 }
 
-/// Keeps the calling thread on one processor.
+/// Pins the calling thread to one processor.
 ///
 /// # Errors
 /// The processor does not exist or is not allowed for this process.
@@ -176,7 +177,7 @@ fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Entries of a directory that are a word and a number, by number.
+/// Returns the directory entries whose name is a word and a number, sorted by number.
 fn numbered(directory: &Path, word: &str) -> Vec<(u32, std::path::PathBuf)> {
     let Ok(entries) = fs::read_dir(directory) else {
         return Vec::new();
@@ -192,7 +193,7 @@ fn numbered(directory: &Path, word: &str) -> Vec<(u32, std::path::PathBuf)> {
     found
 }
 
-/// The kernel's lists: `0-3,8,10-11`. What does not parse is left out.
+/// Parses the kernel's lists: `0-3,8,10-11`. Parts that do not parse are skipped.
 fn list(text: &str) -> Vec<usize> {
     let mut found = Vec::new();
     for part in text.trim().split(',') {
@@ -204,7 +205,7 @@ fn list(text: &str) -> Vec<usize> {
     found
 }
 
-/// The kernel's sizes: `32K`, `1024K`, `2M`.
+/// Parses the kernel's sizes: `32K`, `1024K`, `2M`.
 fn size(text: &str) -> Option<u64> {
     let text = text.trim();
     let (digits, unit) = match text.strip_suffix(['K', 'M', 'G']) {
@@ -246,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_read_from_what_its_kernel_shows() {
+    fn topology_is_read_from_kernel_files() {
         let root = tempfile::TempDir::new().unwrap();
         let put = |path: &str, text: &str| {
             let path = root.path().join(path);
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_shows_nothing_or_nonsense_is_no_error() {
+    fn missing_or_malformed_kernel_files_are_no_error() {
         let root = tempfile::TempDir::new().unwrap();
         assert_eq!(Topology::read_from(root.path()), Topology::default());
         assert_eq!(list("x,3-,-4,7-5,9"), [9]);
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_ordered_by_their_distance() {
+    fn nodes_are_ordered_by_distance() {
         let node = |number, distances: &[u32]| MemoryNode {
             number,
             cpus: Vec::new(),
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_thread_may_run_on_its_processor_only() {
+    fn pinned_thread_may_run_on_its_processor_only() {
         let cpu = *allowed().last().unwrap();
         let pinned = std::thread::spawn(move || {
             pin_current_thread(cpu).unwrap();

@@ -1,14 +1,15 @@
-//! Reads, writes and syncs of one file, many at a time, with buffers that are owned while the kernel works on them.
+//! Reads, writes and syncs of one file, many in flight, with buffers that are owned while the kernel works on them.
 //!
-//! In: [`Transfer`]s, each with a name of the caller's. Out: exactly one [`Finished`] for each that was accepted,
-//! buffers included, errors included. Invariant: no buffer of an accepted transfer can be touched, moved out or freed
-//! by anybody before the kernel has answered, dropping the ring included.
+//! Input: [`Transfer`]s, each with an id of the caller's. Output: exactly one [`Finished`] for each accepted transfer,
+//! buffers included, errors included. Invariant: no buffer of an accepted transfer can be accessed, moved out or freed
+//! before the kernel has completed it, also when the ring is dropped.
 //!
-//! Behind it stands io_uring, or, where that is refused (containers often do), a thread that makes the plain system
-//! calls. Which one was found is told by [`FileRing::kind`].
+//! The implementation is io_uring, or, where that is refused (containers often do), a thread that makes the plain
+//! system calls. [`FileRing::kind`] reports which one is in use.
 //!
 //! # What this does not do
-//! It orders nothing: transfers run as the kernel likes. A sync covers what had finished before it was handed over.
+//! It orders nothing: the kernel may run transfers in any order. A sync covers the transfers that had completed before
+//! it was submitted.
 
 mod blocking;
 mod fixed;
@@ -26,43 +27,43 @@ use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Most buffers of one transfer.
+/// The maximum number of buffers of one transfer.
 pub const TRANSFER_BUFFERS_MAX: usize = 256;
-/// Most transfers in flight that a ring can be opened for.
+/// The maximum number of transfers in flight of one ring.
 pub const RING_ENTRIES_MAX: usize = 4_096;
 
-/// What to do with the file. Several buffers make one contiguous range of it.
+/// A file operation. Several buffers make one contiguous range of the file.
 #[derive(Debug)]
 pub enum Transfer {
-    /// Fill the buffers from the file.
+    /// A read from the file into the buffers.
     Read {
-        /// Where the range starts, in bytes.
+        /// The first byte of the range.
         offset: u64,
-        /// Where it goes, in order.
+        /// The destination, in order.
         buffers: Vec<SectorBuffer>,
     },
-    /// Write the buffers to the file.
+    /// A write of the buffers to the file.
     Write {
-        /// Where the range starts, in bytes.
+        /// The first byte of the range.
         offset: u64,
-        /// What is written, in order.
+        /// The source, in order.
         buffers: Vec<SectorBuffer>,
     },
-    /// Fill a registered buffer from the file.
+    /// A read from the file into a registered buffer.
     ReadFixed {
-        /// Where the range starts, in bytes.
+        /// The first byte of the range.
         offset: u64,
-        /// Where it goes.
+        /// The destination.
         buffer: Fixed,
     },
-    /// Write a registered buffer to the file.
+    /// A write of a registered buffer to the file.
     WriteFixed {
-        /// Where the range starts, in bytes.
+        /// The first byte of the range.
         offset: u64,
-        /// What is written.
+        /// The source.
         buffer: Fixed,
     },
-    /// Make everything durable that had finished before.
+    /// A sync that makes every write durable that had completed before.
     SyncData,
 }
 
@@ -82,7 +83,7 @@ impl Transfer {
         }
     }
 
-    /// The answer to a transfer that did not take place, with the kernel's number `errno`.
+    /// Returns the completion of a transfer that was not executed, with the kernel's number `errno`.
     #[must_use]
     pub fn failed(self, id: u64, errno: i32) -> Finished {
         let (buffers, fixed) = match self {
@@ -94,16 +95,16 @@ impl Transfer {
     }
 }
 
-/// The answer to one transfer.
+/// The completion of one transfer.
 #[derive(Debug)]
 pub struct Finished {
-    /// The caller's name for it.
+    /// The caller's id.
     pub id: u64,
-    /// The buffers that went in, in order.
+    /// The buffers of the transfer, in order.
     pub buffers: Vec<SectorBuffer>,
-    /// The registered buffer that went in.
+    /// The registered buffer of the transfer.
     pub fixed: Option<Fixed>,
-    /// Bytes moved, which may be fewer than asked at the end of the file; or the kernel's error number.
+    /// The bytes moved, which may be fewer than requested at the end of the file; or the kernel's error number.
     pub result: Result<usize, i32>,
 }
 
@@ -112,56 +113,56 @@ pub struct Finished {
 pub struct Rejected {
     /// The transfer, buffers included.
     pub transfer: Transfer,
-    /// Why.
+    /// The reason.
     pub reason: RejectedReason,
 }
 
-/// Why a transfer was not accepted.
+/// The reason why a transfer was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectedReason {
     /// As many transfers are in flight as the ring was opened for.
     Full,
     /// More than [`TRANSFER_BUFFERS_MAX`] buffers.
     TooManyBuffers,
-    /// The ring has no table, or its table has no such number, or under that number memory in which the buffer does not
-    /// lie as a whole.
+    /// The ring has no table, or its table has no such slot, or the memory in that slot does not contain the whole
+    /// buffer.
     NotRegistered,
 }
 
-/// Which machinery moves the bytes.
+/// The implementation that moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingKind {
     /// io_uring.
     Uring,
     /// Plain system calls, writes and syncs on a thread of their own. Carries the kernel's refusal of io_uring, if it
-    /// was asked.
+    /// was tried.
     Blocking {
         /// The error number of the refusal.
         refused: Option<i32>,
     },
 }
 
-/// Whether to ask for io_uring at all.
+/// The choice between io_uring and plain system calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UringChoice {
-    /// Use it where the kernel allows it.
+    /// io_uring where the kernel allows it.
     #[default]
     Auto,
-    /// Use plain system calls.
+    /// Plain system calls.
     Never,
 }
 
-/// Why a ring could not be opened.
+/// An error of opening a ring.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingError {
-    /// The request makes no sense.
-    #[error("a ring of {entries} entries: ask for 1 to {RING_ENTRIES_MAX}")]
+    /// The number of entries is out of range.
+    #[error("cannot open a ring of {entries} entries: request 1 to {RING_ENTRIES_MAX}")]
     Entries {
-        /// What was asked for.
+        /// The requested number.
         entries: usize,
     },
-    /// The operating system has no room for the ring's descriptor or thread.
+    /// The operating system has no resources for the ring's descriptor or thread.
     #[error("cannot open a ring for the file: raise the limits on descriptors or threads")]
     System(#[from] std::io::Error),
 }
@@ -182,10 +183,10 @@ enum Machine {
 }
 
 impl FileRing {
-    /// A ring on `file` that takes `entries_max` transfers at a time.
+    /// Opens a ring on `file` that takes `entries_max` transfers at a time.
     ///
     /// # Errors
-    /// The size is out of range, or the system has no room.
+    /// The size is out of range, or the system is out of resources.
     pub fn open(file: File, entries_max: usize, choice: UringChoice) -> Result<Self, RingError> {
         let entries = match u32::try_from(entries_max) {
             Ok(entries) if entries > 0 && entries_max <= RING_ENTRIES_MAX => entries,
@@ -209,7 +210,7 @@ impl FileRing {
         Ok(Self { machine, entries_max, in_flight: 0, table: None })
     }
 
-    /// Which machinery was found.
+    /// Returns the implementation in use.
     #[must_use]
     pub fn kind(&self) -> RingKind {
         match &self.machine {
@@ -219,9 +220,9 @@ impl FileRing {
     }
 
     /// Gives the ring a table of `slots` registered buffers, all empty, for [`Transfer::ReadFixed`] and
-    /// [`Transfer::WriteFixed`]. A ring has one table; whoever asks again gets the same.
+    /// [`Transfer::WriteFixed`]. A ring has one table; later calls return the same.
     ///
-    /// Where io_uring was refused there is nothing to register with, and those transfers need no table.
+    /// Where io_uring was refused there is no ring to register with, and those transfers need no table.
     ///
     /// # Errors
     /// [`PinError`] if there is no io_uring, the kernel is older than 5.19, or `slots` is 0 or more than
@@ -239,13 +240,13 @@ impl FileRing {
         Ok(table)
     }
 
-    /// Transfers accepted and not yet given back by [`poll`](Self::poll).
+    /// Returns the number of transfers accepted and not yet returned by [`poll`](Self::poll).
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Transfers that would be accepted now.
+    /// Returns the number of transfers that would be accepted now.
     #[must_use]
     pub fn room(&self) -> usize {
         self.entries_max - self.in_flight
@@ -254,7 +255,7 @@ impl FileRing {
     /// Accepts a transfer. It starts at the next [`kick`](Self::kick), [`poll`](Self::poll) or [`wait`](Self::wait).
     ///
     /// # Errors
-    /// [`Rejected`] gives the transfer back with the reason.
+    /// [`Rejected`] returns the transfer with the reason.
     pub fn submit(&mut self, id: u64, transfer: Transfer) -> Result<(), Rejected> {
         if transfer.buffer_count() > TRANSFER_BUFFERS_MAX {
             return Err(Rejected { transfer, reason: RejectedReason::TooManyBuffers });
@@ -262,7 +263,7 @@ impl FileRing {
         if self.room() == 0 {
             return Err(Rejected { transfer, reason: RejectedReason::Full });
         }
-        // The kernel makes sure as well; here the answer comes before anything is in flight.
+        // The kernel checks too; this check fails before anything is in flight.
         let unknown = |fixed: &Fixed| {
             let known = |table: &Arc<BufferTable>| table.covers(fixed.slot(), fixed.address(), fixed.bytes());
             !self.table.as_ref().is_some_and(known)
@@ -278,14 +279,14 @@ impl FileRing {
         Ok(())
     }
 
-    /// Starts what was accepted. Never blocks.
+    /// Starts the accepted transfers. Never blocks.
     pub fn kick(&mut self) {
         if let Machine::Kernel(ring) = &mut self.machine {
             ring.kick();
         }
     }
 
-    /// Starts what was accepted and appends every answer that is there to `done`. Never blocks.
+    /// Starts the accepted transfers and appends every available completion to `done`. Never blocks.
     pub fn poll(&mut self, done: &mut Vec<Finished>) {
         if self.in_flight == 0 {
             return;
@@ -298,7 +299,7 @@ impl FileRing {
         self.in_flight -= done.len() - before;
     }
 
-    /// Starts what was accepted and blocks until an answer is there, or returns at once when none can come.
+    /// Starts the accepted transfers and blocks until a completion is there; returns at once when none is in flight.
     pub fn wait(&mut self) {
         if self.in_flight == 0 {
             return;
@@ -309,7 +310,7 @@ impl FileRing {
         }
     }
 
-    /// A descriptor that is readable while answers wait for [`poll`](Self::poll).
+    /// Returns a descriptor that is readable while completions wait for [`poll`](Self::poll).
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.machine {

@@ -1,7 +1,7 @@
-//! A descriptor that one thread or process writes to end another's sleep: an eventfd.
+//! An eventfd by which one thread or process ends another's sleep.
 //!
-//! In: wake-ups, from anywhere. Out: the end of a wait. Invariant: a wake-up that comes before the wait ends it too;
-//! several are one.
+//! Input: wake-ups, from any thread. Output: the end of a wait. Invariant: a wake-up that comes before the wait ends it
+//! too; several wake-ups count as one.
 
 use crate::clock::Nanos;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -9,33 +9,33 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// The kernel refused a descriptor or a call on it.
+/// The error that a system call on a wake descriptor failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("wake descriptor: {call} failed with {errno}; check the limit of open files (ulimit -n)")]
 pub struct WakeError {
     /// The system call.
     pub call: &'static str,
-    /// The kernel's answer.
+    /// The kernel's error.
     pub errno: Errno,
 }
 
-/// How a wait ended.
+/// The outcome of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// Somebody wrote the descriptor; the wake-up is used up.
+    /// A wake-up was received; it is consumed.
     Called,
-    /// The time was over, or a signal came.
+    /// The timeout expired, or a signal came.
     Unbidden,
 }
 
-/// One sleeper's bell. A clone is another handle to the same one.
+/// The eventfd of one sleeper. A clone is another handle to the same one.
 #[derive(Clone, Debug)]
 pub struct WakeDescriptor {
     descriptor: Arc<OwnedFd>,
 }
 
 impl WakeDescriptor {
-    /// A new bell that nobody has rung.
+    /// Creates an eventfd without a pending wake-up.
     ///
     /// # Errors
     /// [`WakeError`] when the process or the system has no descriptor left.
@@ -45,10 +45,10 @@ impl WakeDescriptor {
         Ok(Self { descriptor: Arc::new(descriptor) })
     }
 
-    /// The bell of somebody else: an eventfd that came from another process.
+    /// Takes over an eventfd that came from another process.
     ///
-    /// Both processes share one open file. It is made non-blocking here, but its owner could undo that; whoever hands us
-    /// a bell must be trusted not to (compare [`wake_line`](crate::wake_line)).
+    /// Both processes share one open file. It is made non-blocking here, but the other process could undo that and must
+    /// be trusted not to (compare [`wake_line`](crate::wake_line)).
     ///
     /// # Errors
     /// [`WakeError`] for a descriptor that is no eventfd, or when the kernel refuses.
@@ -63,15 +63,15 @@ impl WakeDescriptor {
         Ok(Self { descriptor: Arc::new(descriptor) })
     }
 
-    /// Ends the sleeper's wait, the present one or the next.
+    /// Ends the sleeper's current or next wait.
     ///
     /// # Errors
     /// [`WakeError`] when the kernel refuses the write.
     pub fn wake(&self) -> Result<(), WakeError> {
         loop {
-            // Any number but zero and all ones counts as a wake-up, in either byte order.
+            // Any count but zero and all ones is a wake-up, in either byte order.
             match rustix::io::write(&*self.descriptor, &1_u64.to_le_bytes()) {
-                // A counter that is full is a wake-up that nobody has taken yet.
+                // A full counter already holds a pending wake-up.
                 Ok(_) | Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(WakeError { call: "write", errno }),
@@ -79,7 +79,7 @@ impl WakeDescriptor {
         }
     }
 
-    /// Takes all wake-ups so far; says whether there was one.
+    /// Consumes all pending wake-ups and returns whether there was one.
     ///
     /// # Errors
     /// [`WakeError`] when the kernel refuses the read.
@@ -95,7 +95,7 @@ impl WakeDescriptor {
         }
     }
 
-    /// Sleeps until a wake-up, at most for `longest`; without one for as long as it takes.
+    /// Sleeps until a wake-up, at most for `longest`; without a limit if that is `None`.
     ///
     /// # Errors
     /// [`WakeError`] when the kernel refuses to wait.
@@ -110,7 +110,7 @@ impl WakeDescriptor {
 }
 
 impl AsFd for WakeDescriptor {
-    /// Readable while a wake-up waits, for a loop that sleeps on several descriptors.
+    /// Returns the descriptor, readable while a wake-up is pending, for a loop that polls several descriptors.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
@@ -121,33 +121,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wake_up_before_the_wait_is_kept_and_used_once() {
-        let bell = WakeDescriptor::new().unwrap();
-        let other = bell.clone();
+    fn wake_up_before_wait_is_kept_and_consumed_once() {
+        let descriptor = WakeDescriptor::new().unwrap();
+        let other = descriptor.clone();
         other.wake().unwrap();
         other.wake().unwrap();
-        assert_eq!(bell.wait(None), Ok(Woken::Called));
-        assert_eq!(bell.take(), Ok(Woken::Unbidden));
-        assert_eq!(bell.wait(Some(Nanos::from_micros(1))), Ok(Woken::Unbidden));
+        assert_eq!(descriptor.wait(None), Ok(Woken::Called));
+        assert_eq!(descriptor.take(), Ok(Woken::Unbidden));
+        assert_eq!(descriptor.wait(Some(Nanos::from_micros(1))), Ok(Woken::Unbidden));
     }
 
     #[test]
-    fn an_adopted_bell_is_the_same_bell_and_other_files_are_none() {
-        let bell = WakeDescriptor::new().unwrap();
-        let adopted = WakeDescriptor::adopt(bell.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    fn adopted_eventfd_shares_wake_ups_and_other_files_are_refused() {
+        let descriptor = WakeDescriptor::new().unwrap();
+        let adopted = WakeDescriptor::adopt(descriptor.as_fd().try_clone_to_owned().unwrap()).unwrap();
         adopted.wake().unwrap();
-        assert_eq!(bell.take(), Ok(Woken::Called));
+        assert_eq!(descriptor.take(), Ok(Woken::Called));
         assert!(WakeDescriptor::adopt(tempfile::tempfile().unwrap().into()).is_err());
         let (reader, _writer) = std::io::pipe().unwrap();
         assert!(WakeDescriptor::adopt(reader.into()).is_err());
     }
 
     #[test]
-    fn a_sleeper_on_another_thread_is_woken() {
-        let bell = WakeDescriptor::new().unwrap();
-        let sleeper = bell.clone();
+    fn sleeper_on_another_thread_is_woken() {
+        let descriptor = WakeDescriptor::new().unwrap();
+        let sleeper = descriptor.clone();
         let thread = std::thread::spawn(move || sleeper.wait(None));
-        bell.wake().unwrap();
+        descriptor.wake().unwrap();
         assert_eq!(thread.join().unwrap(), Ok(Woken::Called));
     }
 }

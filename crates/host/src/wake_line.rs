@@ -1,11 +1,11 @@
-//! A line between two processes that do not trust each other, by which each ends the other's sleep: a pair of sockets.
+//! A socket pair by which two processes that do not trust each other end each other's sleep.
 //!
-//! In: wake-ups from either end. Out: the end of a wait at the other, and the news that the other end is gone. Invariant:
-//! no call here ever waits for the other end, whatever it does with its half.
+//! Input: wake-ups from either end. Output: the end of a wait at the other, and the hang-up when the other end is
+//! closed. Invariant: no call here blocks because of anything the other process does with its end.
 //!
-//! Why no eventfd: its two users share one open file. Either of them can take the non-blocking flag off it and fill or
-//! empty the counter, and the next write or read of the other one blocks for ever. Of a socket pair each end has a file of
-//! its own, and each call says for itself that it does not wait.
+//! An eventfd does not fit: its two users share one open file. Either of them can clear the non-blocking flag and fill
+//! or empty the counter, and the next write or read of the other blocks for ever. Each end of a socket pair has a file
+//! of its own, and each call passes its own non-blocking flag.
 
 use crate::clock::Nanos;
 use crate::wake::WakeError;
@@ -15,10 +15,10 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// What came over a line.
+/// The result of reading a wake line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// A wake-up; it is used up.
+    /// A wake-up; it is consumed.
     Called,
     /// Nothing.
     Quiet,
@@ -26,14 +26,14 @@ pub enum Line {
     HungUp,
 }
 
-/// One end of a line. A clone is another handle to the same end.
+/// One end of a wake line. A clone is another handle to the same end.
 #[derive(Clone, Debug)]
 pub struct WakeLine {
     socket: Arc<OwnedFd>,
 }
 
 impl WakeLine {
-    /// Both ends of a new line.
+    /// Creates a line and returns both ends.
     ///
     /// # Errors
     /// [`WakeError`] when the process or the system has no descriptor left.
@@ -44,14 +44,14 @@ impl WakeLine {
         Ok((Self::from(one), Self::from(other)))
     }
 
-    /// Ends the other side's wait, the present one or the next.
+    /// Ends the other side's current or next wait.
     ///
     /// # Errors
     /// [`WakeError`] when the other end is closed or the kernel refuses.
     pub fn wake(&self) -> Result<(), WakeError> {
         loop {
             match send(&*self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                // A line that is full holds wake-ups that nobody has taken yet.
+                // A full socket already holds pending wake-ups.
                 Ok(_) | Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(WakeError { call: "send", errno }),
@@ -59,7 +59,7 @@ impl WakeLine {
         }
     }
 
-    /// Takes wake-ups that have come, as many as one call brings.
+    /// Consumes pending wake-ups, as many as one call returns.
     #[must_use]
     pub fn take(&self) -> Line {
         let mut calls = [0; 64];
@@ -74,7 +74,7 @@ impl WakeLine {
         }
     }
 
-    /// Sleeps until a wake-up or the end of the other side, at most for `longest`; without one for as long as it takes.
+    /// Sleeps until a wake-up or a hang-up, at most for `longest`; without a limit if that is `None`.
     ///
     /// # Errors
     /// [`WakeError`] when the kernel refuses to wait.
@@ -89,14 +89,14 @@ impl WakeLine {
 }
 
 impl From<OwnedFd> for WakeLine {
-    /// An end that another process handed over.
+    /// Wraps an end that came from another process.
     fn from(socket: OwnedFd) -> Self {
         Self { socket: Arc::new(socket) }
     }
 }
 
 impl AsFd for WakeLine {
-    /// Readable while a wake-up waits and when the other side is gone.
+    /// Returns the descriptor, readable while a wake-up is pending and after a hang-up.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_end_wakes_the_other_and_a_wake_up_is_used_once() {
+    fn each_end_wakes_the_other_and_wake_up_is_consumed_once() {
         let (one, other) = WakeLine::pair().unwrap();
         for (from, to) in [(&one, &other), (&other, &one)] {
             from.wake().unwrap();
@@ -119,19 +119,19 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_never_takes_makes_nobody_wait() {
+    fn end_that_never_reads_does_not_block_the_other() {
         let (one, other) = WakeLine::pair().unwrap();
         for _ in 0..100_000 {
             one.wake().unwrap();
         }
-        // What the other end does to its own file changes nothing here.
+        // Clearing the non-blocking flag of the other end changes nothing here.
         rustix::io::ioctl_fionbio(other.as_fd(), false).unwrap();
         assert_eq!(one.take(), Line::Quiet);
         one.wake().unwrap();
     }
 
     #[test]
-    fn a_closed_end_is_news_at_the_other() {
+    fn closed_end_is_a_hang_up_at_the_other() {
         let (one, other) = WakeLine::pair().unwrap();
         other.wake().unwrap();
         drop(other);

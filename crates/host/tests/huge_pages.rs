@@ -1,10 +1,10 @@
-//! Reservations over huge pages of 2 MiB, out of a pool that the test fills if it may.
+//! Tests of reservations over huge pages of 2 MiB, from the kernel's pool, which the test enlarges if it may.
 //!
-//! In: a machine. Out: promises about pages of 2 MiB, or the reason why it has none. Invariant: the machine's number of huge
-//! pages is afterwards what it was before, whatever becomes of the test.
+//! Input: a machine. Output: checks with pages of 2 MiB, or the reason why they were skipped. Invariant: the machine's
+//! number of huge pages is the same before and after, also if the test fails.
 #![cfg(not(loom))]
-#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is not as it should be")]
-#![expect(clippy::print_stderr, reason = "a test that cannot run here says why")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stderr, reason = "a skipped test prints its reason")]
 
 use headwater_host::numa::{NodeId, current_node, node_of};
 use headwater_host::reservation::{Backing, CommitError, PageRun, Reservation, Wish};
@@ -15,17 +15,17 @@ const COUNT: &str = "/proc/sys/vm/nr_hugepages";
 /// Pages of 4 KiB in one of 2 MiB.
 const HUGE: u32 = 512;
 
-/// The machine's pool is one: tests of this file take turns.
+/// Serialises the tests of this file: the machine has one pool.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// More huge pages than there were, until it is dropped.
+/// An enlarged pool of huge pages, restored on drop.
 struct Raised {
     before: u64,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Raised {
-    /// `None`, with the reason printed, where the pool cannot be made larger.
+    /// Enlarges the pool; prints the reason and returns `None` where it cannot.
     fn by(pages: u64) -> Option<Self> {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let Ok(before) = count(COUNT) else {
@@ -47,7 +47,7 @@ impl Raised {
 
 impl Drop for Raised {
     fn drop(&mut self) {
-        // The best that can be done: an error here means that it could not be raised either.
+        // Best effort: if this fails, the pool could not be enlarged either.
         let _ = fs::write(COUNT, self.before.to_string());
     }
 }
@@ -57,7 +57,7 @@ fn count(path: &str) -> std::io::Result<u64> {
     text.trim().parse().map_err(|_| std::io::ErrorKind::InvalidData.into())
 }
 
-/// Huge pages of 2 MiB that nobody has.
+/// Returns the number of free huge pages of 2 MiB.
 fn free() -> u64 {
     count("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").unwrap_or(0)
 }
@@ -67,7 +67,7 @@ fn run(first: u32, pages: u32) -> PageRun {
 }
 
 #[test]
-fn huge_pages_are_taken_from_the_pool_zeroed_and_given_back() {
+fn huge_pages_come_zeroed_from_the_pool_and_return() {
     let Some(_raised) = Raised::by(4) else { return };
     let mut reservation = Reservation::new(8 << 20).unwrap();
     let before = free();
@@ -83,11 +83,11 @@ fn huge_pages_are_taken_from_the_pool_zeroed_and_given_back() {
     }
     reservation.commit(run(0, HUGE), Wish::HUGE).unwrap();
     drop(reservation);
-    assert_eq!(free(), before, "a reservation that is dropped gives its huge pages back");
+    assert_eq!(free(), before, "a dropped reservation returns its huge pages");
 }
 
 #[test]
-fn a_pool_that_is_empty_is_an_error_or_the_next_kind_never_a_signal() {
+fn empty_pool_is_an_error_or_falls_back_never_a_signal() {
     let Some(_raised) = Raised::by(2) else { return };
     let pages = u32::try_from(free()).unwrap() + 1;
     let mut reservation = Reservation::new((pages as usize + 1) << 21).unwrap();
@@ -95,7 +95,7 @@ fn a_pool_that_is_empty_is_an_error_or_the_next_kind_never_a_signal() {
     let before = free();
     let refused = reservation.commit(long, Wish::only(Backing::Huge2M)).unwrap_err();
     assert!(matches!(refused, CommitError::Refused { backing: Backing::Huge2M, .. }), "{refused}");
-    assert_eq!(free(), before, "what had been taken before the refusal is back");
+    assert_eq!(free(), before, "pages taken before the refusal are returned");
     assert_eq!(reservation.commit(long, Wish::HUGE.or(Backing::Small)), Ok(Backing::Transparent));
     let mut span = reservation.claim(long).unwrap();
     span[long.bytes() - 1] = 1;
@@ -114,7 +114,7 @@ fn huge_pages_of_a_bound_reservation_come_from_its_node() {
         return eprintln!("skipped: the huge pages are on other nodes: {error}");
     }
     assert_eq!(node_of(reservation.memory(run(0, HUGE)).unwrap()), Some(node));
-    // Small pages beside the huge ones, and in their place, are bound like them.
+    // Small pages beside the huge ones, and in their place, are bound to the same node.
     reservation.commit(run(HUGE, 1), Wish::only(Backing::Small)).unwrap();
     assert_eq!(node_of(reservation.memory(run(HUGE, 1)).unwrap()), Some(node));
     reservation.decommit(run(0, HUGE)).unwrap();

@@ -1,31 +1,31 @@
-//! `spdk_malloc`, `spdk_dma_malloc` and their kin.
+//! `spdk_malloc`, `spdk_dma_malloc` and the other allocating functions.
 //!
-//! In: a length, an alignment, a node. Out: an address, or null. Invariant: nothing waits: null is what there is when the
-//! cap is reached.
+//! Input: a length, an alignment, a node. Output: an address, or null. Invariant: no call waits: it returns null when
+//! the cap is reached.
 //!
 //! # What this does not do
-//! It tells no physical addresses: a call that wants one gets null. Memory is not shared with other processes.
+//! It reports no physical addresses: a call that requests one gets null. Memory is not shared with other processes.
 
 use crate::process_pool::{guarded, pool};
 use headwater_dma::pool::{NodeId, Request};
 use std::ffi::c_void;
 use std::ptr;
 
-/// Any node of memory.
+/// The node number for any memory node.
 pub const SPDK_ENV_SOCKET_ID_ANY: i32 = -1;
-/// The memory is for devices. Here all of it is.
+/// The flag for memory that devices access. All memory here is.
 pub const SPDK_MALLOC_DMA: u32 = 0x01;
-/// The memory is shared with other processes, which no memory of this pool is.
+/// The flag for memory shared with other processes, which this pool does not provide.
 pub const SPDK_MALLOC_SHARE: u32 = 0x02;
 
-/// Whether the bytes are written over with zeroes.
+/// The initial contents of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fill {
     Nothing,
     Zeroes,
 }
 
-/// What is asked for, if it makes sense.
+/// Builds the pool's request; `None` for arguments that cannot be met.
 #[inline]
 fn request(size: usize, align: usize, physical: *const u64, node: i32) -> Option<Request> {
     if !physical.is_null() {
@@ -48,12 +48,12 @@ fn allocate(size: usize, align: usize, physical: *const u64, node: i32, fill: Fi
     })
 }
 
-/// Whether the flags can be met: at least one, and not sharing.
+/// Returns true if the flags can be met: DMA only, no sharing.
 fn flags_fit(flags: u32) -> bool {
     flags == SPDK_MALLOC_DMA
 }
 
-/// Memory for a device, on a page. `flags` is SPDK_MALLOC_DMA, `unused` null.
+/// Allocates page-aligned memory for a device. `flags` is SPDK_MALLOC_DMA, `unused` null.
 #[unsafe(no_mangle)]
 pub extern "C" fn spdk_malloc(
     size: usize,
@@ -65,7 +65,7 @@ pub extern "C" fn spdk_malloc(
     if flags_fit(flags) { allocate(size, align, unused, numa_id, Fill::Nothing) } else { ptr::null_mut() }
 }
 
-/// The same, all zero.
+/// Allocates as [`spdk_malloc`] does, zeroed.
 #[unsafe(no_mangle)]
 pub extern "C" fn spdk_zmalloc(
     size: usize,
@@ -77,19 +77,19 @@ pub extern "C" fn spdk_zmalloc(
     if flags_fit(flags) { allocate(size, align, unused, numa_id, Fill::Zeroes) } else { ptr::null_mut() }
 }
 
-/// Memory for a device, on a page.
+/// Allocates page-aligned memory for a device.
 #[unsafe(no_mangle)]
 pub extern "C" fn spdk_dma_malloc(size: usize, align: usize, unused: *mut u64) -> *mut c_void {
     allocate(size, align, unused, SPDK_ENV_SOCKET_ID_ANY, Fill::Nothing)
 }
 
-/// The same, all zero.
+/// Allocates as [`spdk_dma_malloc`] does, zeroed.
 #[unsafe(no_mangle)]
 pub extern "C" fn spdk_dma_zmalloc(size: usize, align: usize, unused: *mut u64) -> *mut c_void {
     allocate(size, align, unused, SPDK_ENV_SOCKET_ID_ANY, Fill::Zeroes)
 }
 
-/// Memory of one node.
+/// Allocates memory of one node.
 #[unsafe(no_mangle)]
 pub extern "C" fn spdk_dma_malloc_socket(
     size: usize,
@@ -100,7 +100,7 @@ pub extern "C" fn spdk_dma_malloc_socket(
     allocate(size, align, unused, numa_id, Fill::Nothing)
 }
 
-/// The same, all zero.
+/// Allocates as [`spdk_dma_malloc_socket`] does, zeroed.
 #[unsafe(no_mangle)]
 pub extern "C" fn spdk_dma_zmalloc_socket(
     size: usize,

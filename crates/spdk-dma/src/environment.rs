@@ -1,30 +1,31 @@
-//! How the pool of the process is set up: environment variables, each of them optional.
+//! The configuration of the process pool: environment variables, each of them optional.
 //!
-//! In: `HEADWATER_POOL_*`. Out: a [`Settings`]. Invariant: a variable that makes no sense is named, never skipped.
+//! Input: `HEADWATER_POOL_*`. Output: a [`Settings`]. Invariant: an invalid variable is an error that names it, never
+//! ignored.
 
 use headwater_dma::pool::{ChunkRule, Mlock, Pinner, PoolConfig, Unpinned};
 use headwater_host::clock::Nanos;
 use std::sync::Arc;
 
-/// What a wrong free leads to.
+/// The reaction to a wrong free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Misuse {
-    /// A line on standard error; the program goes on.
+    /// A line on standard error; the program continues.
     Report,
     /// A line on standard error, and the end of the program.
     Abort,
 }
 
-/// The pool, and what becomes of misuse.
+/// The configuration of the pool and the reaction to misuse.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) config: PoolConfig,
     pub(crate) misuse: Misuse,
 }
 
-/// A variable that makes no sense.
+/// An invalid environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name} is \"{value}\": set it to {choice}, or not at all")]
+#[error("{name} is \"{value}\": set it to {choice}, or unset it")]
 pub(crate) struct Unreadable {
     name: &'static str,
     value: String,
@@ -34,14 +35,14 @@ pub(crate) struct Unreadable {
 const BYTES: &str = "a number of bytes, as 268435456, 256M or 1G";
 
 impl Settings {
-    /// Reads variables as `variable` knows them.
+    /// Reads the variables that `variable` returns.
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Unreadable> {
         let mut config = PoolConfig::default();
         if let Some(cap) = parsed(&variable, "HEADWATER_POOL_CAP", BYTES, bytes)? {
             config.cap = cap;
         }
         if let Some(chunk) = parsed(&variable, "HEADWATER_POOL_CHUNK", BYTES, bytes)? {
-            // Who names a size wants that one.
+            // An explicit size disables adaptation.
             config.chunk = chunk;
             config.chunk_rule = ChunkRule::Fixed;
         }
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read_with_and_without_their_letter() {
+    fn sizes_are_parsed_with_and_without_suffix() {
         for (text, want) in [("65536", 65_536), ("64k", 65_536), ("2M", 2 << 20), ("1G", 1 << 30)] {
             assert_eq!(read("HEADWATER_POOL_CAP", text).unwrap().config.cap, want);
         }
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_variable_is_named_in_the_error() {
         for (name, value) in [
             ("HEADWATER_POOL_CAP", ""),
             ("HEADWATER_POOL_CAP", "K"),

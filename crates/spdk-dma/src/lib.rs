@@ -1,10 +1,10 @@
-//! SPDK's names for DMA memory, for programs that were written to them: `include/headwater/spdk_dma.h` in Rust.
+//! SPDK's names for DMA memory, for programs written to them: the functions of `include/headwater/spdk_dma.h`.
 //!
-//! In: calls of `spdk_dma_malloc` and its kin. Out: memory of one pool for the whole process, set up by environment
-//! variables. Invariants: an address that is not to be freed changes nothing; nothing unwinds into C.
+//! Input: calls of `spdk_dma_malloc` and the other functions. Output: memory of one pool for the whole process,
+//! configured by environment variables. Invariants: freeing an invalid address changes nothing; nothing unwinds into C.
 //!
-//! It is a library of its own, so that its names meet SPDK's in no program that does not want them to.
-#![expect(unsafe_code, reason = "the border to C: exported names, and addresses that C may free")]
+//! It is a separate library, so that its names conflict with SPDK's only in programs that link it.
+#![expect(unsafe_code, reason = "the FFI boundary to C: exported names, and addresses that C may free")]
 
 pub mod allocate;
 pub mod release;

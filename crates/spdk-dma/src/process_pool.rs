@@ -1,7 +1,7 @@
-//! The one pool of the process.
+//! The single pool of the process.
 //!
-//! In: the first call. Out: the pool, or nothing if it could not be opened. Invariant: it is opened once and never closed;
-//! why it was not is said once, on standard error, which is all that SPDK's functions leave room for.
+//! Input: the first call. Output: the pool, or `None` if it could not be opened. Invariant: it is opened once and never
+//! closed; a failure to open is reported once, on standard error, because SPDK's functions return no error.
 
 use crate::environment::{Misuse, Settings};
 use headwater_dma::pool::{Pool, PoolError, Ticker};
@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 struct Process {
     pool: Pool,
     misuse: Misuse,
-    /// Lives as long as the pool.
+    /// Dropped with the pool.
     _ticker: Option<Ticker>,
 }
 
@@ -28,12 +28,12 @@ fn open() -> Option<Process> {
     let settings = Settings::read(|name| std::env::var(name).ok());
     let settings = settings.map_err(|error| say(&error)).ok()?;
     let pool = Pool::open(settings.config).map_err(|error| say(&error)).ok()?;
-    // Without a thread idle chunks stay, and everything else works.
+    // Without the thread idle chunks stay allocated, and everything else works.
     let ticker = pool.ticker().map_err(|error| say(&error)).ok();
     Some(Process { pool, misuse: settings.misuse, _ticker: ticker })
 }
 
-/// The pool, opened when it is first asked for.
+/// Returns the pool, opening it on the first call.
 #[inline]
 pub(crate) fn pool() -> Option<&'static Pool> {
     process().map(|process| &process.pool)
@@ -41,13 +41,13 @@ pub(crate) fn pool() -> Option<&'static Pool> {
 
 #[expect(
     clippy::print_stderr,
-    reason = "SPDK's functions return an address or nothing; this is where the reason goes"
+    reason = "SPDK's functions return no error; the reason goes to standard error"
 )]
 fn say(what: &dyn Display) {
     eprintln!("headwater: {what}");
 }
 
-/// Says what was wrong with a free, and ends the program if that was asked for.
+/// Reports a wrong free, and ends the program if configured.
 #[cold]
 pub(crate) fn misused(function: &str, address: usize, error: &PoolError) {
     say(&format_args!("{function}({address:#x}): {error}"));
@@ -56,9 +56,9 @@ pub(crate) fn misused(function: &str, address: usize, error: &PoolError) {
     }
 }
 
-/// Does the work of a call; what it comes to if it panics is `otherwise`.
+/// Runs the work of a call; returns `otherwise` if it panics.
 #[inline]
 pub(crate) fn guarded<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
-    // What a panic leaves behind is seen by other calls only through the pool, whose locks survive it.
+    // Other calls see the state after a panic only through the pool, whose locks survive it.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(otherwise)
 }

@@ -1,7 +1,7 @@
-//! `spdk_free`, `spdk_realloc` and their kin.
+//! `spdk_free`, `spdk_realloc` and the other releasing functions.
 //!
-//! In: addresses, of whatever kind. Out: memory back in the pool. Invariant: an address that is foreign, inside of a buffer
-//! or freed before changes nothing and is told on standard error.
+//! Input: any addresses. Output: memory returned to the pool. Invariant: an address outside the pool, inside of a
+//! buffer or freed before changes nothing and is reported on standard error.
 
 use crate::process_pool::{guarded, misused, pool};
 use headwater_dma::buffer::Buffer;
@@ -23,13 +23,13 @@ fn free(function: &str, address: *mut c_void) {
     });
 }
 
-/// Frees memory that one of the functions here allocated. Null is no memory.
+/// Frees memory that a function of this library allocated. Null is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn spdk_free(buf: *mut c_void) {
     free("spdk_free", buf);
 }
 
-/// Frees memory that one of the functions here allocated. Null is no memory.
+/// Frees memory that a function of this library allocated. Null is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn spdk_dma_free(buf: *mut c_void) {
     free("spdk_dma_free", buf);
@@ -45,7 +45,7 @@ fn reallocate(function: &str, address: *mut c_void, size: usize, align: usize) -
         match pool.adopt(address.cast_const().cast()) {
             Ok(old) => {
                 let (moved, kept) = grown(pool, old, &request);
-                // Whoever is told that there is nothing has the old memory still.
+                // A caller that gets null still owns the old memory.
                 if let Some(old) = kept {
                     let _ = old.leak();
                 }
@@ -60,7 +60,7 @@ fn reallocate(function: &str, address: *mut c_void, size: usize, align: usize) -
     moved.map_or(ptr::null_mut(), |address| address.as_ptr().cast())
 }
 
-/// The buffer in its new length, in its place if that has room; or no such buffer, and the old one.
+/// Returns the buffer in its new length, in place if it has the capacity; or `None`, and the old buffer.
 fn grown(pool: &Pool, mut old: Buffer, request: &Request) -> (Option<Buffer>, Option<Buffer>) {
     let fits =
         old.as_ptr().addr().is_multiple_of(request.align) && (1..=old.capacity()).contains(&request.bytes);
@@ -76,14 +76,14 @@ fn grown(pool: &Pool, mut old: Buffer, request: &Request) -> (Option<Buffer>, Op
     (Some(new), None)
 }
 
-/// Memory of another length with the bytes of the old; null, and the old as it was, if there is none. Of null it makes
-/// new memory.
+/// Reallocates memory to another length and copies its bytes; returns null, and leaves the old memory, if there is
+/// none. A null `buf` allocates.
 #[unsafe(no_mangle)]
 pub extern "C" fn spdk_realloc(buf: *mut c_void, size: usize, align: usize) -> *mut c_void {
     reallocate("spdk_realloc", buf, size, align)
 }
 
-/// The same. `unused` is null.
+/// Reallocates as [`spdk_realloc`] does. `unused` is null.
 #[unsafe(no_mangle)]
 pub extern "C" fn spdk_dma_realloc(
     buf: *mut c_void,

@@ -1,7 +1,7 @@
-//! A program in C that was written to SPDK's names, against both libraries of this build.
+//! Runs a C program written to SPDK's names, against both libraries of this build.
 //!
-//! In: `examples/c/spdk_names.c`. Out: its words, and what the library said about its wrong frees.
-#![expect(clippy::unwrap_used, reason = "a test that cannot compile or run a program fails")]
+//! Input: `examples/c/spdk_names.c`. Output: its output, and what the library printed about its wrong frees.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use program::{Link, run};
 use std::path::Path;
@@ -18,30 +18,30 @@ fn spdk_names(link: Link, environment: &[(&str, &str)]) -> Result<String, String
 const SMALL: (&str, &str) = ("HEADWATER_POOL_CAP", "8M");
 
 #[test]
-fn programs_written_to_spdk_run_and_their_wrong_frees_are_told() {
+fn spdk_program_runs_and_its_wrong_frees_are_reported() {
     for link in [Link::Static, Link::Shared] {
-        let said = spdk_names(link, &[SMALL, ("HEADWATER_POOL_CHUNK", "2M")]).unwrap();
-        assert!(said.contains("SPDK's names work"), "{said}");
+        let output = spdk_names(link, &[SMALL, ("HEADWATER_POOL_CHUNK", "2M")]).unwrap();
+        assert!(output.contains("SPDK's names work"), "{output}");
         for wrong in ["points into a buffer", "not of this memory", "freed before"] {
-            assert_eq!(said.matches(wrong).count(), 1, "{wrong}: {said}");
+            assert_eq!(output.matches(wrong).count(), 1, "{wrong}: {output}");
         }
     }
 }
 
 #[test]
-fn a_wrong_free_ends_the_program_that_asked_for_it() {
-    let said = spdk_names(Link::Static, &[SMALL, ("HEADWATER_POOL_MISUSE", "abort")]).unwrap_err();
-    assert!(said.contains("points into a buffer") && !said.contains("SPDK's names work"), "{said}");
+fn wrong_free_aborts_if_configured() {
+    let output = spdk_names(Link::Static, &[SMALL, ("HEADWATER_POOL_MISUSE", "abort")]).unwrap_err();
+    assert!(output.contains("points into a buffer") && !output.contains("SPDK's names work"), "{output}");
 }
 
 #[test]
-fn an_environment_that_makes_no_sense_is_told_and_gives_no_memory() {
-    let said = spdk_names(Link::Shared, &[("HEADWATER_POOL_CAP", "much")]).unwrap_err();
-    assert_eq!(said.matches("HEADWATER_POOL_CAP is \"much\"").count(), 1, "{said}");
+fn invalid_environment_is_reported_and_gives_no_memory() {
+    let output = spdk_names(Link::Shared, &[("HEADWATER_POOL_CAP", "much")]).unwrap_err();
+    assert_eq!(output.matches("HEADWATER_POOL_CAP is \"much\"").count(), 1, "{output}");
 }
 
 #[test]
-fn the_header_declares_what_the_library_exports_and_nothing_else() {
+fn header_declares_exactly_the_exported_functions() {
     let names = |text: &str, before: &str| {
         let lines = text.lines().filter(|line| line.contains(before) && line.contains("spdk_"));
         let name = |line: &str| {

@@ -1,22 +1,23 @@
-//! A set of small numbers with its summaries: 64 bits to a word, and a bit above for each word that is not zero.
+//! A set of small numbers as a hierarchical bitmap: 64 bits per word, and one summary bit for each word that is not
+//! zero.
 //!
-//! In: numbers below a fixed bound. Out: membership, the lowest member, the next one. Invariant: a bit of a summary is set
-//! exactly when the word below it is not zero, so finding takes one word a level and nothing is ever scanned.
+//! Input: numbers below a fixed bound. Output: membership, the lowest member, the next one. Invariant: a summary bit is
+//! set exactly when the word below it is not zero, so a lookup reads one word per level and never scans.
 
-/// Levels that 2^32 numbers need: 6 bits each.
+/// Levels needed for 2^32 numbers: 6 bits each.
 const LEVELS_MAX: usize = 6;
 
-/// The set. Memory is zeroed by the allocator, so what is never touched costs no pages.
+/// A set of numbers with summaries. The allocator zeroes its memory, so untouched words cost no pages.
 #[derive(Clone, Debug)]
 pub(super) struct BitTree {
     words: Vec<u64>,
-    /// Where each level starts in `words`; the numbers themselves come first.
+    /// Index of each level's first word in `words`; the members themselves come first.
     levels: [usize; LEVELS_MAX],
     depth: usize,
 }
 
 impl BitTree {
-    /// An empty set for numbers below `bound`.
+    /// Creates an empty set for numbers below `bound`.
     pub(super) fn new(bound: usize) -> Self {
         let mut levels = [0; LEVELS_MAX];
         let (mut depth, mut words, mut bits) = (0, 0, bound.max(1));
@@ -31,19 +32,19 @@ impl BitTree {
         Self { words: vec![0; words], levels, depth }
     }
 
-    /// Whether there is no member.
+    /// Returns true if the set is empty.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.words[self.levels[self.depth - 1]] == 0
     }
 
-    /// Whether `number`, which is below the bound or the buddy of one that is, is a member.
+    /// Returns true if `number` is a member. It must be below the bound or the buddy of a number that is.
     #[inline]
     pub(super) fn has(&self, number: usize) -> bool {
         self.words.get(number / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
-    /// Makes `number` a member.
+    /// Adds `number` to the set.
     #[inline]
     pub(super) fn insert(&mut self, mut number: usize) {
         for &start in &self.levels[..self.depth] {
@@ -57,7 +58,7 @@ impl BitTree {
         }
     }
 
-    /// Makes `number` no member.
+    /// Removes `number` from the set.
     #[inline]
     pub(super) fn remove(&mut self, mut number: usize) {
         for &start in &self.levels[..self.depth] {
@@ -70,13 +71,13 @@ impl BitTree {
         }
     }
 
-    /// The lowest member.
+    /// Returns the lowest member.
     #[inline]
     pub(super) fn first(&self) -> Option<usize> {
         if self.is_empty() { None } else { Some(self.descend(self.depth, 0)) }
     }
 
-    /// The lowest member that is not below `from`.
+    /// Returns the lowest member that is not below `from`.
     pub(super) fn next_from(&self, from: usize) -> Option<usize> {
         let mut at = from;
         for (level, &start) in self.levels[..self.depth].iter().enumerate() {
@@ -94,7 +95,7 @@ impl BitTree {
         None
     }
 
-    /// The lowest member below the bit `at` of the level that is `level` levels above the numbers.
+    /// Returns the lowest member below bit `at` of the level that is `level` levels above the members.
     #[inline]
     fn descend(&self, level: usize, mut at: usize) -> usize {
         for &start in self.levels[..level].iter().rev() {

@@ -1,12 +1,13 @@
 //! Sixty-four pages in one word: the buddy orders 0 to 6 by bit arithmetic.
 //!
-//! In: a word whose set bits are free pages. Out: the largest aligned block in it, the best place for a block. Invariant:
-//! a block of order `j` starts at a multiple of 2^j, so a word needs no table beside itself to be split or joined.
+//! Input: a word whose set bits are free pages. Output: the largest aligned block in it, and the best-fitting block of
+//! an order. Invariant: a block of order `j` starts at a multiple of 2^j, so splitting and merging need no table
+//! besides the word.
 
 /// Pages of a leaf.
 pub(super) const LEAF_PAGES: u32 = 64;
 
-/// Order of a leaf that is free as a whole.
+/// Order of a leaf that is entirely free.
 pub(super) const LEAF_ORDER: u32 = 6;
 
 /// Bits where a block of each order may start.
@@ -20,19 +21,19 @@ const STARTS: [u64; 7] = [
     1,
 ];
 
-/// `pages` set bits from bit 0; `pages` is at most 64.
+/// Returns a word with the lowest `pages` bits set; `pages` is at most 64.
 #[inline]
 pub(super) fn ones(pages: u32) -> u64 {
     if pages >= LEAF_PAGES { u64::MAX } else { (1 << pages) - 1 }
 }
 
-/// The starts of the free blocks of the next order, from those of `order`.
+/// Returns the starts of the free blocks of the next order, from those of `order`.
 #[inline]
 fn joined(starts: u64, order: u32) -> u64 {
     starts & (starts >> (1_u32 << order)) & STARTS[order as usize + 1]
 }
 
-/// Order of the largest free block, `None` if no page is free.
+/// Returns the order of the largest free block, or `None` if no page is free.
 #[inline]
 pub(super) fn largest(word: u64) -> Option<u32> {
     if word == 0 {
@@ -52,7 +53,7 @@ pub(super) fn largest(word: u64) -> Option<u32> {
     Some(order)
 }
 
-/// First page of the smallest free block of at least `order`, the lowest of these.
+/// Returns the first page of the smallest free block of at least `order`, the lowest of these.
 #[inline]
 pub(super) fn find(word: u64, order: u32) -> Option<u32> {
     if word == u64::MAX {
@@ -64,7 +65,7 @@ pub(super) fn find(word: u64, order: u32) -> Option<u32> {
     }
     for order in order..=LEAF_ORDER {
         let above = if order < LEAF_ORDER { joined(starts, order) } else { 0 };
-        // What is no half of a larger free block is a block of this order and no more.
+        // A block that is not half of a larger free block is of exactly this order.
         let exact = starts & !(above | (above << ((1_u32 << order) % 64)));
         if exact != 0 {
             return Some(exact.trailing_zeros());
@@ -84,7 +85,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::print_stderr, reason = "a failing run is repeated from its seed")]
-    fn the_largest_block_and_the_tightest_place_are_what_a_search_finds() {
+    fn the_largest_and_the_best_fitting_block_match_a_linear_search() {
         let seed = fastrand::u64(..);
         eprintln!("seed {seed}");
         let mut random = fastrand::Rng::with_seed(seed);

@@ -1,7 +1,7 @@
-//! Which parts of the range have free pages: a count for each region of sixteen leaves, and the set of those above zero.
+//! Counts of free pages for each region of sixteen leaves, and the set of regions whose count is not zero.
 //!
-//! In: pages that become free or used. Out: the next region worth looking at. Invariant: a region's count is the number of
-//! its free pages, and it is in the set exactly while that is not zero.
+//! Input: pages that become free or used. Output: the next region with free pages. Invariant: a region's count is the
+//! number of its free pages, and the region is in the set exactly while that is not zero.
 
 use super::PageRun;
 use super::bit_tree::BitTree;
@@ -13,7 +13,7 @@ const REGION_LEAVES: u32 = 16;
 /// Pages of a region.
 const REGION_PAGES: u32 = REGION_LEAVES * LEAF_PAGES;
 
-/// The counts.
+/// Free-page counts of all regions.
 #[derive(Clone, Debug)]
 pub(super) struct Regions {
     free: Vec<u32>,
@@ -21,25 +21,25 @@ pub(super) struct Regions {
 }
 
 impl Regions {
-    /// Regions for so many leaves, none of which has a free page.
+    /// Creates regions for `leaves` leaves, none of which has a free page.
     pub(super) fn new(leaves: u32) -> Self {
         let count = leaves.div_ceil(REGION_LEAVES) as usize;
         Self { free: vec![0; count], inhabited: BitTree::new(count) }
     }
 
-    /// Pages of one leaf became free.
+    /// Adds the freed pages of one leaf to its region's count.
     #[inline]
     pub(super) fn grow(&mut self, leaf: u32, pages: u32) {
         self.grow_region((leaf / REGION_LEAVES) as usize, pages);
     }
 
-    /// Pages of one leaf became used.
+    /// Subtracts the used pages of one leaf from its region's count.
     #[inline]
     pub(super) fn shrink(&mut self, leaf: u32, pages: u32) {
         self.shrink_region((leaf / REGION_LEAVES) as usize, pages);
     }
 
-    /// Counts more free pages in a region.
+    /// Adds to the free-page count of a region.
     #[inline]
     pub(super) fn grow_region(&mut self, region: usize, pages: u32) {
         if self.free[region] == 0 {
@@ -48,7 +48,7 @@ impl Regions {
         self.free[region] += pages;
     }
 
-    /// Counts fewer.
+    /// Subtracts from the free-page count of a region.
     #[inline]
     pub(super) fn shrink_region(&mut self, region: usize, pages: u32) {
         self.free[region] -= pages;
@@ -57,7 +57,7 @@ impl Regions {
         }
     }
 
-    /// Calls `change` with every region that a run touches and how many of its pages lie there.
+    /// Calls `change` with every region that a run touches and the number of the run's pages in it.
     #[inline]
     pub(super) fn each(&mut self, run: PageRun, change: impl Fn(&mut Self, usize, u32)) {
         let end = run.first + run.pages;
@@ -70,7 +70,7 @@ impl Regions {
         }
     }
 
-    /// The first leaf from `leaf` on that lies in a region with free pages, and the first leaf behind that region.
+    /// Returns the first leaf from `leaf` on in a region with free pages, and the first leaf after that region.
     pub(super) fn next_from(&self, leaf: u32) -> Option<(u32, u32)> {
         let region = super::narrow(self.inhabited.next_from((leaf / REGION_LEAVES) as usize)?);
         Some((leaf.max(region * REGION_LEAVES), (region + 1).saturating_mul(REGION_LEAVES)))

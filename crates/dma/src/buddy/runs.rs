@@ -1,16 +1,16 @@
-//! The free runs of a buddy: every stretch of free pages that no used page divides, in address order.
+//! The free runs of a buddy allocator: every maximal sequence of free pages, in address order.
 //!
-//! In: the words of a buddy. Out: [`PageRun`]s. Invariant: two runs never touch, and neighbouring blocks are one run
-//! whatever their orders.
+//! Input: the words of a buddy. Output: [`PageRun`]s. Invariant: two runs are never adjacent, and adjacent blocks are
+//! one run regardless of their orders.
 
 use super::leaf::LEAF_PAGES;
 use super::{Buddy, PageRun, Words};
 
-/// Iterates over the free runs. Regions without a free page are skipped by the summary, not looked at.
+/// An iterator over the free runs. Skips regions without a free page by their summary.
 #[derive(Debug)]
 pub struct FreeRuns<'a, W> {
     buddy: &'a Buddy<W>,
-    /// The first page that has not been looked at.
+    /// The first page not yet examined.
     at: u32,
 }
 
@@ -19,7 +19,7 @@ impl<'a, W: Words> FreeRuns<'a, W> {
         Self { buddy, at: 0 }
     }
 
-    /// The first free page at or behind `at`.
+    /// Returns the first free page at or after `at`.
     fn start(&self) -> Option<u32> {
         let (mut leaf, mut below) = (self.at / LEAF_PAGES, self.at % LEAF_PAGES);
         loop {
@@ -38,7 +38,7 @@ impl<'a, W: Words> FreeRuns<'a, W> {
         }
     }
 
-    /// The first page behind `start` that is not free.
+    /// Returns the first page after `start` that is not free.
     fn end(&self, start: u32) -> u32 {
         let (mut leaf, mut below) = (start / LEAF_PAGES, start % LEAF_PAGES);
         while leaf < self.buddy.leaves() {

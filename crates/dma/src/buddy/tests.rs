@@ -1,8 +1,8 @@
-//! The buddy beside a row of booleans: examples, and random histories whose seed is printed.
+//! The buddy allocator against a vector of booleans: examples, and random histories with a printed seed.
 
 use super::*;
 
-/// One boolean a page, searched by brute force.
+/// A model with one boolean per page and linear search.
 struct Naive(Vec<bool>);
 
 impl Naive {
@@ -51,7 +51,7 @@ fn check(buddy: &Buddy<Vec<u64>>, naive: &Naive) {
 
 #[test]
 #[expect(clippy::print_stderr, reason = "a failing run is repeated from its seed")]
-fn agrees_with_a_row_of_booleans_over_random_histories() {
+fn matches_a_vector_of_booleans_over_random_histories() {
     let seed = fastrand::u64(..);
     eprintln!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
@@ -97,7 +97,7 @@ fn agrees_with_a_row_of_booleans_over_random_histories() {
                 _ if held.is_empty() => {}
                 part => {
                     let run = held.swap_remove(random.usize(..held.len()));
-                    // Now and then in two pieces, the later one first.
+                    // Sometimes in two pieces, the later one first.
                     let cut = if part == 5 { random.u32(0..run.pages) } else { 0 };
                     let rest = PageRun { first: run.first + cut, pages: run.pages - cut };
                     buddy.free(rest).unwrap();
@@ -121,7 +121,7 @@ fn agrees_with_a_row_of_booleans_over_random_histories() {
 }
 
 #[test]
-fn a_reopened_buddy_goes_on_where_its_bits_stopped() {
+fn a_reopened_buddy_continues_from_its_stored_bits() {
     let mut buddy = full(1_000);
     let first = buddy.allocate(100).unwrap();
     let second = buddy.allocate(7).unwrap();
@@ -134,7 +134,7 @@ fn a_reopened_buddy_goes_on_where_its_bits_stopped() {
 }
 
 #[test]
-fn bits_behind_the_last_page_are_no_pages() {
+fn bits_past_the_last_page_are_ignored() {
     let buddy = Buddy::open(vec![u64::MAX; 2], 70);
     assert_eq!(buddy.free_pages(), 70);
     assert_eq!(buddy.free_runs().collect::<Vec<_>>(), [PageRun { first: 0, pages: 70 }]);
@@ -146,12 +146,12 @@ fn an_exact_count_is_taken_and_the_tail_stays_free() {
     assert_eq!(buddy.allocate(700), Some(PageRun { first: 0, pages: 700 }));
     assert_eq!(buddy.free_pages(), 324);
     assert_eq!(buddy.largest(), 256);
-    // The tail is four pages, four times ten, and 256: the tightest serves first.
+    // The tail is four pages, four times ten, and 256: the smallest sufficient block is used first.
     assert_eq!(buddy.allocate(3), Some(PageRun { first: 700, pages: 3 }));
 }
 
 #[test]
-fn freed_halves_join_on_both_sides_whatever_the_order() {
+fn freed_halves_merge_in_any_order() {
     let mut buddy = full(256);
     let runs: Vec<PageRun> = (0..16).map(|_| buddy.allocate(16).unwrap()).collect();
     assert_eq!(buddy.allocate(1), None);
@@ -162,7 +162,7 @@ fn freed_halves_join_on_both_sides_whatever_the_order() {
 }
 
 #[test]
-fn a_run_over_block_borders_is_found_joined() {
+fn a_run_across_blocks_is_found_by_allocate_joined() {
     let mut buddy = full(256);
     let all = buddy.allocate(256).unwrap();
     buddy.free(PageRun { first: 60, pages: 100 }).unwrap();
@@ -173,7 +173,7 @@ fn a_run_over_block_borders_is_found_joined() {
 }
 
 #[test]
-fn what_cannot_be_freed_or_taken_changes_nothing() {
+fn a_refused_free_or_take_changes_nothing() {
     let mut buddy = full(128);
     let run = buddy.allocate(10).unwrap();
     let before = (buddy.words.clone(), buddy.free_pages());

@@ -1,10 +1,10 @@
-//! Where the bits of a buddy lie: in ordinary memory, or in memory that outlives the process.
+//! Storage for the bits of a buddy allocator: ordinary memory, or memory that outlives the process.
 //!
-//! In: the index of a word. Out: its bits. Invariant: what was stored last is what is loaded.
+//! Input: the index of a word. Output: its bits. Invariant: a load returns the value stored last.
 
-/// Where the bits of a buddy lie: words that are loaded and stored one at a time.
+/// Storage for the bits of a buddy allocator, loaded and stored one word at a time.
 pub trait Words {
-    /// The word.
+    /// Returns the word.
     fn load(&self, index: usize) -> u64;
 
     /// Stores the word.

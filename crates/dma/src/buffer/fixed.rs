@@ -1,22 +1,22 @@
-//! A lent buffer in the hands of a ring of the kernel's, by its registered number.
+//! A lent buffer that an io_uring ring uses by its registered buffer number.
 //!
-//! In: a lent buffer whose memory is registered. Out: its pages, for a [`Transfer`](headwater_host::uring::Transfer) to
-//! own, and the stub by which they become the buffer again. Invariant: pages and stub are one buffer's; a stub that is
-//! dropped, or pages that never come back, are memory that is counted and used no more.
+//! Input: a lent buffer whose memory is registered. Output: its pages, to be owned by a
+//! [`Transfer`](headwater_host::uring::Transfer), and a stub that turns them back into the buffer. Invariant: pages and
+//! stub belong to one buffer; memory whose stub is dropped or whose pages never return is counted and never reused.
 
 use super::{Buffer, Lent};
 use crate::pool::Home;
 use headwater_host::reservation::PageRun;
 use headwater_host::uring::Fixed;
 
-/// What is kept of a buffer while its pages are in a transfer.
+/// The rest of a buffer while its pages are in a transfer.
 #[derive(Debug)]
-#[must_use = "a stub that is dropped leaves its buffer in quarantine for good: rejoin it with its pages"]
+#[must_use = "a stub that is dropped quarantines its buffer permanently: rejoin it with its pages"]
 pub struct Stub {
     address: usize,
     run: PageRun,
     bytes: usize,
-    /// Empty only once it has been rejoined.
+    /// `None` only after it was rejoined.
     home: Option<Home>,
 }
 
@@ -24,7 +24,7 @@ impl Lent<Buffer> {
     /// Takes the buffer apart for a ring's [`ReadFixed`](headwater_host::uring::Transfer::ReadFixed) or `WriteFixed`.
     ///
     /// # Errors
-    /// Its memory is not registered with a ring: the pool has another pinner. It is given back as it is.
+    /// Returns the buffer unchanged if its memory is not registered with a ring, because the pool has another pinner.
     pub fn fixed(mut self) -> Result<(Fixed, Stub), Self> {
         let number = self.segments().first().and_then(|segment| segment.slot);
         let Some((slot, _)) = number else {
@@ -41,11 +41,11 @@ impl Lent<Buffer> {
 }
 
 impl Stub {
-    /// Puts the buffer together again, with the pages that a transfer gave back. It is still lent: complete it with the
-    /// transfer's answer.
+    /// Restores the buffer from the pages that a transfer returned. It is still lent: complete it with the result of
+    /// the transfer.
     ///
     /// # Errors
-    /// The pages are another buffer's; both are given back.
+    /// Returns both if the pages belong to another buffer.
     pub fn rejoin(mut self, fixed: Fixed) -> Result<Lent<Buffer>, (Self, Fixed)> {
         if fixed.address() != self.address {
             return Err((self, fixed));

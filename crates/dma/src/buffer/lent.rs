@@ -1,40 +1,40 @@
-//! A buffer in a device's hands.
+//! A buffer lent to a device.
 //!
-//! In: a buffer, by value. Out: where the device finds it; later the buffer again, with what became of the transfer.
-//! Invariant: this type derefs to nothing. One that is dropped is quarantined: the device may still write there, so its
-//! pages are counted and never used again.
+//! Input: a buffer, by value. Output: its device addresses; later the buffer again, with the result of the transfer.
+//! Invariant: this type gives no access to the bytes. A dropped one is quarantined: the device may still write to the
+//! pages, so they are counted and never reused.
 
 use std::fmt;
 
-/// Where a device finds a part of a buffer.
+/// The device's view of a part of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceSegment {
     /// First address in this process.
     pub address: usize,
     /// Length in bytes.
     pub bytes: usize,
-    /// The address by which the device knows it, if it has addresses of its own.
+    /// Address by which the device accesses it, if the device has its own address space.
     pub iova: Option<u64>,
-    /// Number of the registered buffer it lies in and how many bytes from its start, for io_uring.
+    /// Number of its registered buffer and byte offset in that, for io_uring.
     pub slot: Option<(u32, usize)>,
 }
 
-/// What can be lent.
+/// Memory that can be lent to a device.
 pub trait Lendable: Sized {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn bytes(&self) -> usize;
 
-    /// Where a device finds it: PRP-legal, that is in whole pages but for the end of the last.
+    /// Returns its device segments: PRP-legal, that is whole pages except for the end of the last.
     fn segments(&self) -> Vec<DeviceSegment>;
 
-    /// Takes it out of circulation for good.
+    /// Removes it from use permanently.
     fn abandon(self);
 }
 
-/// A buffer that a device has.
+/// A buffer lent to a device.
 #[must_use = "a lent buffer that is dropped is quarantined for good: complete it"]
 pub struct Lent<B: Lendable> {
-    /// Empty only once it has been completed.
+    /// `None` only after completion.
     held: Option<B>,
 }
 
@@ -44,19 +44,19 @@ impl<B: Lendable> Lent<B> {
         Self { held: Some(held) }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.held.as_ref().map_or(0, B::bytes)
     }
 
-    /// Where the device finds it, in order.
+    /// Returns the device segments, in order.
     #[must_use]
     pub fn segments(&self) -> Vec<DeviceSegment> {
         self.held.as_ref().map_or_else(Vec::new, B::segments)
     }
 
-    /// First address in this process.
+    /// Returns the first address in this process.
     #[must_use]
     pub fn address(&self) -> usize {
         self.segments().first().map_or(0, |segment| segment.address)
@@ -66,7 +66,7 @@ impl<B: Lendable> Lent<B> {
         self.held.take()
     }
 
-    /// The device has answered: the buffer is the CPU's again, whatever the answer was.
+    /// Returns the buffer to the CPU, together with the device's result, also if that is an error.
     ///
     /// # Panics
     /// Never: a buffer is completed once, because that takes it by value.

@@ -1,7 +1,7 @@
-//! Memory in several pieces that one command can name.
+//! A buffer in several pieces that one command can name.
 //!
-//! In: spans that the planner chose. Out: pieces in order. Invariant: every piece but the last is whole pages and all go
-//! back together, so none is leaked by freeing the first.
+//! Input: spans that the planner chose. Output: pieces in order. Invariant: every piece but the last is whole pages,
+//! and all pieces are freed together, so none leaks.
 
 use super::Buffer;
 use super::lent::{DeviceSegment, Lendable, Lent};
@@ -9,7 +9,7 @@ use crate::pool::Home;
 use headwater_host::reservation::Span;
 use std::fmt;
 
-/// Memory in pieces. All go back to the pool when it is dropped.
+/// A buffer in several pieces. All return to the pool when it is dropped.
 pub struct Scattered {
     spans: Vec<Span>,
     bytes: usize,
@@ -21,19 +21,19 @@ impl Scattered {
         Self { spans, bytes, home }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many pieces.
+    /// Returns the number of pieces.
     #[must_use]
     pub fn count(&self) -> usize {
         self.spans.len()
     }
 
-    /// The pieces, in order.
+    /// Returns the pieces, in order.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.spans.iter().scan(self.bytes, |left, span| {
             let bytes = span.bytes().min(*left);
@@ -42,7 +42,7 @@ impl Scattered {
         })
     }
 
-    /// The pieces, in order, to write into.
+    /// Returns the pieces for writing, in order.
     pub fn pieces_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.spans.iter_mut().scan(self.bytes, |left, span| {
             let bytes = span.bytes().min(*left);
@@ -51,7 +51,7 @@ impl Scattered {
         })
     }
 
-    /// Copies `from` into the pieces, as far as both go. Returns how many bytes.
+    /// Copies `from` into the pieces, as far as both extend. Returns the number of bytes copied.
     pub fn copy_from(&mut self, mut from: &[u8]) -> usize {
         let whole = from.len();
         for piece in self.pieces_mut() {
@@ -62,7 +62,7 @@ impl Scattered {
         whole - from.len()
     }
 
-    /// Copies the pieces into `into`, as far as both go. Returns how many bytes.
+    /// Copies the pieces into `into`, as far as both extend. Returns the number of bytes copied.
     pub fn copy_to(&self, into: &mut [u8]) -> usize {
         let mut at = 0;
         for piece in self.pieces() {
@@ -73,7 +73,7 @@ impl Scattered {
         at
     }
 
-    /// Takes the pieces apart: a buffer for each, in order, that go back to the pool one by one.
+    /// Splits it into one buffer per piece, in order, which return to the pool separately.
     #[must_use]
     pub fn into_buffers(mut self) -> Vec<Buffer> {
         let mut left = self.bytes;
@@ -86,7 +86,7 @@ impl Scattered {
         std::mem::take(&mut self.spans).into_iter().map(one).collect()
     }
 
-    /// Gives the bytes into a device's hands.
+    /// Lends the bytes to a device.
     pub fn lend(self) -> Lent<Self> {
         Lent::new(self)
     }

@@ -1,4 +1,4 @@
-//! What a stock of frames promises, over pools of every size.
+//! Tests of the frame pool over memory pools of several sizes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use super::*;
@@ -12,7 +12,7 @@ fn taken(stock: &mut FramePool, frames: usize) -> Vec<Frame> {
 }
 
 #[test]
-fn frames_are_aligned_for_direct_io_and_apart() {
+fn frames_are_aligned_for_direct_io_and_do_not_overlap() {
     let mut stock = FramePool::new(pool(8 << 20), 1_000);
     let mut frames = taken(&mut stock, 1_000);
     for (number, frame) in (0_u32..).zip(&mut frames) {
@@ -28,7 +28,7 @@ fn frames_are_aligned_for_direct_io_and_apart() {
 }
 
 #[test]
-fn a_frame_goes_to_a_ring_and_comes_back() {
+fn a_frame_converts_to_a_ring_buffer_and_back() {
     let mut stock = FramePool::new(pool(4 << 20), 2);
     let mut frame = stock.take().unwrap();
     frame[4_607] = 7;
@@ -40,7 +40,7 @@ fn a_frame_goes_to_a_ring_and_comes_back() {
 }
 
 #[test]
-fn full_is_a_value() {
+fn take_returns_none_at_the_limit() {
     let mut stock = FramePool::new(pool(4 << 20), 2);
     let first = stock.take().unwrap();
     let _second = stock.take().unwrap();
@@ -51,7 +51,7 @@ fn full_is_a_value() {
 }
 
 #[test]
-fn a_pool_that_is_used_up_is_no_frame_until_it_has_room() {
+fn take_returns_none_until_the_memory_pool_has_room() {
     let pool = pool(2 << 20);
     let held = pool.buffer((2 << 20) - (64 << 10)).unwrap();
     let mut stock = FramePool::new(pool, 1_000);
@@ -59,7 +59,7 @@ fn a_pool_that_is_used_up_is_no_frame_until_it_has_room() {
     while let Some(frame) = stock.take() {
         frames.push(frame);
     }
-    assert!((8..=14).contains(&frames.len()), "smaller sheets fit where large ones do not");
+    assert!((8..=14).contains(&frames.len()), "smaller slabs fit where larger ones do not");
     assert!(!stock.secure(1));
     drop(held);
     assert!(stock.secure(300));
@@ -67,20 +67,20 @@ fn a_pool_that_is_used_up_is_no_frame_until_it_has_room() {
 }
 
 #[test]
-fn what_was_secured_can_be_taken_whatever_the_pool_says() {
+fn reserved_frames_can_be_taken_from_a_full_memory_pool() {
     let pool = pool(4 << 20);
     let mut stock = FramePool::new(pool.clone(), 600);
     assert!(stock.secure(500));
-    let mut others = Vec::new();
+    let mut held = Vec::new();
     while let Ok(buffer) = pool.buffer(4_096) {
-        others.push(buffer);
+        held.push(buffer);
     }
     assert_eq!(taken(&mut stock, 500).len(), 500);
     assert!(!stock.secure(600));
 }
 
 #[test]
-fn sheets_that_nobody_uses_go_back_and_a_spare_stays() {
+fn unused_slabs_are_returned_and_spare_frames_kept() {
     let pool = pool(16 << 20);
     let mut stock = FramePool::new(pool.clone(), 3_000);
     let before = pool.statistics().in_use_bytes;
@@ -90,7 +90,7 @@ fn sheets_that_nobody_uses_go_back_and_a_spare_stays() {
     frames.into_iter().for_each(|frame| stock.put_back(frame));
     assert!((SPARE_FRAMES..SPARE_FRAMES + SHEET_FRAMES).contains(&stock.kept()));
     assert!(pool.statistics().in_use_bytes < full / 4);
-    // And comes again, sheet by sheet, each frame once.
+    // All frames can be taken again, slab by slab, each once.
     let mut places: Vec<usize> = taken(&mut stock, 3_000).iter().map(|frame| frame.as_ptr().addr()).collect();
     places.sort_unstable();
     assert!(places.windows(2).all(|pair| pair[0] + FRAME_BYTES <= pair[1]));
@@ -98,7 +98,7 @@ fn sheets_that_nobody_uses_go_back_and_a_spare_stays() {
 }
 
 #[test]
-fn frames_that_outlive_their_stock_keep_their_memory() {
+fn frames_that_outlive_their_frame_pool_keep_their_memory() {
     let pool = pool(4 << 20);
     let mut stock = FramePool::new(pool.clone(), 10);
     let mut last = stock.take().unwrap();
@@ -109,7 +109,7 @@ fn frames_that_outlive_their_stock_keep_their_memory() {
 }
 
 #[test]
-fn a_pool_with_room_for_frames_has_it_and_none_for_more_than_can_be_addressed() {
+fn a_pool_configured_for_frames_holds_them_and_an_unaddressable_size_is_refused() {
     for frames in [1, 227, 228, 16_384] {
         let pool = Pool::open(FramePool::room_for(frames)).unwrap();
         assert!(FramePool::new(pool, frames).secure(frames));
@@ -118,7 +118,7 @@ fn a_pool_with_room_for_frames_has_it_and_none_for_more_than_can_be_addressed() 
 }
 
 #[test]
-fn a_frame_from_elsewhere_is_not_mixed_in() {
+fn a_frame_of_another_pool_is_not_kept() {
     let pool = pool(4 << 20);
     let mut stock = FramePool::new(pool.clone(), 4);
     let mut other = FramePool::new(pool, 4);
@@ -129,14 +129,14 @@ fn a_frame_from_elsewhere_is_not_mixed_in() {
 }
 
 #[test]
-fn an_idle_stock_gives_everything_back() {
+fn release_idle_returns_all_memory_without_frames_in_use() {
     let pool = pool(8 << 20);
     let mut stock = FramePool::new(pool.clone(), 1_000);
     let mut frames = taken(&mut stock, 1_000);
     let last = frames.pop().unwrap();
     frames.into_iter().for_each(|frame| stock.put_back(frame));
     stock.release_idle();
-    assert!(stock.kept() < SHEET_FRAMES, "only the sheet of the frame that is out stays");
+    assert!(stock.kept() < SHEET_FRAMES, "only the slab with a frame in use stays");
     stock.put_back(last);
     stock.release_idle();
     assert_eq!((stock.kept(), stock.in_use(), pool.statistics().in_use_bytes), (0, 0, 0));
@@ -144,7 +144,7 @@ fn an_idle_stock_gives_everything_back() {
 }
 
 #[test]
-fn a_seeded_run_never_hands_a_frame_out_twice() {
+fn a_seeded_run_never_hands_out_a_frame_twice() {
     let pool = pool(8 << 20);
     let mut stock = FramePool::new(pool.clone(), 1_500);
     let mut rng = fastrand::Rng::with_seed(7);

@@ -1,21 +1,21 @@
-//! Ranges that are used in place: rings.
+//! Ranges of client memory that are accessed in place, such as rings.
 //!
-//! In: a range of a client's addresses. Out: a region that holds it in one piece. Invariant: its bytes are the client's, in the
-//! order of the addresses.
+//! Input: a range of a client's addresses. Output: a region that holds it contiguously. Invariant: the bytes are the
+//! client's, in address order.
 
 use super::{ClientMemory, DataTransferError, Iova};
 use headwater_host::foreign::{Foreign, Pages};
 
-/// What memory is mapped in.
+/// Bytes of a page, the unit of mapping.
 const PAGE_BYTES: u64 = 4_096;
 
 impl ClientMemory {
-    /// A whole range in one piece, and where in that the range begins: for rings, which are used in place. Pages that lie in
-    /// several regions are mapped once more, one behind the other. Whoever revokes a region ends such a use of it first:
-    /// [`Revocation::is_quiet`](super::Revocation::is_quiet) does not see it.
+    /// Returns a contiguous mapping of a range and the offset of the range in it: for rings, which are accessed in
+    /// place. Pages of several regions are mapped a second time, contiguously. Before a caller revokes a region it ends
+    /// this use: [`Revocation::is_quiet`](super::Revocation::is_quiet) does not detect it.
     ///
     /// # Errors
-    /// [`DataTransferError`] when the range is not registered whole, or its pages cannot be mapped once more.
+    /// [`DataTransferError`] when the range is not fully registered, or its pages cannot be mapped a second time.
     pub fn in_one_piece(&self, start: Iova, bytes: u64) -> Result<(Foreign, usize), DataTransferError> {
         if let Ok(found) = self.contiguous(start, bytes) {
             return Ok(found);
@@ -43,12 +43,12 @@ impl ClientMemory {
         Ok((joined, usize::try_from(start.0 - front).unwrap_or(0)))
     }
 
-    /// The one region that holds a whole range, and where in it the range begins.
+    /// Returns the one region that holds the whole range, and the offset of the range in it.
     fn contiguous(&self, start: Iova, bytes: u64) -> Result<(Foreign, usize), DataTransferError> {
         let end = start.0.checked_add(bytes).ok_or(DataTransferError::Overflow { start, bytes })?;
         let unmapped = |unmapped| DataTransferError::Unmapped { start, bytes, unmapped: Iova(unmapped) };
         let (base, region) = self.regions.range(..=start).next_back().ok_or(unmapped(start.0))?;
-        // No overflow: it was checked when the region was registered.
+        // No overflow: checked when the region was registered.
         let region_end = base.0 + region.bytes;
         if start.0 >= region_end || end > region_end {
             return Err(unmapped(start.0.max(region_end)));
@@ -72,14 +72,14 @@ mod tests {
             DataTransferError::Unmapped { unmapped, .. } => unmapped.0,
             other => panic!("{other}"),
         };
-        assert_eq!(unmapped(1_090, 11), 1_100, "the next region does not count");
+        assert_eq!(unmapped(1_090, 11), 1_100, "the next region is not part of it");
         assert_eq!(unmapped(999, 1), 999);
         assert_eq!(unmapped(1_200, 1), 1_200);
         assert!(memory.contiguous(Iova(u64::MAX), 2).is_err());
     }
 
     #[test]
-    fn pages_of_several_regions_are_one_piece_and_what_is_not_whole_is_none() {
+    fn pages_of_several_regions_map_contiguously_and_partial_pages_are_refused() {
         let base = 7 * PAGE_BYTES;
         let page = usize::try_from(PAGE_BYTES).unwrap();
         let mut memory = register_all(&[(base, 2 * page), (base + 2 * PAGE_BYTES, page)]);
@@ -91,7 +91,7 @@ mod tests {
         joined.copy_in(offset, &mut found).unwrap();
         assert!(found == text[page + 8..2 * page + 8]);
         let (alone, _) = memory.in_one_piece(Iova(base + 8), 16).unwrap();
-        assert_eq!(alone.bytes(), 2 * page, "what lies in one region is used where it is");
+        assert_eq!(alone.bytes(), 2 * page, "a range inside one region is not mapped again");
         let (start, bytes) = (Iova(base), 4 * PAGE_BYTES);
         let unmapped = Iova(base + 3 * PAGE_BYTES);
         let refused = memory.in_one_piece(start, bytes).err();
@@ -99,7 +99,11 @@ mod tests {
         memory.register(unmapped, region(100)).unwrap();
         memory.register(Iova(unmapped.0 + 100), region(page - 100)).unwrap();
         let refused = memory.in_one_piece(start, bytes).err();
-        assert_eq!(refused, Some(DataTransferError::Scattered { start, bytes }), "no whole pages");
+        assert_eq!(
+            refused,
+            Some(DataTransferError::Scattered { start, bytes }),
+            "parts of a page cannot be mapped"
+        );
         assert!(memory.in_one_piece(Iova(u64::MAX - 10), 100).is_err());
     }
 }

@@ -1,52 +1,52 @@
-//! Ranges of client memory that were found: pieces of regions, which they keep.
+//! Resolved ranges of client memory: pieces of regions, which stay mapped while they are held.
 //!
-//! In: pieces in the order of the data. Out: copies of bytes, or the addresses by which a device finds them. Invariant: the
-//! regions of a range stay mapped, here and for a device, as long as the range is kept.
+//! Input: pieces in data order. Output: copies of bytes, or the device's addresses of them. Invariant: the regions of a
+//! range stay mapped, here and for a device, as long as the range is held.
 
 use super::{Iova, IovaRange, Region, addresses};
 use headwater_host::foreign::OutOfRegion;
 use std::sync::Arc;
 
-/// No run of a device's addresses leads to the memory.
+/// An error for memory that the device has no mapping of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the device does not reach this memory; register it with a way to it")]
+#[error("the device has no mapping of this memory; register the region with a device mapping")]
 pub struct OutOfReach;
 
-/// A piece of a resolved range, all in one region, which it keeps alive.
+/// A piece of a resolved range that lies in one region and keeps it mapped.
 #[derive(Clone, Debug)]
 pub struct Segment {
-    /// `None` where bytes come from nowhere and go nowhere.
+    /// `None` for discarded bytes: reads give zeroes, writes are dropped.
     region: Option<Arc<Region>>,
     offset: usize,
     bytes: usize,
-    /// How many bytes the pieces before it have.
+    /// Bytes of the pieces before this one.
     before: usize,
 }
 
-/// Resolved ranges: pieces in the order of the data. Empty for an empty range.
+/// Resolved ranges: pieces in data order. Empty for an empty range.
 #[derive(Clone, Debug, Default)]
 pub struct Segments {
-    /// Almost every range lies in one region; only others cost an allocation.
+    /// Almost every range lies in one region; only ranges over several regions cost an allocation.
     first: Option<Segment>,
     rest: Vec<Segment>,
     bytes: usize,
 }
 
 impl Segments {
-    /// Length of the range in bytes.
+    /// Returns the length of the range in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many pieces there are.
+    /// Returns the number of pieces.
     #[must_use]
     pub fn pieces(&self) -> usize {
         usize::from(self.first.is_some()) + self.rest.len()
     }
 
-    /// Copies to our memory, from `skip` bytes into the range on: as many bytes as both have. Returns how many. What is
-    /// discarded reads as zeroes.
+    /// Copies bytes of the range, from offset `skip` on, to `into`, as many as both have. Returns how many. Discarded
+    /// bytes read as zeroes.
     pub fn copy_in(&self, skip: usize, into: &mut [u8]) -> usize {
         self.walk(skip, into.len(), |region, offset, done, bytes| {
             let into = &mut into[done..done + bytes];
@@ -60,7 +60,7 @@ impl Segments {
         })
     }
 
-    /// Copies our bytes to the range, from `skip` bytes into it on: as many as both have. Returns how many.
+    /// Copies `from` into the range at offset `skip`, as many bytes as both have. Returns how many.
     pub fn copy_out(&self, skip: usize, from: &[u8]) -> usize {
         self.walk(skip, from.len(), |region, offset, done, bytes| match region {
             Some(region) => region.memory.copy_out(offset, &from[done..done + bytes]),
@@ -68,11 +68,11 @@ impl Segments {
         })
     }
 
-    /// The runs by which a device reaches the range, in the order of the data: those of regions that were registered
-    /// [with a way](super::ClientMemory::register_with). They are the device's as long as this is there.
+    /// Appends the device addresses of the range to `into`, in data order. They exist for regions registered [with a
+    /// device mapping](super::ClientMemory::register_with), and are valid as long as `self` is held.
     ///
     /// # Errors
-    /// [`OutOfReach`] if some of it has none; then `into` is of no use.
+    /// [`OutOfReach`] if a piece has no device mapping; then `into` must not be used.
     #[inline]
     pub fn runs(&self, into: &mut Vec<IovaRange>) -> Result<(), OutOfReach> {
         for piece in self.first.iter().chain(&self.rest) {
@@ -83,15 +83,15 @@ impl Segments {
         Ok(())
     }
 
-    /// Adds a piece that takes bytes and keeps none.
+    /// Appends a piece that drops the bytes written to it.
     pub fn discard(&mut self, bytes: usize) {
         if bytes > 0 {
             self.push(None, 0, bytes);
         }
     }
 
-    /// Visits `wanted` bytes of the range piece by piece: the region, the offset in it, how many bytes came before, how
-    /// many lie here.
+    /// Visits `wanted` bytes of the range piece by piece: the region, the offset in it, the number of bytes before, the
+    /// number of bytes here.
     #[inline]
     fn walk(
         &self,
@@ -111,7 +111,7 @@ impl Segments {
             if done == wanted {
                 break;
             }
-            // Below the piece's length for all but the first piece of a skip that leads behind it.
+            // Below the piece's length, except for the first piece if `skip` leads past it.
             let jump = (skip + done).saturating_sub(segment.before).min(segment.bytes);
             let bytes = (segment.bytes - jump).min(wanted - done);
             let copied = each(segment.region.as_deref(), segment.offset + jump, done, bytes);

@@ -1,11 +1,11 @@
-//! The memory of one node: addresses, the chunks behind them, and the one buddy over all of it.
+//! The memory of one node: its address space, the chunks in it, and one buddy allocator over all of it.
 //!
-//! In: pages wanted, spans that come back. Out: spans. Pages of no chunk are in use as far as the buddy knows, so free runs
-//! of neighbouring chunks join by themselves. Invariant: a page is free in the buddy exactly when it is committed, pinned
-//! and not claimed. Spans that were put aside are claimed.
+//! Input: page requests, returned spans. Output: spans. Pages outside any chunk are in use for the buddy, so free runs
+//! of adjacent chunks merge automatically. Invariant: a page is free in the buddy exactly when it is committed, pinned
+//! and not claimed. Deferred spans count as claimed.
 //!
 //! # What this does not do
-//! It decides nothing about caches, waiters or other nodes, and does not lock itself.
+//! It decides nothing about caches, waiters or other nodes, and takes no lock itself.
 
 use super::aside::Aside;
 use super::budget::{Budget, Tier};
@@ -23,14 +23,15 @@ use headwater_host::clock::Nanos;
 use headwater_host::reservation::{Backing, CommitError, PAGE_BYTES, PageTable, Reservation, Span, Wish};
 use headwater_host::sync::{AtomicU64, Ordering};
 
-/// Where a device finds the pages of each granule. Written before the first buffer of a chunk is given out and read by
-/// whoever holds such a buffer, so the lock of the arena orders the two.
+/// Device addresses of each granule. Written before the first buffer of a chunk is handed out and read by the holder of
+/// such a buffer, so the lock of the arena orders the two.
 #[derive(Debug)]
 pub(super) struct Bindings {
     granule_pages: u32,
-    /// One more than the device's address of the granule; 0 for none.
+    /// Device address of the granule plus one; 0 for none.
     iova: Box<[AtomicU64]>,
-    /// One more than the chunk's number in a ring above, the granule's place in the chunk below; 0 for none.
+    /// Upper half: the chunk's registered buffer number plus one; lower half: index of the granule in the chunk; 0 for
+    /// none.
     slot: Box<[AtomicU64]>,
 }
 
@@ -40,14 +41,14 @@ impl Bindings {
         Self { granule_pages, iova: zeroes(), slot: zeroes() }
     }
 
-    /// Where a device finds a page.
+    /// Returns the device address of a page.
     pub(super) fn iova(&self, page: u32) -> Option<u64> {
         let base = self.iova.get((page / self.granule_pages) as usize)?.load(Ordering::Relaxed);
         let within = u64::from(page % self.granule_pages) * PAGE_BYTES as u64;
         base.checked_sub(1).map(|base| base + within)
     }
 
-    /// Under which number a ring knows the range a page is in, and how far into it the page starts.
+    /// Returns the registered buffer number of a page's range, and the byte offset of the page in it.
     pub(super) fn slot(&self, page: u32) -> Option<(u32, usize)> {
         let word = self.slot.get((page / self.granule_pages) as usize)?.load(Ordering::Relaxed);
         let slot = u32::try_from(word >> 32).ok()?.checked_sub(1)?;
@@ -69,16 +70,16 @@ impl Bindings {
     }
 }
 
-/// Why an arena did not grow.
+/// The reason why an arena did not grow.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GrowError {
-    /// The cap, or the addresses of this node, are used up.
+    /// The cap, or the address space of this node, is used up.
     Full,
     /// The kernel or the device refused.
     Refused(PoolError),
 }
 
-/// The state of an arena, under its lock.
+/// The state of an arena, protected by its lock.
 #[derive(Debug)]
 pub(super) struct Arena {
     node: NodeId,
@@ -86,10 +87,10 @@ pub(super) struct Arena {
     pub(super) buddy: Buddy<Vec<u64>>,
     pub(super) chunks: Chunks,
     aside: Aside,
-    /// Granules that no chunk has.
+    /// Granules without a chunk.
     places: Buddy<Vec<u64>>,
     granule_pages: u32,
-    /// Granules left empty behind each chunk, where chunks must not join.
+    /// Granules left empty after each chunk, where chunks must not be merged.
     gap: u32,
     pub(super) steps: Steps,
     pub(super) pinning: Histogram,
@@ -99,7 +100,8 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// Reserves addresses for twice as much as there may ever be, so that fragments of address space do not matter.
+    /// Opens an arena. Reserves twice the largest possible cap, so that fragmentation of the address space does not
+    /// matter.
     pub(super) fn open(config: &PoolConfig, node: NodeId) -> Result<(Self, PageTable, Bindings), PoolError> {
         let granule = config.granule();
         let bytes = config.ceiling().saturating_mul(2).next_multiple_of(granule).next_power_of_two();
@@ -136,7 +138,7 @@ impl Arena {
         Ok((arena, table, Bindings::new(granules, granule_pages)))
     }
 
-    /// A run in one piece.
+    /// Allocates a contiguous run.
     #[inline]
     pub(super) fn contiguous(&mut self, pages: u32, align_pages: u32) -> Option<Span> {
         if align_pages == 1
@@ -153,13 +155,13 @@ impl Arena {
         Some(self.claim(run))
     }
 
-    /// The same over the borders of blocks, by looking at every free run.
+    /// Allocates a contiguous run across buddy blocks, by scanning every free run.
     pub(super) fn joined(&mut self, pages: u32, align_pages: u32) -> Option<Span> {
         let run = self.buddy.allocate_joined(pages, align_pages)?;
         Some(self.claim(run))
     }
 
-    /// Several runs that have as many pages together.
+    /// Allocates several runs that have the requested pages in total.
     pub(super) fn scattered(&mut self, want: &Want) -> Option<Vec<Span>> {
         if want.segments_max < 2 || self.buddy.free_pages() < want.pages {
             return None;
@@ -167,13 +169,13 @@ impl Arena {
         let plan = planner::plan(self.buddy.free_runs(), want.pages, want.align_pages, want.segments_max)?;
         let taken = plan.into_iter().map(|run| {
             let free = self.buddy.take(run);
-            assert!(free.is_ok(), "the planner names free runs only");
+            assert!(free.is_ok(), "the planner returns only free runs");
             self.claim(run)
         });
         Some(taken.collect())
     }
 
-    /// Takes a span back, and keeps it as it is until the next of its class comes.
+    /// Takes a span back, and keeps it unmerged until the next span of its class is returned.
     #[inline]
     pub(super) fn put(&mut self, span: Span) {
         let other = match Class::exactly(span.pages()) {
@@ -185,7 +187,7 @@ impl Arena {
         }
     }
 
-    /// Frees what was put aside. Whether that was anything.
+    /// Frees the deferred spans. Returns true if there were any.
     pub(super) fn join_aside(&mut self) -> bool {
         let mut any = false;
         while let Some(span) = self.aside.pop() {
@@ -198,11 +200,12 @@ impl Arena {
     fn join(&mut self, span: Span) {
         let run = self.reservation.release(span);
         let freed = self.buddy.free(run);
-        assert!(freed.is_ok(), "a span comes back once");
+        assert!(freed.is_ok(), "a span is returned once");
         self.chunks.put(run);
     }
 
-    /// Pins a new chunk of `chunk` bytes, or of just what is wanted if that is more, or if the cap leaves no more.
+    /// Pins a new chunk of `chunk` bytes, or of just the requested size if that is larger, or if the cap leaves no
+    /// more.
     pub(super) fn grow(
         &mut self,
         want: &Want,
@@ -254,7 +257,7 @@ impl Arena {
         bindings.note(run, token.iova, token.slot);
         self.chunks.add(run, token, backing);
         let freed = self.buddy.free(run);
-        assert!(freed.is_ok(), "a place belongs to one chunk");
+        assert!(freed.is_ok(), "a granule belongs to one chunk");
         self.grown += 1;
         Ok(())
     }
@@ -272,22 +275,22 @@ impl Arena {
         match pinned {
             Ok(token) => Ok((token, backing)),
             Err(error) => {
-                // What the kernel does not take back is committed for good, and its place is never used again.
+                // A range that the kernel does not decommit stays committed, and its granules are never reused.
                 let _ = self.reservation.decommit(run);
                 Err(error.into())
             }
         }
     }
 
-    /// Puts the first kind of pages behind a run that its node admits and the kernel has.
+    /// Commits a run with the first kind of pages that its node admits and the kernel provides.
     fn commit(&mut self, run: PageRun, config: &PoolConfig) -> Result<Backing, PoolError> {
         let mut refusal = None;
         for backing in config.backing.order() {
             let admitted = config.placement.admit(self.node, run.bytes(), backing).map_err(PoolError::from);
-            let wish = Wish::only(backing);
-            match admitted.and_then(|()| Ok(self.reservation.commit(run, wish)?)) {
+            let request = Wish::only(backing);
+            match admitted.and_then(|()| Ok(self.reservation.commit(run, request)?)) {
                 Ok(backing) => return Ok(backing),
-                // That a run does not lie as huge pages would have to says less than what was said before.
+                // A misalignment for huge pages is less informative than the earlier refusal.
                 Err(PoolError::Commit(CommitError::Misaligned { .. })) if refusal.is_some() => {}
                 Err(error) => refusal = Some(error),
             }
@@ -295,7 +298,8 @@ impl Arena {
         Err(refusal.unwrap_or(CommitError::Misaligned { run }.into()))
     }
 
-    /// Unpins empty chunks that `choose` picks by their stamp and length, until it has `bytes_max` bytes back.
+    /// Unpins empty chunks that `choose` selects by stamp and length, until `bytes_max` bytes are released. Returns the
+    /// bytes released.
     pub(super) fn retire(
         &mut self,
         bytes_max: usize,
@@ -306,7 +310,7 @@ impl Arena {
         self.join_aside();
         let mut chosen: Vec<(ChunkId, PageRun, Option<Nanos>)> =
             self.chunks.empty().map(|(id, chunk)| (id, chunk.run, chunk.empty_since)).collect();
-        // The longest empty first; of those without a stamp the highest, so that low addresses fill up.
+        // The longest empty first; among unstamped chunks the highest first, so that low addresses fill up.
         chosen.sort_by_key(|(_, run, since)| (since.is_none(), *since, std::cmp::Reverse(run.first)));
         let mut back = 0;
         for (id, run, since) in chosen {
@@ -320,14 +324,14 @@ impl Arena {
         back
     }
 
-    /// Unpins one empty chunk. Bytes that came back: none if the device or the kernel held on to it.
+    /// Unpins one empty chunk. Returns the bytes released: 0 if the device or the kernel did not release it.
     fn remove_chunk(&mut self, id: ChunkId, run: PageRun, config: &PoolConfig, budget: &Budget) -> usize {
         let taken = self.buddy.take(run);
-        assert!(taken.is_ok(), "an empty chunk is free as a whole");
+        assert!(taken.is_ok(), "all pages of an empty chunk are free");
         let Some(chunk) = self.chunks.remove(id) else { return 0 };
         let unpinned = config.pinner.unpin(chunk.token).is_ok();
         if !unpinned || self.reservation.decommit(run).is_err() {
-            // A device may still reach it: its place, its memory and its share of the cap stay taken.
+            // A device may still access it: its granules, its memory and its share of the cap stay taken.
             budget.lose(run.bytes());
             return 0;
         }
@@ -343,7 +347,7 @@ impl Arena {
         }
         let pages = run.pages / self.granule_pages + self.gap;
         let freed = self.places.free(PageRun { first: run.first / self.granule_pages, pages });
-        assert!(freed.is_ok(), "a place is given back once");
+        assert!(freed.is_ok(), "granules are returned once");
     }
 
     #[inline]
@@ -351,12 +355,12 @@ impl Arena {
         self.chunks.take(run);
         match self.reservation.claim(run) {
             Ok(span) => span,
-            Err(error) => unreachable!("what the buddy gives is free: {error}"),
+            Err(error) => unreachable!("a run allocated by the buddy is unclaimed: {error}"),
         }
     }
 }
 
-/// Bytes as whole pages; a configuration's sizes are below [`super::config::CAP_MAX`], so they fit.
+/// Converts bytes to whole pages; sizes of a configuration are below [`super::config::CAP_MAX`], so they fit.
 fn page_count(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX)
 }

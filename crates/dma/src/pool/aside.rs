@@ -1,13 +1,13 @@
-//! What came back last: a span of each class that is not joined with its neighbours yet.
+//! Deferred coalescing: the last freed span of each class, not merged with its neighbours yet.
 //!
-//! In: spans that come back, requests for a class. Out: the same span, as it is. Joining pages and cutting them apart again
-//! costs more than everything else that an arena does for a request. Invariant: nothing stays here that could serve
-//! anybody else: an arena that finds no free run, looks for empty chunks or counts puts all of it back first.
+//! Input: freed spans, requests for a class. Output: the same span, unchanged. Merging pages and splitting them again
+//! costs more than everything else that an arena does for a request. Invariant: no span stays here that another request
+//! could use: an arena that finds no free run, retires empty chunks or reads counters merges all of them first.
 
 use super::cache::{CLASSES, Class};
 use headwater_host::reservation::Span;
 
-/// One span of each class.
+/// At most one deferred span per class.
 #[derive(Debug)]
 pub(super) struct Aside {
     spans: [Option<Span>; CLASSES],
@@ -18,19 +18,19 @@ impl Aside {
         Self { spans: std::array::from_fn(|_| None) }
     }
 
-    /// The span of a class.
+    /// Takes the span of a class.
     #[inline]
     pub(super) fn take(&mut self, class: Class) -> Option<Span> {
         self.spans[class.index()].take()
     }
 
-    /// Keeps a span of a class, and gives up the one that was kept.
+    /// Keeps a span of a class, and returns the one kept before.
     #[inline]
     pub(super) fn keep(&mut self, class: Class, span: Span) -> Option<Span> {
         self.spans[class.index()].replace(span)
     }
 
-    /// Everything, whatever the class.
+    /// Takes any kept span, of any class.
     pub(super) fn pop(&mut self) -> Option<Span> {
         self.spans.iter_mut().find_map(Option::take)
     }
@@ -42,7 +42,7 @@ mod tests {
     use headwater_host::reservation::{Backing, PAGE_BYTES, PageRun, Reservation, Wish};
 
     #[test]
-    fn a_class_keeps_what_came_last() {
+    fn each_class_keeps_the_last_freed_span() {
         let mut reservation = Reservation::new(16 * PAGE_BYTES).unwrap();
         reservation.commit(PageRun { first: 0, pages: 16 }, Wish::only(Backing::Small)).unwrap();
         let mut claim = |first, pages| reservation.claim(PageRun { first, pages }).unwrap();

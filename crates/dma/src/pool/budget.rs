@@ -1,15 +1,15 @@
-//! M: how many bytes may be pinned, over every tier and node, and how many are.
+//! M: the limit of pinned bytes over all tiers and nodes, and the bytes pinned now.
 //!
-//! In: bytes about to be pinned, and bytes unpinned. Out: leave to do so. Invariant: leave is given before memory is
-//! taken, and the sum of all leave never passes the cap of that moment. A cap that is lowered below what is pinned only
-//! refuses more; it takes nothing away.
+//! Input: bytes about to be pinned, and bytes unpinned. Output: permission to pin. Invariant: bytes are reserved before
+//! memory is taken, and the sum of all reservations never exceeds the cap at that moment. A cap lowered below the
+//! pinned bytes only refuses further reservations.
 
 use headwater_host::sync::{AtomicUsize, Ordering};
 
-/// Who pins.
+/// A part of the memory system that pins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// Blocks that are pinned for life.
+    /// Blocks pinned for the lifetime of their owner.
     Static,
     /// Chunks of the pool.
     Pool,
@@ -18,17 +18,17 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// Every tier.
+    /// All tiers.
     pub const ALL: [Self; 3] = [Self::Static, Self::Pool, Self::Dynamic];
 }
 
-/// The counters.
+/// Counters of pinned bytes against the cap.
 #[derive(Debug)]
 pub(super) struct Budget {
     cap: AtomicUsize,
     pinned: AtomicUsize,
     tiers: [AtomicUsize; 3],
-    /// Of the pool's bytes those that no request can have any more.
+    /// Bytes of the pool that no request can get any more.
     lost: AtomicUsize,
 }
 
@@ -38,7 +38,7 @@ impl Budget {
         Self { cap: AtomicUsize::new(cap), pinned: zero(), tiers: [zero(), zero(), zero()], lost: zero() }
     }
 
-    /// The cap.
+    /// Returns the cap.
     pub(super) fn cap(&self) -> usize {
         self.cap.load(Ordering::Relaxed)
     }
@@ -48,37 +48,37 @@ impl Budget {
         self.cap.store(cap, Ordering::Relaxed);
     }
 
-    /// What is pinned now.
+    /// Returns the pinned bytes.
     pub(super) fn pinned(&self) -> usize {
         self.pinned.load(Ordering::Relaxed)
     }
 
-    /// What one tier has pinned now.
+    /// Returns the pinned bytes of one tier.
     pub(super) fn of(&self, tier: Tier) -> usize {
         self.tiers[tier as usize].load(Ordering::Relaxed)
     }
 
-    /// What may still be pinned.
+    /// Returns the bytes that may still be pinned.
     pub(super) fn left(&self) -> usize {
         self.cap().saturating_sub(self.pinned())
     }
 
-    /// The largest request that could ever be served under this cap.
+    /// Returns the size of the largest request that could be served under this cap.
     pub(super) fn most(&self) -> usize {
         self.cap().saturating_sub(self.of(Tier::Static)).saturating_sub(self.lost())
     }
 
-    /// Bytes that no request can have any more.
+    /// Returns the bytes that no request can get any more.
     pub(super) fn lost(&self) -> usize {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Counts bytes as lost for good.
+    /// Counts bytes as permanently lost.
     pub(super) fn lose(&self, bytes: usize) {
         self.lost.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Asks for leave to pin; `false` if that would pass the cap.
+    /// Reserves bytes to pin; returns `false` if that would exceed the cap.
     pub(super) fn reserve(&self, tier: Tier, bytes: usize) -> bool {
         let cap = self.cap();
         let within = |pinned: usize| pinned.checked_add(bytes).filter(|&pinned| pinned <= cap);
@@ -89,7 +89,7 @@ impl Budget {
         had
     }
 
-    /// Gives leave back.
+    /// Releases a reservation.
     pub(super) fn release(&self, tier: Tier, bytes: usize) {
         self.tiers[tier as usize].fetch_sub(bytes, Ordering::Relaxed);
         self.pinned.fetch_sub(bytes, Ordering::Relaxed);
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tier_counts_and_none_passes_the_cap() {
+    fn every_tier_counts_against_the_cap() {
         let budget = Budget::new(100);
         assert!(budget.reserve(Tier::Static, 30) && budget.reserve(Tier::Pool, 50));
         assert!(!budget.reserve(Tier::Dynamic, 21));

@@ -1,15 +1,15 @@
-//! A thread's own stock: a stack of spans for each size class, of one node.
+//! A thread's cache: a stack of spans for each size class, of one node.
 //!
-//! In: spans that come back, requests for a class. Out: spans, the warmest first. Invariant: a span lies in the stack of
-//! the class that has exactly its pages; `bytes` is the sum of all, and never more than `quota`, which is this cache's
-//! part of what all caches together may hold.
+//! Input: returned spans, requests for a class. Output: spans, the most recently used first. Invariant: a span is in
+//! the stack of the class with exactly its pages; `bytes` is their sum and never exceeds `quota`, this cache's part of
+//! the limit for all caches.
 
 use headwater_host::reservation::PAGE_BYTES;
 
 /// Pages of the largest class: 1 MiB.
 pub(super) const CLASS_PAGES_MAX: usize = 256;
 
-/// Classes: 1 to 8 pages one by one, then four for each doubling.
+/// Number of classes: 1 to 8 pages one by one, then four for each doubling.
 pub(super) const CLASSES: usize = 28;
 
 /// Pages of each class.
@@ -22,7 +22,7 @@ const fn pages() -> [u16; CLASSES] {
     while class < CLASSES {
         table[class] = pages;
         class += 1;
-        // 8 pages are four steps of two; from there each doubling is four steps.
+        // 8 pages are four steps of two; from there each doubling has four steps.
         if pages >= 8 && pages.is_power_of_two() {
             step = pages / 4;
         }
@@ -54,77 +54,77 @@ const _: () = assert!(PAGES[7] == 8 && PAGES[8] == 10 && PAGES[12] == 20 && PAGE
 pub(super) struct Class(u8);
 
 impl Class {
-    /// The class that serves `bytes` bytes, `None` for 0 and for more than the largest class.
+    /// Returns the smallest class for `bytes` bytes, `None` for 0 and for more than the largest class.
     #[inline]
     pub(super) fn serving(bytes: usize) -> Option<Self> {
         CLASS_OF.get(bytes.wrapping_sub(1) / PAGE_BYTES).map(|&class| Self(class))
     }
 
-    /// The class of exactly `pages` pages.
+    /// Returns the class of exactly `pages` pages.
     #[inline]
     pub(super) fn exactly(pages: u32) -> Option<Self> {
         let class = Self(*CLASS_OF.get(pages.wrapping_sub(1) as usize)?);
         (class.pages() == pages).then_some(class)
     }
 
-    /// Its place among the classes.
+    /// Returns its index among the classes.
     #[inline]
     pub(super) fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// Its pages.
+    /// Returns its pages.
     #[inline]
     pub(super) fn pages(self) -> u32 {
         u32::from(PAGES[self.0 as usize])
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     #[inline]
     pub(super) fn bytes(self) -> usize {
         self.pages() as usize * PAGE_BYTES
     }
 
-    /// Whether a span of this class may stand in for one of a smaller class: it is half as long again at the most.
+    /// Returns true if a span of this class may serve a request of a smaller class: it is at most 1.5 times as long.
     fn serves(self, smaller: Self) -> bool {
         usize::from(self.0) < CLASSES && self.pages() * 2 <= smaller.pages() * 3
     }
 
-    /// How many more to take when one was missing: up to 8, and about 64 KiB.
+    /// Returns the number of spans to take after a miss: up to 8, and about 64 KiB.
     pub(super) fn batch(self) -> usize {
         (64 * 1_024 / self.bytes()).clamp(1, 8)
     }
 }
 
-/// How many classes above its own may serve a request.
+/// Number of larger classes that may serve a request.
 const STEPS_UP: usize = 2;
 
-/// The stock.
+/// A cache of spans of one arena.
 #[derive(Debug)]
 pub(super) struct Cache<T> {
     stacks: [Vec<T>; CLASSES],
     bytes: usize,
     quota: usize,
-    /// The arena whose spans these are.
+    /// The arena of the spans.
     arena: usize,
     hits: u64,
-    /// Hits when a tick last looked.
+    /// Hits at the last check by a tick.
     hits_seen: u64,
 }
 
 impl<T> Cache<T> {
-    /// An empty cache for spans of an arena.
+    /// Creates an empty cache for spans of an arena.
     pub(super) fn new(arena: usize) -> Self {
         Self { stacks: std::array::from_fn(|_| Vec::new()), bytes: 0, quota: 0, arena, hits: 0, hits_seen: 0 }
     }
 
-    /// The arena whose spans it takes.
+    /// Returns the arena of its spans.
     #[inline]
     pub(super) fn arena(&self) -> usize {
         self.arena
     }
 
-    /// A span of the class, and counts it as a hit.
+    /// Takes a span of the class and counts a hit.
     #[inline]
     pub(super) fn pop(&mut self, class: Class) -> Option<T> {
         let span = self.stacks[class.0 as usize].pop()?;
@@ -133,8 +133,8 @@ impl<T> Cache<T> {
         Some(span)
     }
 
-    /// A span of the class, or of one of the next [`STEPS_UP`] if that wastes little; counted as a hit, too. What it has
-    /// beyond the request is used by nobody until it comes back into its own class.
+    /// Takes a span of the class, or of one of the next [`STEPS_UP`] if that wastes little, and counts a hit. The pages
+    /// beyond the request stay unused until the span returns to its own class.
     pub(super) fn pop_near(&mut self, class: Class) -> Option<T> {
         (class.0..)
             .take(1 + STEPS_UP)
@@ -143,7 +143,7 @@ impl<T> Cache<T> {
             .find_map(|near| self.pop(near))
     }
 
-    /// Keeps a span of `pages` pages, or gives it back if the quota has no room or no class has so many.
+    /// Keeps a span of `pages` pages, or returns it if the quota has no room or no class has this size.
     #[inline]
     pub(super) fn push(&mut self, pages: u32, span: T) -> Option<T> {
         let bytes = self.bytes + pages as usize * PAGE_BYTES;
@@ -153,19 +153,19 @@ impl<T> Cache<T> {
         None
     }
 
-    /// Bytes kept.
+    /// Returns the bytes kept.
     #[inline]
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Requests served since the cache was made.
+    /// Returns the requests served since the cache was created.
     #[inline]
     pub(super) fn hits(&self) -> u64 {
         self.hits
     }
 
-    /// Bytes that the quota leaves.
+    /// Returns the bytes that the quota leaves.
     #[inline]
     pub(super) fn room(&self) -> usize {
         self.quota - self.bytes
@@ -176,8 +176,9 @@ impl<T> Cache<T> {
         self.quota += bytes;
     }
 
-    /// Gives up half of the fullest class. Where requests of all classes come alike, misses are fewest when a class keeps
-    /// spans in number as one over the root of their size: full is who has the most spans by that measure.
+    /// Gives up half of the fullest class. If requests of all classes are equally frequent, misses are fewest when the
+    /// number of spans of a class is proportional to one over the root of their size; the fullest class is the one with
+    /// the most spans by that measure.
     pub(super) fn spill(&mut self, into: &mut Vec<T>) {
         let classes = self.stacks.iter().zip(PAGES).enumerate();
         let fullest =
@@ -185,12 +186,12 @@ impl<T> Cache<T> {
         if let Some((class, (stack, pages))) = fullest {
             let count = stack.len().div_ceil(2);
             self.bytes -= count * usize::from(pages) * PAGE_BYTES;
-            // The bottom of the stack is the coldest.
+            // The bottom of the stack is the least recently used.
             into.extend(self.stacks[class].drain(..count));
         }
     }
 
-    /// Gives up everything and the quota, which is returned, and takes spans of `arena` from now on.
+    /// Gives up all spans and the quota, which is returned, and takes spans of `arena` from now on.
     pub(super) fn empty(&mut self, arena: usize, into: &mut Vec<T>) -> usize {
         self.stacks.iter_mut().for_each(|stack| into.append(stack));
         self.bytes = 0;
@@ -198,14 +199,14 @@ impl<T> Cache<T> {
         std::mem::take(&mut self.quota)
     }
 
-    /// Takes spans of another arena from now on, if it has none of its own any more.
+    /// Takes spans of another arena from now on, if it holds none.
     pub(super) fn follow(&mut self, arena: usize) {
         if self.bytes == 0 {
             self.arena = arena;
         }
     }
 
-    /// Whether nothing was served since this was last asked.
+    /// Returns true if no request was served since the last call.
     pub(super) fn was_idle(&mut self) -> bool {
         let idle = self.hits == self.hits_seen;
         self.hits_seen = self.hits;
@@ -218,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_size_has_the_tightest_class() {
+    fn every_size_has_the_smallest_sufficient_class() {
         assert_eq!(Class::serving(0), None);
         assert_eq!(Class::serving((1 << 20) + 1), None);
         for pages in 1..=256_u32 {
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_than_the_quota() {
+    fn cached_bytes_never_exceed_the_quota() {
         let mut cache = Cache::new(0);
         let class = Class::serving(8_192).unwrap();
         assert_eq!(cache.push(2, 1), Some(1));
@@ -245,14 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_class_is_served_by_one_that_is_little_longer() {
+    fn an_empty_class_is_served_by_a_slightly_larger_one() {
         let mut cache = Cache::new(0);
         cache.grant(1 << 20);
         let class = |pages| Class::exactly(pages).unwrap();
         cache.push(2, 2);
         cache.push(28, 28);
         cache.push(32, 32);
-        // A page never costs two, and 20 pages never 32.
+        // A request for one page never takes two, and one for 20 pages never takes 32.
         assert_eq!(cache.pop_near(class(1)), None);
         assert_eq!((cache.pop_near(class(20)), cache.pop_near(class(20))), (Some(28), None));
         assert_eq!((cache.bytes(), cache.hits()), (34 * PAGE_BYTES, 1));
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spill_takes_the_coldest_half_of_the_fullest_class() {
+    fn a_spill_takes_the_oldest_half_of_the_fullest_class() {
         let mut cache = Cache::new(0);
         cache.grant(1 << 20);
         let four = Class::exactly(4).unwrap();

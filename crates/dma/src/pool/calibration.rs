@@ -1,15 +1,15 @@
-//! Which tier serves which size: copy or pin, as measured on this machine, or as somebody says.
+//! The choice of a tier per request size: copy or pin, from measurements of this machine or from configuration.
 //!
-//! In: [`MemoryCosts`] of this host, m, and what the operator asked for. Out: a [`Choice`] with its reasons. Invariant: a
-//! request is never imported where copying it was measured to be cheaper.
+//! Input: [`MemoryCosts`] of this host, m, and the operator's setting. Output: a [`Choice`] with its origin. Invariant:
+//! a request is never imported at a size where copying was measured to be cheaper.
 //!
-//! There is one way to say so for everything in the process: [`TIERS_VARIABLE`], unless a pool was told its borders when it
-//! was opened. [`Choice::of`] is what everybody asks.
+//! One setting applies to the whole process: [`TIERS_VARIABLE`], unless a pool was opened with its own thresholds.
+//! [`Choice::of`] resolves both.
 //!
-//! The rule of `calibrated`. Small: one page, which is one entry of a PRP list, as long as copying a page is cheaper than
-//! every way of pinning it; else none. Large: from m on, since such a request would fill a chunk by itself. Import: the
-//! smallest measured size from which on, up to the largest, making the caller's resident memory ready was cheaper than
-//! copying as much to memory that is ready, both with cold caches; never, if that was not seen.
+//! Rule of `calibrated`. Small: one page, which is one entry of a PRP list, if copying a page is cheaper than every way
+//! of pinning it; else none. Large: from m on, since such a request would fill a chunk by itself. Import: the smallest
+//! measured size from which on, at every measured size, preparing the caller's resident memory for the device was
+//! cheaper than copying it to prepared memory, both with cold caches; never, if there is no such size.
 
 use super::{PoolConfig, TierBorders};
 use headwater_host::calibration::memory::{MemoryCost, MemoryCosts};
@@ -17,13 +17,14 @@ use headwater_host::clock::Clock;
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Overrides what was measured: `calibrated`, `paper-4.1`, `paper-5.2`, or `SMALL:LARGE` in bytes.
+/// Environment variable that overrides the measurements: `calibrated`, `paper-4.1`, `paper-5.2`, or `SMALL:LARGE` in
+/// bytes.
 pub const TIERS_VARIABLE: &str = "HEADWATER_TIERS";
 
-/// A page, and the longest small request that is chosen.
+/// Bytes of a page: the largest small request that calibration chooses.
 const SMALL: usize = 4_096;
 
-/// A way to make memory that is there ready for a device.
+/// A method to prepare resident memory for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Locking it.
@@ -35,17 +36,17 @@ pub enum Way {
 }
 
 impl Way {
-    /// Every way.
+    /// All methods.
     pub const ALL: [Self; 3] = [Self::Lock, Self::RegisterSmall, Self::RegisterHuge];
 
-    /// How memory that a caller brings is made ready on this host: registered where `io_uring` works, locked else.
+    /// Returns how imported memory is prepared on this host: registered where `io_uring` works, else locked.
     #[must_use]
     pub fn usual(costs: &MemoryCosts) -> Self {
         let registers = costs.rows.iter().any(|row| row.register_small_ns.is_some());
         if registers { Self::RegisterSmall } else { Self::Lock }
     }
 
-    /// What it costs in a row.
+    /// Returns its cost in a row, if measured.
     #[must_use]
     pub fn cost(self, row: &MemoryCost) -> Option<u64> {
         match self {
@@ -55,7 +56,7 @@ impl Way {
         }
     }
 
-    /// From how many bytes on it was cheaper than a cold copy, at every larger size too.
+    /// Returns the size from which on it was cheaper than a cold copy, at every larger measured size too.
     #[must_use]
     pub fn wins_from(self, costs: &MemoryCosts) -> Option<usize> {
         let wins = |row: &&MemoryCost| matches!((self.cost(row), row.copy_cold_ns), (Some(pin), Some(copy)) if pin < copy);
@@ -74,16 +75,16 @@ impl fmt::Display for Way {
     }
 }
 
-/// Who chose.
+/// The origin of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChosenBy {
-    /// What was measured.
+    /// Measurements of this machine.
     Calibration,
     /// Section 4.1 of the paper.
     Paper41,
     /// Section 5.2 of the paper.
     Paper52,
-    /// The operator, by number.
+    /// The operator's numbers.
     Numbers,
 }
 
@@ -93,52 +94,53 @@ impl fmt::Display for ChosenBy {
             Self::Calibration => "calibrated",
             Self::Paper41 => "paper-4.1",
             Self::Paper52 => "paper-5.2",
-            Self::Numbers => "as told",
+            Self::Numbers => "as configured",
         })
     }
 }
 
-/// The borders, and from where on the caller's own memory is used in place.
+/// The tier thresholds, and the size from which on the caller's memory is used in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Of the tiers.
+    /// Thresholds of the tiers.
     pub borders: TierBorders,
-    /// Memory that the caller brings is used in place from so many bytes on, and copied below; `None` is never.
+    /// Smallest request whose memory, if the caller provides it, is used in place instead of copied; `None` for never.
     pub import_min: Option<usize>,
-    /// Who chose.
+    /// The origin of the choice.
     pub chosen_by: ChosenBy,
 }
 
-/// The override is not one.
+/// An error for a value of [`TIERS_VARIABLE`] that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{TIERS_VARIABLE}={text} names no borders: say calibrated, paper-4.1, paper-5.2, or SMALL:LARGE in bytes with SMALL below LARGE"
+    "{TIERS_VARIABLE}={text} is not a tier setting: \
+     use calibrated, paper-4.1, paper-5.2, or SMALL:LARGE in bytes with SMALL below LARGE"
 )]
 pub struct NotBorders {
-    /// What was said.
+    /// The value.
     pub text: String,
 }
 
-/// What [`TIERS_VARIABLE`] says in the environment of this process.
+/// Returns the value of [`TIERS_VARIABLE`] in the environment of this process.
 #[must_use]
 pub fn told() -> Option<String> {
     std::env::var_os(TIERS_VARIABLE).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Whether [`TIERS_VARIABLE`] says something that can be.
+/// Checks that the value of [`TIERS_VARIABLE`], if set, is valid.
 ///
 /// # Errors
-/// [`NotBorders`] if it does not.
+/// [`NotBorders`] if it is not.
 pub fn check_told() -> Result<(), NotBorders> {
     told().map_or(Ok(()), |text| TierBorders::named(&text).map(|_| ()))
 }
 
 impl Choice {
-    /// For a pool: the borders that it was told, else those that [`TIERS_VARIABLE`] names, else what was measured, which
-    /// takes less than 50 ms if that was never done on this machine.
+    /// Returns the choice for a pool: its configured thresholds, else those of [`TIERS_VARIABLE`], else the measured
+    /// ones; measuring takes less than 50 ms if it was never done on this machine.
     ///
     /// # Errors
-    /// [`NotBorders`] where the variable names none.
+    /// [`NotBorders`] if the variable is not valid.
     pub fn of(config: &PoolConfig) -> Result<Self, NotBorders> {
         if let Some(borders) = config.tiers {
             return Ok(Self::told(borders));
@@ -151,7 +153,8 @@ impl Choice {
         Ok(Self::calibrated(costs, config.chunk, Way::usual(costs)))
     }
 
-    /// The paper knows no import: its presets and plain numbers import from where requests are large.
+    /// Returns the choice for given thresholds. The paper has no import: its presets and plain numbers import from the
+    /// large threshold on.
     fn told(borders: TierBorders) -> Self {
         let chosen_by = match borders {
             TierBorders::PAPER_4_1 => ChosenBy::Paper41,
@@ -161,7 +164,7 @@ impl Choice {
         Self { borders, import_min: Some(borders.large_min), chosen_by }
     }
 
-    /// What the costs say, for chunks of `chunk` bytes, with memory that is imported in the given way.
+    /// Returns the choice by measured costs, for chunks of `chunk` bytes and memory imported by the method `way`.
     #[must_use]
     pub fn calibrated(costs: &MemoryCosts, chunk: usize, way: Way) -> Self {
         let copies = |row: &MemoryCost| {
@@ -175,10 +178,10 @@ impl Choice {
         Self { borders, import_min, chosen_by: ChosenBy::Calibration }
     }
 
-    /// What the operator asked for by [`TIERS_VARIABLE`], or what the costs say if that is nothing or `calibrated`.
+    /// Returns the choice for a value of [`TIERS_VARIABLE`], or the measured one if it is unset or `calibrated`.
     ///
     /// # Errors
-    /// [`NotBorders`] for a text that names none.
+    /// [`NotBorders`] if the text is not valid.
     pub fn resolve(
         text: Option<&str>,
         costs: &MemoryCosts,
@@ -198,7 +201,7 @@ mod tests {
 
     const CHUNK: usize = 4 << 20;
 
-    /// Rows of bytes, hot copy, cold copy, lock, register.
+    /// Builds rows of bytes, hot copy, cold copy, lock, register.
     fn costs(rows: &[[u64; 5]]) -> MemoryCosts {
         let rows = rows.iter().map(|&[bytes, hot, cold, lock, register]| MemoryCost {
             bytes,
@@ -211,7 +214,7 @@ mod tests {
         MemoryCosts { rows: rows.collect(), origin: Origin::Cached, took: Nanos::ZERO }
     }
 
-    /// As measured on the machine of the reference: a copy of 4 KiB beats every pin, registering wins from 16 KiB on.
+    /// Returns measurements of the reference machine: copying 4 KiB beats every pin, registering wins from 16 KiB on.
     fn measured() -> MemoryCosts {
         costs(&[
             [4 << 10, 70, 750, 5_800, 1_500],
@@ -223,37 +226,37 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_imported_only_where_that_was_cheaper_than_copying() {
+    fn memory_is_imported_only_where_cheaper_than_copying() {
         let choice = Choice::calibrated(&measured(), CHUNK, Way::RegisterSmall);
         assert_eq!(choice.borders, TierBorders { small_max: 4_096, large_min: CHUNK });
         assert_eq!(choice.import_min, Some(16 << 10));
         assert_eq!(Choice::calibrated(&measured(), CHUNK, Way::Lock).import_min, None);
-        // Not measured is not cheaper.
+        // An unmeasured method is not cheaper.
         assert_eq!(Choice::calibrated(&measured(), CHUNK, Way::RegisterHuge).import_min, None);
     }
 
     #[test]
-    fn one_lucky_size_below_a_loss_proves_nothing() {
+    fn a_win_below_a_larger_loss_is_ignored() {
         let costs = costs(&[[4_096, 1, 900, 1, 800], [16_384, 1, 900, 1, 1_000], [65_536, 1, 900, 1, 800]]);
         assert_eq!(Way::RegisterSmall.wins_from(&costs), Some(65_536));
     }
 
     #[test]
-    fn where_a_page_is_pinned_faster_than_copied_there_is_no_static_tier() {
+    fn there_is_no_static_tier_if_pinning_a_page_is_cheaper_than_copying() {
         let costs = costs(&[[4_096, 900, 900, 5_000, 800]]);
         let choice = Choice::calibrated(&costs, CHUNK, Way::RegisterSmall);
         assert_eq!((choice.borders.small_max, choice.import_min), (0, Some(4_096)));
     }
 
     #[test]
-    fn a_machine_that_could_not_measure_copies() {
+    fn a_machine_without_measurements_copies() {
         let choice = Choice::calibrated(&MemoryCosts::default(), CHUNK, Way::RegisterHuge);
         assert_eq!(choice.borders, TierBorders { small_max: 4_096, large_min: CHUNK });
         assert_eq!(choice.import_min, None);
     }
 
     #[test]
-    fn the_papers_two_settings_are_presets_and_contradict_each_other() {
+    fn the_two_settings_of_the_paper_are_presets_that_differ() {
         let of = |text| Choice::resolve(Some(text), &measured(), CHUNK, Way::Lock).unwrap().borders;
         // Section 4.1: "greater than or equal to 4 MB". Section 5.2: "larger than 128 KB".
         assert_eq!(of("paper-4.1"), TierBorders { small_max: 4_096, large_min: 4 << 20 });
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_was_told_its_borders_asks_nobody() {
+    fn configured_thresholds_need_no_measurement() {
         let of = |tiers| Choice::of(&PoolConfig { tiers: Some(tiers), ..PoolConfig::default() }).unwrap();
         let told = of(TierBorders::PAPER_5_2);
         assert_eq!((told.chosen_by, told.import_min), (ChosenBy::Paper52, Some((128 << 10) + 1)));
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_override_wins_and_nonsense_is_told() {
+    fn the_override_wins_and_invalid_values_are_refused() {
         let of = |text| Choice::resolve(text, &measured(), CHUNK, Way::RegisterSmall);
         assert_eq!(of(None), Ok(Choice::calibrated(&measured(), CHUNK, Way::RegisterSmall)));
         assert_eq!(of(Some("calibrated")), of(None));

@@ -1,14 +1,15 @@
-//! Leave for other tiers to pin: their part of the cap.
+//! Permission for other tiers to pin: their part of the cap.
 //!
-//! In: a tier and a length. Out: a [`Charge`]. Invariant: the cap counts the bytes exactly as long as the charge lives.
+//! Input: a tier and a length. Output: a [`Charge`]. Invariant: the cap counts the bytes exactly as long as the charge
+//! lives.
 
 use super::budget::Tier;
 use super::depot::Depot;
 use super::error::PoolError;
 use std::fmt;
 
-/// Bytes of the cap that somebody outside of the chunks has.
-#[must_use = "a charge that is dropped counts no more"]
+/// Bytes of the cap that are pinned outside the pool's chunks.
+#[must_use = "a charge that is dropped no longer counts"]
 pub struct Charge {
     depot: &'static Depot,
     tier: Tier,
@@ -27,7 +28,7 @@ impl Charge {
         if bytes > most {
             return Err(PoolError::OverCap { bytes, most });
         }
-        // Those in line were there first.
+        // Waiting requests have priority.
         let waiting = depot.line.waiting();
         if waiting > 0 || !depot.charge(tier, bytes) {
             return Err(PoolError::WouldBlock { bytes, waiting });
@@ -35,13 +36,13 @@ impl Charge {
         Ok(Self { depot, tier, bytes })
     }
 
-    /// How many bytes.
+    /// Returns the bytes charged.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whose.
+    /// Returns the tier charged.
     #[must_use]
     pub fn tier(&self) -> Tier {
         self.tier

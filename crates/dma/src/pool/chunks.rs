@@ -1,37 +1,37 @@
-//! The chunk table of an arena: which chunk a page lies in, how much of it is used, and which chunks are empty.
+//! The chunk table of an arena: the chunk of each page, the used pages of each chunk, and the empty chunks.
 //!
-//! In: chunks as they are pinned, runs as they are given out and come back. Out: what may be unpinned. Invariant: a chunk's
-//! `used` is the number of its pages that are claimed; the empty chunks are exactly those of which it is 0. Every step is
-//! one table look-up for each chunk that a run touches, however many chunks there are.
+//! Input: pinned chunks; runs handed out and returned. Output: the chunks that may be unpinned. Invariant: a chunk's
+//! `used` is the number of its claimed pages; the empty chunks are exactly those with `used` 0. Every operation is one
+//! table look-up per chunk that a run touches, regardless of the number of chunks.
 
 use super::pinner::PinToken;
 use headwater_host::clock::Nanos;
 use headwater_host::reservation::{Backing, PageRun};
 
-/// Memory that was committed and pinned as one.
+/// A range of memory that was committed and pinned as one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunk {
     pub(super) run: PageRun,
     pub(super) token: PinToken,
     pub(super) backing: Backing,
-    /// When a tick first saw it empty; `None` while it is used or no tick came by.
+    /// Time at which a tick first saw it empty; `None` while it is used or before such a tick.
     pub(super) empty_since: Option<Nanos>,
     used: u32,
-    /// Its place among the empty chunks.
+    /// Index among the empty chunks.
     among_empty: usize,
 }
 
-/// Which of the chunks, as long as it lives.
+/// Identifier of a chunk, valid as long as the chunk exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkId(u32);
 
 const NONE: u32 = u32::MAX;
 
-/// The table.
+/// The chunk table of an arena.
 #[derive(Debug)]
 pub(super) struct Chunks {
     granule_shift: u32,
-    /// By granule: the chunk there.
+    /// Index of the chunk, by granule.
     by_granule: Vec<u32>,
     slots: Vec<Option<Chunk>>,
     spare: Vec<u32>,
@@ -41,7 +41,7 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    /// A table for `granules` granules of `granule_pages` pages, a power of two.
+    /// Creates a table for `granules` granules of `granule_pages` pages, a power of two.
     pub(super) fn new(granules: u32, granule_pages: u32) -> Self {
         Self {
             granule_shift: granule_pages.trailing_zeros(),
@@ -54,7 +54,7 @@ impl Chunks {
         }
     }
 
-    /// Notes a new chunk, all of it free. It consists of whole granules that no other chunk has.
+    /// Adds a new chunk, all of it free. It consists of whole granules without a chunk.
     pub(super) fn add(&mut self, run: PageRun, token: PinToken, backing: Backing) {
         let index = self.spare.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -70,7 +70,7 @@ impl Chunks {
         self.empty_pages += u64::from(run.pages);
     }
 
-    /// Forgets an empty chunk.
+    /// Removes an empty chunk. Returns `None` if it is used or does not exist.
     pub(super) fn remove(&mut self, id: ChunkId) -> Option<Chunk> {
         let chunk = self.slots.get(id.0 as usize).copied().flatten().filter(|chunk| chunk.used == 0)?;
         self.leave_empty(chunk);
@@ -101,7 +101,7 @@ impl Chunks {
         }
     }
 
-    /// Counts them as free again.
+    /// Counts the pages of a run as free.
     #[inline]
     pub(super) fn put(&mut self, run: PageRun) {
         let mut at = run.first;
@@ -119,13 +119,13 @@ impl Chunks {
         }
     }
 
-    /// The chunk that a page lies in.
+    /// Returns the chunk that contains a page.
     pub(super) fn at(&self, page: u32) -> Option<&Chunk> {
         let index = *self.by_granule.get((page >> self.granule_shift) as usize)?;
         self.slots.get(index as usize)?.as_ref()
     }
 
-    /// The empty chunks.
+    /// Returns the empty chunks.
     pub(super) fn empty(&self) -> impl Iterator<Item = (ChunkId, &Chunk)> {
         self.empty
             .iter()
@@ -141,23 +141,23 @@ impl Chunks {
         }
     }
 
-    /// Pages in empty chunks.
+    /// Returns the pages in empty chunks.
     pub(super) fn empty_pages(&self) -> u64 {
         self.empty_pages
     }
 
-    /// Pages in all chunks.
+    /// Returns the pages in all chunks.
     pub(super) fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// Pages in chunks of one kind of page.
+    /// Returns the pages in chunks of one kind of page.
     pub(super) fn pages_of(&self, backing: Backing) -> u64 {
         let chunks = self.slots.iter().flatten().filter(|chunk| chunk.backing == backing);
         chunks.map(|chunk| u64::from(chunk.run.pages)).sum()
     }
 
-    /// How many chunks there are.
+    /// Returns the number of chunks.
     pub(super) fn count(&self) -> usize {
         self.slots.len() - self.spare.len()
     }
@@ -176,11 +176,11 @@ impl Chunks {
     }
 }
 
-/// The chunk of an index out of the table itself.
+/// Returns the chunk of an index taken from the table.
 #[inline]
 fn chunk_of(slots: &mut [Option<Chunk>], index: u32) -> &mut Chunk {
     let slot = slots.get_mut(index as usize).and_then(Option::as_mut);
-    slot.unwrap_or_else(|| unreachable!("pages that are given out lie in chunks"))
+    slot.unwrap_or_else(|| unreachable!("every page handed out lies in a chunk"))
 }
 
 #[cfg(test)]
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_empty_chunk_is_forgotten() {
+    fn only_an_empty_chunk_is_removed() {
         let mut chunks = table();
         let (id, _) = chunks.empty().find(|(_, chunk)| chunk.run.first == 16).unwrap();
         chunks.take(PageRun { first: 20, pages: 1 });
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_was_used_since_is_stamped_anew() {
+    fn a_chunk_used_since_its_stamp_gets_a_new_one() {
         let mut chunks = table();
         chunks.stamp_empty(Nanos(5));
         chunks.take(PageRun { first: 3, pages: 1 });

@@ -1,7 +1,7 @@
-//! How a pool is set up: the paper's m, M and t, the borders of its tiers, and what lies beneath.
+//! The configuration of a pool: the paper's m, M and t, the tier thresholds, page kinds, placement and pinner.
 //!
-//! In: numbers of the operator's. Out: a [`PoolConfig`] that contradicts nothing. Invariant: what [`PoolConfig::check`]
-//! lets through, a pool can be opened with.
+//! Input: the operator's numbers. Output: a consistent [`PoolConfig`]. Invariant: a pool can be opened with a
+//! configuration that passes [`PoolConfig::check`].
 
 use super::calibration::NotBorders;
 use super::pinner::{Pinner, Time, Unpinned};
@@ -10,12 +10,12 @@ use headwater_host::clock::{Clock, Nanos};
 use headwater_host::reservation::{PAGE_BYTES, Wish};
 use std::sync::Arc;
 
-/// Sizes at which requests go to another tier.
+/// The request sizes at which the tier changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TierBorders {
-    /// Most bytes of a request that the static tier copies through its blocks.
+    /// Largest request that the static tier copies through its blocks, in bytes.
     pub small_max: usize,
-    /// Fewest bytes of a request that the dynamic tier pins for itself.
+    /// Smallest request that the dynamic tier pins separately, in bytes.
     pub large_min: usize,
 }
 
@@ -25,8 +25,8 @@ impl TierBorders {
     /// Section 5.2 of the paper: small up to 4 KB, big above 128 KB.
     pub const PAPER_5_2: Self = Self { small_max: 4 << 10, large_min: (128 << 10) + 1 };
 
-    /// The borders that a text names, as `HEADWATER_TIERS` has it: `paper-4.1`, `paper-5.2`, or `SMALL:LARGE` in bytes.
-    /// `None` for `calibrated`, which leaves the choice to what was measured.
+    /// Parses a value of `HEADWATER_TIERS`: `paper-4.1`, `paper-5.2`, or `SMALL:LARGE` in bytes. Returns `None` for
+    /// `calibrated`, which means the measured thresholds.
     ///
     /// # Errors
     /// [`NotBorders`] for any other text.
@@ -52,21 +52,22 @@ pub const PAPER_BLOCKS: PaperBlocks = PaperBlocks { small: 32 << 20, medium: 4 <
 /// Bytes of a block in each of the paper's tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PaperBlocks {
-    /// Of the blocks for small requests.
+    /// Bytes of a block for small requests.
     pub small: usize,
-    /// Of a chunk of the pool, m.
+    /// Bytes of a chunk of the pool, m.
     pub medium: usize,
-    /// Of the memory for a big request.
+    /// Bytes of a block for a big request.
     pub large: usize,
 }
 
-/// Whether m follows the load.
+/// Rule for the chunk size m.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkRule {
     /// m stays as configured.
     Fixed,
-    /// New chunks are an eighth of the peak of what is in flight, as the next power of two, within these bytes. In flight
-    /// is a moving average of the bytes in use, sampled by every tick with a weight of 1/8; its peak fades by 1/32 a tick.
+    /// New chunks are an eighth of the peak load, rounded up to a power of two, within these bounds in bytes. The load
+    /// is a moving average of the bytes in use, sampled by every tick with a weight of 1/8; its peak decays by 1/32 per
+    /// tick.
     Adaptive {
         /// Smallest m.
         least: usize,
@@ -80,42 +81,43 @@ impl ChunkRule {
     pub const DEFAULT: Self = Self::Adaptive { least: 2 << 20, most: 64 << 20 };
 }
 
-/// Why a configuration cannot be.
+/// The reason why a configuration is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// m is no power of two, or too small or large.
-    #[error("a chunk of {chunk} bytes is impossible: choose a power of two from {least} to {most}")]
+    /// m is not a power of two, or too small or too large.
+    #[error("a chunk of {chunk} bytes is not possible: choose a power of two from {least} to {most}")]
     Chunk {
-        /// What was asked for.
+        /// Configured value.
         chunk: usize,
         /// Smallest.
         least: usize,
         /// Largest.
         most: usize,
     },
-    /// M holds not one chunk's granule, or more than can be reserved.
-    #[error("a cap of {cap} bytes is impossible: choose from {least} to {most}")]
+    /// M is smaller than one granule, or larger than the address space that can be reserved.
+    #[error("a cap of {cap} bytes is not possible: choose from {least} to {most}")]
     Cap {
-        /// What was asked for.
+        /// Configured value.
         cap: usize,
         /// Smallest.
         least: usize,
         /// Largest.
         most: usize,
     },
-    /// Thread caches may hold a twentieth of the cap, not more.
+    /// The share of thread caches exceeds a twentieth of the cap.
     #[error("thread caches of {per_mille} thousandths of the cap: choose 0 to 50")]
     CacheShare {
-        /// What was asked for.
+        /// Configured value.
         per_mille: u32,
     },
-    /// There is no node, or one twice.
+    /// The placement has no node, or one twice.
     #[error("the placement names no node, or one twice: name each node with memory once")]
     Nodes,
-    /// Small requests are larger than large ones.
+    /// The largest small request is not below the smallest large one.
     #[error(
-        "small requests up to {small_max} bytes and large ones from {large_min} overlap: lower the first or raise the second"
+        "small requests up to {small_max} bytes and large ones from {large_min} overlap: \
+         lower the first or raise the second"
     )]
     Borders {
         /// Largest small request.
@@ -125,13 +127,13 @@ pub enum ConfigError {
     },
 }
 
-/// Whether other processes and devices can map the pool's memory by a descriptor.
+/// Visibility of the pool's memory to other processes and devices by a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
     /// Memory of this process alone.
     #[default]
     Private,
-    /// One sealed file in memory a node.
+    /// One sealed memory file per node.
     Shared,
 }
 
@@ -139,45 +141,45 @@ pub enum Sharing {
 pub const CHUNK_MIN: usize = 64 << 10;
 /// Largest chunk that may be configured; a larger request gets a chunk of its own size.
 pub const CHUNK_MAX: usize = 1 << 30;
-/// Most bytes that may be reserved for a node.
+/// Largest address range that may be reserved for a node, in bytes.
 pub const CAP_MAX: usize = 1 << 40;
 
-/// What a pool is opened with.
+/// The configuration of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
     /// m: bytes of a chunk, a power of two.
     pub chunk: usize,
-    /// Whether m follows the load.
+    /// Rule by which m adapts to the load.
     pub chunk_rule: ChunkRule,
-    /// M: most bytes pinned at a time, over all tiers and nodes.
+    /// M: limit of pinned bytes, over all tiers and nodes.
     pub cap: usize,
-    /// The most that the cap can be raised to while the pool is open; 0 for four times the cap.
+    /// Limit to which the cap can be raised while the pool is open; 0 for four times the cap.
     pub cap_max: usize,
-    /// t: a chunk that was empty for so long is given back.
+    /// t: the time after which an empty chunk is unpinned.
     pub idle: Nanos,
-    /// Bytes of empty chunks that are kept however long they are empty.
+    /// Bytes of empty chunks that are kept regardless of their idle time.
     pub min_idle: usize,
-    /// Borders between the tiers. `None`: what `HEADWATER_TIERS` says, else what was measured on this machine; see
+    /// Tier thresholds. `None`: those of `HEADWATER_TIERS`, else the measured ones of this machine; see
     /// [`Choice::of`](super::calibration::Choice::of).
     pub tiers: Option<TierBorders>,
     /// Kinds of pages, in the order to try.
     pub backing: Wish,
-    /// Nodes of memory: an arena for each, the closest first. Where several nodes of the machine have memory, that is
-    /// [`MachineNodes`](super::MachineNodes) unless somebody chooses otherwise; else [`OneNode`](super::OneNode), which costs nothing.
+    /// Memory nodes: one arena each, the closest first. The default is [`MachineNodes`](super::MachineNodes) where
+    /// several nodes of the machine have memory, else [`OneNode`](super::OneNode), which costs nothing.
     pub placement: Arc<dyn Placement>,
-    /// How chunks are made visible to devices.
+    /// Method by which chunks are made visible to devices.
     pub pinner: Arc<dyn Pinner>,
-    /// Whether others can map the memory.
+    /// Visibility of the memory to other processes.
     pub sharing: Sharing,
-    /// Thousandths of the cap that the caches of all threads may hold together, at most 50.
+    /// Limit of the memory in all thread caches together, in thousandths of the cap, at most 50.
     pub cache_per_mille: u32,
-    /// Where the time is read.
+    /// The clock of the pool.
     pub time: Arc<dyn Time>,
 }
 
 impl Default for PoolConfig {
-    /// Chunks of 4 MiB that adapt, a cap of 256 MiB, an idle time of 10 s, memory that is not pinned and that comes from
-    /// the node of whoever asks.
+    /// Returns a configuration with adaptive chunks of 4 MiB, a cap of 256 MiB, an idle time of 10 s, and unpinned
+    /// memory from the node of the calling thread.
     fn default() -> Self {
         Self {
             chunk: 4 << 20,
@@ -198,7 +200,7 @@ impl Default for PoolConfig {
 }
 
 impl PoolConfig {
-    /// Bytes in which chunks are placed and counted: 2 MiB, or the smallest chunk there can be if that is less.
+    /// Returns the unit in which chunks are placed and counted: 2 MiB, or the smallest possible chunk if that is less.
     #[must_use]
     pub fn granule(&self) -> usize {
         let least = match self.chunk_rule {
@@ -208,16 +210,16 @@ impl PoolConfig {
         least.min(2 << 20)
     }
 
-    /// The most that the cap can be raised to.
+    /// Returns the limit to which the cap can be raised.
     #[must_use]
     pub fn ceiling(&self) -> usize {
         if self.cap_max == 0 { self.cap.saturating_mul(4).min(CAP_MAX) } else { self.cap_max.max(self.cap) }
     }
 
-    /// Whether a pool can be opened with this.
+    /// Checks that a pool can be opened with this configuration.
     ///
     /// # Errors
-    /// The first contradiction found.
+    /// The first inconsistency found.
     pub fn check(&self) -> Result<(), ConfigError> {
         let chunks = match self.chunk_rule {
             ChunkRule::Fixed => [self.chunk; 3],
@@ -248,7 +250,7 @@ impl PoolConfig {
         if nodes.is_empty() || nodes.len() != named { Err(ConfigError::Nodes) } else { Ok(()) }
     }
 
-    /// Largest boundary that a buffer can be asked to start on.
+    /// Returns the largest alignment that a request may have.
     #[must_use]
     pub fn align_max(&self) -> usize {
         self.granule().max(PAGE_BYTES)

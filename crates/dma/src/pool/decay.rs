@@ -1,8 +1,8 @@
-//! What time does to a pool: idle memory goes, m follows the load. And what a change of the cap does.
+//! Time-based work of a pool: retires idle memory and adapts m to the load. Also changes of the cap, and statistics.
 //!
-//! In: moments. Out: chunks unpinned, caches emptied. Invariant: a chunk goes only after it was seen empty for a whole idle
-//! time, at all of that time's ticks; then half of those that are due go at each tick, all of them before twice the idle
-//! time is over, and the bytes kept idle on purpose stay.
+//! Input: times. Output: chunks unpinned, caches emptied. Invariant: a chunk is retired only after every tick of a
+//! whole idle time saw it empty; then each tick retires half of the chunks that are due, and all of them before twice
+//! the idle time is over. The configured minimum of idle bytes stays.
 
 use super::depot::{Depot, Node, Which};
 use super::statistics::{NodeStatistics, Statistics, Steps};
@@ -13,7 +13,7 @@ use headwater_host::sync::Ordering;
 use std::sync::PoisonError;
 
 impl Depot {
-    /// One tick.
+    /// Performs one tick.
     pub(super) fn tick(&'static self, now: Nanos) {
         let in_use = self.in_use();
         let chunk = self.rule.lock().unwrap_or_else(PoisonError::into_inner).sample(in_use);
@@ -57,7 +57,7 @@ impl Depot {
         });
     }
 
-    /// Gives up every chunk that is empty, once what caches hold is back. Returns how many bytes are pinned less.
+    /// Empties the caches and unpins every empty chunk. Returns the decrease of the pinned bytes.
     pub(super) fn trim(&'static self) -> usize {
         let before = self.budget.pinned();
         self.steal(Which::All);
@@ -67,7 +67,7 @@ impl Depot {
         before.saturating_sub(self.budget.pinned())
     }
 
-    /// Changes the cap, and unpins idle chunks as far as it is passed.
+    /// Changes the cap, and unpins idle chunks as far as the cap is exceeded.
     pub(super) fn recap(&'static self, cap: usize) {
         self.budget.set_cap(cap);
         if self.budget.pinned() > cap {
@@ -80,7 +80,7 @@ impl Depot {
         self.serve();
     }
 
-    /// Numbers of this moment.
+    /// Returns the current statistics.
     pub(super) fn statistics(&self) -> Statistics {
         let (cached_bytes, hits) = self.cached();
         let mut steps = Steps { cache: hits, ..Steps::default() };

@@ -1,11 +1,12 @@
-//! What all handles and buffers of a pool share: arenas, caches, the line and the budget.
+//! The state that all handles and buffers of a pool share: arenas, caches, the wait queue and the budget.
 //!
-//! In: requests, spans that come back. Out: payloads. A depot is never freed, so that a buffer reaches it without counting
-//! references; when its pool is closed it gives up its memory, chunk by chunk as the last buffers return.
+//! Input: requests, returned spans. Output: payloads. The state is never freed, so a buffer refers to it without a
+//! reference count; when its pool is closed it releases its memory, chunk by chunk as the last buffers return.
 //!
-//! Lock order: the line, then a thread's cache, then an arena; of arenas one at a time. Inside a cache nothing is locked.
+//! Lock order: the wait queue, then a thread's cache, then an arena; one arena at a time. Code inside a cache visit
+//! takes no lock.
 //!
-//! The way of a request is in `trial`, the way back of a buffer in `home`.
+//! Allocation is in `trial`, release in `home`.
 
 use super::arena::{Arena, Bindings};
 use super::budget::{Budget, Tier};
@@ -25,33 +26,33 @@ use headwater_host::reservation::{PAGE_BYTES, PageTable, Span};
 use headwater_host::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use std::sync::PoisonError;
 
-/// What a waiter gets.
+/// The outcome that a waiter receives.
 pub(super) type Grant = Result<Payload, PoolError>;
 
-/// One node's share of a pool.
+/// The state of a pool on one node.
 pub(super) struct Node {
     pub(super) id: NodeId,
-    /// Nothing once the pool is closed and the last buffer is back.
+    /// `None` once the pool is closed and the last buffer is back.
     pub(super) arena: Mutex<Option<Arena>>,
     pub(super) table: PageTable,
     pub(super) bindings: Bindings,
-    /// The nodes from here, the closest first.
+    /// Node indices, the closest to this node first.
     pub(super) by_distance: Vec<usize>,
 }
 
-/// The shared state.
+/// The shared state of a pool.
 pub(super) struct Depot {
     generation: Generation,
-    /// Whether threads may have caches at all.
+    /// True if threads may have caches.
     pub(super) caches: bool,
     pub(super) config: PoolConfig,
     pub(super) nodes: Box<[Node]>,
     slots: Mutex<Slots>,
     pub(super) line: Line<Want, Grant>,
     pub(super) budget: Budget,
-    /// Bytes that caches have leave to hold.
+    /// Quota given to caches, in bytes.
     pub(super) quota: AtomicUsize,
-    /// m of the next chunk.
+    /// The size m of the next chunk.
     pub(super) chunk: AtomicUsize,
     pub(super) rule: Mutex<Rule>,
     pub(super) quarantined_bytes: AtomicU64,
@@ -63,7 +64,7 @@ pub(super) struct Depot {
 #[derive(Default)]
 struct Slots {
     all: Vec<&'static Slot>,
-    /// Those whose threads have ended.
+    /// Slots whose threads have ended.
     spare: Vec<&'static Slot>,
 }
 
@@ -100,7 +101,7 @@ impl Depot {
         })
     }
 
-    /// Whether the calling process may use the pool.
+    /// Returns true if the calling process may use the pool.
     #[inline]
     pub(super) fn is_ours(&self) -> bool {
         self.generation.is_current()
@@ -110,7 +111,7 @@ impl Depot {
         self.line.is_closed()
     }
 
-    /// What a request comes to, if it could ever be served.
+    /// Validates a request: refuses one that could never be served.
     pub(super) fn judge(&self, request: &Request) -> Result<Want, PoolError> {
         if !self.is_ours() {
             return Err(PoolError::Forked);
@@ -127,7 +128,7 @@ impl Depot {
         usize::try_from(pages).unwrap_or(usize::MAX).saturating_mul(PAGE_BYTES)
     }
 
-    /// Unpins empty chunks of a node.
+    /// Unpins empty chunks of a node that `choose` selects. Returns the bytes unpinned.
     pub(super) fn retire(
         &self,
         node: &Node,
@@ -138,7 +139,7 @@ impl Depot {
         guard.as_mut().map_or(0, |arena| arena.retire(bytes_max, &self.config, &self.budget, choose))
     }
 
-    /// Looks at a node's arena, with nothing put aside, if it is still there.
+    /// Runs `look` on a node's arena, with deferred spans merged, if it still exists.
     pub(super) fn look<R>(&self, node: &Node, look: impl FnOnce(&mut Arena) -> R) -> Option<R> {
         let mut guard = locked(&node.arena);
         let arena = guard.as_mut()?;
@@ -146,7 +147,7 @@ impl Depot {
         Some(look(arena))
     }
 
-    /// The arena that is closest to the calling thread.
+    /// Returns the index of the arena closest to the calling thread.
     pub(super) fn here(&self) -> usize {
         if self.nodes.len() == 1 {
             return 0;
@@ -155,7 +156,7 @@ impl Depot {
         self.nodes.iter().position(|known| known.id == node).unwrap_or(0)
     }
 
-    /// Takes what the caches of all threads hold. Whether that was anything.
+    /// Takes the spans in the caches of all threads. Returns true if there were any.
     pub(super) fn steal(&self, which: Which) -> bool {
         let mut any = false;
         let slots = locked(&self.slots).all.clone();
@@ -168,7 +169,7 @@ impl Depot {
                 }
                 (arena, cache.empty(arena, &mut spans))
             });
-            // Where the kernel refuses the fence, a cache is its owner's alone until that thread ends.
+            // Where the kernel refuses the fence, only the owner thread can access its cache until it ends.
             let Ok((arena, quota)) = visited else { continue };
             self.quota.fetch_sub(quota, Ordering::Relaxed);
             any |= !spans.is_empty();
@@ -177,7 +178,7 @@ impl Depot {
         any
     }
 
-    /// A slot for a thread that comes.
+    /// Returns a cache slot for a new thread.
     pub(super) fn slot_for_thread(&self) -> &'static Slot {
         let here = self.here();
         let mut slots = locked(&self.slots);
@@ -188,7 +189,7 @@ impl Depot {
         })
     }
 
-    /// Takes back the slot of a thread that ends, and what was in it.
+    /// Takes back the slot of a thread that ends, and its spans.
     pub(super) fn thread_ended(
         &'static self,
         slot: &'static Slot,
@@ -204,21 +205,21 @@ impl Depot {
         self.put(arena, spans);
     }
 
-    /// Bytes in caches and requests served by them.
+    /// Returns the bytes in caches and the requests served by them.
     pub(super) fn cached(&self) -> (u64, u64) {
         let slots = locked(&self.slots).all.clone();
         let of = |slot: &Slot| slot.0.visit(|cache| (cache.bytes() as u64, cache.hits())).unwrap_or((0, 0));
         slots.into_iter().map(of).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
-    /// Bytes that are given out, of all nodes.
+    /// Returns the bytes in use, over all nodes.
     pub(super) fn in_use(&self) -> u64 {
         let claimed = |node: &Node| self.look(node, |arena| arena.reservation.claimed_pages());
         let pages: u64 = self.nodes.iter().filter_map(claimed).map(u64::from).sum();
         (pages * PAGE_BYTES as u64).saturating_sub(self.cached().0)
     }
 
-    /// Closes the pool: who waits is told, and memory goes as soon as nobody uses it.
+    /// Closes the pool: waiters receive an error, and memory is released as soon as it is not in use.
     pub(super) fn close(&'static self) {
         if !self.is_ours() {
             return;
@@ -240,7 +241,8 @@ impl Depot {
         }
     }
 
-    /// Gives leave to another tier to pin, in the place of idle chunks if need be.
+    /// Charges bytes of another tier against the cap, after retiring idle chunks if necessary. Returns false if the cap
+    /// does not allow them.
     pub(super) fn charge(&'static self, tier: Tier, bytes: usize) -> bool {
         if self.budget.reserve(tier, bytes) {
             return true;
@@ -254,11 +256,11 @@ impl Depot {
     }
 }
 
-/// Which caches are taken.
+/// A selection of caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
-    /// All.
+    /// All caches.
     All,
-    /// Those that served nobody since the last time.
+    /// Caches without a hit since the last check.
     Idle,
 }

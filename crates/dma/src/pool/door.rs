@@ -1,11 +1,11 @@
-//! The front door: one place to ask, whatever the size.
+//! The three tiers behind one interface, for requests of any size.
 //!
-//! In: requests of any length. Out: a slot of the static tier, memory of the pool, memory pinned for the request, or the
-//! caller's own in place. Invariant: which of them it is depends on the length and the [`Choice`] alone.
+//! Input: requests of any length. Output: a slot of the static tier, memory of the pool, memory pinned for the request,
+//! or the caller's own in place. Invariant: the length and the [`Choice`] alone decide which.
 //!
 //! # What this does not do
-//! Staged writes keep their order among themselves. Between tiers, requests that overlap and are under way together have
-//! none, as on any NVMe queue: who needs one waits for the first to complete.
+//! Staged writes keep their order among themselves. Overlapping requests in flight in different tiers are not ordered,
+//! as on any NVMe queue: a caller that needs an order waits for the first to complete.
 
 use super::calibration::Choice;
 use super::dynamic::{DynamicError, Pinnable, Pinned};
@@ -17,28 +17,28 @@ use headwater_host::foreign::{Foreign, MapError};
 use headwater_host::region::Region;
 use std::ops::DerefMut;
 
-/// Why a request was not served.
+/// The reason why a request was not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DoorError {
-    /// By the static tier.
+    /// The static tier refused.
     #[error(transparent)]
     Stage(#[from] StageError),
-    /// By the pool.
+    /// The pool refused.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// By the dynamic tier.
+    /// The dynamic tier refused.
     #[error(transparent)]
     Dynamic(#[from] DynamicError),
-    /// The static tier cannot be of this shape.
+    /// The configuration of the static tier is not valid.
     #[error(transparent)]
     Config(#[from] StagingConfigError),
-    /// There was no memory for the blocks of the static tier.
+    /// The blocks of the static tier could not be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
 }
 
-/// A write on its way: where the device finds its bytes.
+/// A started write: the memory from which the device reads its bytes.
 #[derive(Debug)]
 pub enum Write<M: Pinnable = Region> {
     /// Copied to a slot, which [`FrontDoor::staging`] drains.
@@ -47,14 +47,14 @@ pub enum Write<M: Pinnable = Region> {
     Pooled(Payload),
     /// Copied to memory pinned for this request: lend it to the device.
     Pinned(Pinned<Region>),
-    /// The caller's memory where it was: lend it to the device.
+    /// The caller's own memory: lend it to the device.
     Imported(Pinned<M>),
 }
 
-/// A read on its way: where the device puts the bytes.
+/// A started read: the memory into which the device writes the bytes.
 #[derive(Debug)]
 pub enum Read {
-    /// In a slot, unless everything was staged.
+    /// In a slot, unless all bytes were staged.
     Small(ReadStart),
     /// In memory of the pool.
     Pooled(Payload),
@@ -71,10 +71,11 @@ pub struct FrontDoor {
 }
 
 impl FrontDoor {
-    /// Opens the door, and pins the blocks of the static tier for as long as it is open. The pool's cap counts them.
+    /// Opens the tiers, and pins the blocks of the static tier for the lifetime of the value. The pool's cap counts
+    /// them.
     ///
     /// # Errors
-    /// [`DoorError`]: blocks that cannot be, no memory for them, or no leave to pin it.
+    /// [`DoorError`]: an invalid block configuration, no memory for the blocks, or no permission to pin them.
     pub fn open(pool: Pool, choice: Choice, config: &StagingConfig) -> Result<Self, DoorError> {
         let block = |bytes| {
             let memory = Foreign::anonymous(bytes)?;
@@ -84,7 +85,7 @@ impl FrontDoor {
         Ok(Self { pool, choice, staging })
     }
 
-    /// The tier that serves a request of so many bytes.
+    /// Returns the tier for a request of `bytes` bytes.
     #[must_use]
     pub fn tier(&self, bytes: usize) -> Tier {
         match self.choice.borders {
@@ -94,10 +95,10 @@ impl FrontDoor {
         }
     }
 
-    /// A write of bytes that stay the caller's: they are copied.
+    /// Starts a write by copying `bytes`.
     ///
     /// # Errors
-    /// [`DoorError`] of the tier; nothing is on its way.
+    /// [`DoorError`] of the tier; no write is started.
     pub fn write(&mut self, now: Nanos, offset: u64, bytes: &[u8], tag: u64) -> Result<Write, DoorError> {
         match self.tier(bytes.len()) {
             Tier::Static => Ok(Write::Staged(self.staging.stage(now, offset, bytes, tag)?)),
@@ -110,11 +111,11 @@ impl FrontDoor {
         }
     }
 
-    /// A write of memory that the caller gives: used in place where that was measured to be cheaper, else copied. Memory
-    /// that was copied comes back at once, the other by [`Pinned::into_memory`].
+    /// Starts a write of memory that the caller provides: used in place where that was measured to be cheaper, else
+    /// copied. Copied memory is returned at once, memory used in place by [`Pinned::into_memory`].
     ///
     /// # Errors
-    /// [`DoorError`] of the tier, with the memory; nothing is on its way.
+    /// [`DoorError`] of the tier, with the memory; no write is started.
     pub fn write_owned<M>(
         &mut self,
         now: Nanos,
@@ -128,7 +129,7 @@ impl FrontDoor {
         if self.choice.import_min.is_some_and(|least| memory.len() >= least) {
             return match self.pool.import(memory) {
                 Ok(pinned) => Ok((Write::Imported(pinned), None)),
-                // Such memory can still be copied.
+                // Misaligned memory can still be copied.
                 Err((memory, DynamicError::Misaligned { .. })) => self.write_copy(now, offset, memory, tag),
                 Err((memory, error)) => Err((memory, error.into())),
             };
@@ -155,11 +156,11 @@ impl FrontDoor {
         Ok((write, Some(memory)))
     }
 
-    /// A read of as many bytes as `into` has. A small one fills it, now or by [`Staging::finish_read`]; others bring memory
-    /// for the device, from which the caller takes the bytes.
+    /// Starts a read of as many bytes as `into` has. A small read fills `into`, now or by [`Staging::finish_read`]; a
+    /// larger one returns memory for the device, from which the caller takes the bytes.
     ///
     /// # Errors
-    /// [`DoorError`] of the tier; nothing is on its way.
+    /// [`DoorError`] of the tier; no read is started.
     pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<Read, DoorError> {
         match self.tier(into.len()) {
             Tier::Static => Ok(Read::Small(self.staging.read(offset, into)?)),
@@ -168,19 +169,19 @@ impl FrontDoor {
         }
     }
 
-    /// The static tier, to be drained and answered. Bytes staged in it lie over what larger reads bring:
-    /// [`Staging::overlay`].
+    /// Returns the static tier, to be drained and completed. Apply bytes staged in it over the result of larger reads
+    /// with [`Staging::overlay`].
     pub fn staging(&mut self) -> &mut Staging<Pinned<Foreign>> {
         &mut self.staging
     }
 
-    /// The pool.
+    /// Returns the pool.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// What decides.
+    /// Returns the thresholds in use.
     #[must_use]
     pub fn choice(&self) -> Choice {
         self.choice

@@ -1,4 +1,4 @@
-//! The front door and the dynamic tier: what goes where, what is counted, what a refusal leaves behind.
+//! The tier interface and the dynamic tier: the tier of each size, the accounting, and the state after a refusal.
 
 use super::calibration::{Choice, ChosenBy};
 use super::door::{DoorError, FrontDoor, Read, Write};
@@ -25,7 +25,7 @@ const CHOICE: Choice = Choice {
     chosen_by: ChosenBy::Paper52,
 };
 
-/// Remembers what is pinned, and refuses when it is told to.
+/// A pinner that records pinned ranges and refuses on request.
 #[derive(Debug, Default)]
 struct Books {
     pinned: Mutex<Vec<PinToken>>,
@@ -59,9 +59,9 @@ impl Pinner for Books {
 }
 
 fn pool() -> (Pool, Arc<Books>) {
-    let books = Arc::new(Books::default());
-    let config = PoolConfig { cap: 32 << 20, pinner: Arc::clone(&books) as _, ..PoolConfig::default() };
-    (Pool::open(config).unwrap(), books)
+    let pinner = Arc::new(Books::default());
+    let config = PoolConfig { cap: 32 << 20, pinner: Arc::clone(&pinner) as _, ..PoolConfig::default() };
+    (Pool::open(config).unwrap(), pinner)
 }
 
 fn tier_bytes(pool: &Pool, tier: Tier) -> u64 {
@@ -69,11 +69,11 @@ fn tier_bytes(pool: &Pool, tier: Tier) -> u64 {
 }
 
 #[test]
-fn each_size_goes_to_its_tier_and_the_cap_counts_all_of_them() {
-    let (pool, books) = pool();
-    let mut door = FrontDoor::open(pool.clone(), CHOICE, &STAGING).unwrap();
+fn each_size_uses_its_tier_and_the_cap_counts_all_tiers() {
+    let (pool, pinner) = pool();
+    let mut tiers = FrontDoor::open(pool.clone(), CHOICE, &STAGING).unwrap();
     assert_eq!(tier_bytes(&pool, Tier::Static), STATIC_BYTES);
-    let mut write = |bytes: usize| door.write(NOW, 0, &vec![9; bytes], 0).unwrap();
+    let mut write = |bytes: usize| tiers.write(NOW, 0, &vec![9; bytes], 0).unwrap();
     assert!(matches!(write(4_096), Write::Staged(_)));
     let Write::Pooled(medium) = write(4_097) else { panic!("4,097 bytes are medium") };
     assert_eq!(medium.pieces().map(<[u8]>::len).sum::<usize>(), 4_097);
@@ -84,71 +84,71 @@ fn each_size_goes_to_its_tier_and_the_cap_counts_all_of_them() {
     assert_eq!(tier_bytes(&pool, Tier::Dynamic), (128 << 10) + 4_096);
     drop(large);
     assert_eq!(tier_bytes(&pool, Tier::Dynamic), 0);
-    drop(door);
+    drop(tiers);
     assert_eq!(tier_bytes(&pool, Tier::Static), 0);
     drop(medium);
     drop(pool);
-    assert_eq!(books.pinned.lock().unwrap().len(), 0, "everything is unpinned");
+    assert_eq!(pinner.pinned.lock().unwrap().len(), 0, "everything is unpinned");
 }
 
 #[test]
 fn a_small_write_is_drained_from_its_pinned_block_and_read_back() {
     let (pool, _) = pool();
-    let mut door = FrontDoor::open(pool, CHOICE, &STAGING).unwrap();
-    door.write(NOW, 100, b"staged", 5).unwrap();
+    let mut tiers = FrontDoor::open(pool, CHOICE, &STAGING).unwrap();
+    tiers.write(NOW, 100, b"staged", 5).unwrap();
     let mut bytes = [0; 6];
-    assert!(matches!(door.read(100, &mut bytes).unwrap(), Read::Small(ReadStart::Staged)));
+    assert!(matches!(tiers.read(100, &mut bytes).unwrap(), Read::Small(ReadStart::Staged)));
     assert_eq!(&bytes, b"staged");
     let mut writes = Vec::new();
-    assert_eq!(door.staging().drain(NOW, &mut writes), 1);
+    assert_eq!(tiers.staging().drain(NOW, &mut writes), 1);
     let segment =
-        door.staging().write_memory(writes[0].place.block).unwrap().segment(writes[0].place.at, 6).unwrap();
+        tiers.staging().write_memory(writes[0].place.block).unwrap().segment(writes[0].place.at, 6).unwrap();
     assert_eq!((segment.bytes, segment.iova, segment.slot), (6, Some(1 << 40), Some((7, 0))));
-    let done = door.staging().complete::<()>(writes[0].slot, Ok(())).unwrap();
+    let done = tiers.staging().complete::<()>(writes[0].slot, Ok(())).unwrap();
     assert_eq!(done.tag, 5);
-    assert!(matches!(door.read(100, &mut bytes).unwrap(), Read::Small(ReadStart::Device { .. })));
-    assert!(matches!(door.read(0, &mut vec![0; 8_192]).unwrap(), Read::Pooled(_)));
-    assert!(matches!(door.read(0, &mut vec![0; 1 << 20]).unwrap(), Read::Pinned(_)));
+    assert!(matches!(tiers.read(100, &mut bytes).unwrap(), Read::Small(ReadStart::Device { .. })));
+    assert!(matches!(tiers.read(0, &mut vec![0; 8_192]).unwrap(), Read::Pooled(_)));
+    assert!(matches!(tiers.read(0, &mut vec![0; 1 << 20]).unwrap(), Read::Pinned(_)));
 }
 
 #[test]
-fn imported_memory_is_used_where_it_is_and_comes_back() {
-    let (pool, books) = pool();
-    let mut door = FrontDoor::open(pool.clone(), CHOICE, &STAGING).unwrap();
+fn imported_memory_is_used_in_place_and_returned() {
+    let (pool, pinner) = pool();
+    let mut tiers = FrontDoor::open(pool.clone(), CHOICE, &STAGING).unwrap();
     let mut memory = Region::zeroed(1 << 20).unwrap();
     memory[5] = 55;
     let address = memory.as_ptr().addr();
-    let Ok((Write::Imported(pinned), None)) = door.write_owned(NOW, 0, memory, 0) else {
-        panic!("it is large")
+    let Ok((Write::Imported(pinned), None)) = tiers.write_owned(NOW, 0, memory, 0) else {
+        panic!("memory of this size is imported")
     };
     assert_eq!(tier_bytes(&pool, Tier::Dynamic), 1 << 20);
     let lent = pinned.lend();
     assert_eq!(lent.segments()[0].address, address);
     let (pinned, result) = lent.complete(Err::<(), _>("media"));
-    assert_eq!(result, Err("media"), "the completion brings it back, error included");
+    assert_eq!(result, Err("media"), "a completion returns the memory also on error");
     let memory = pinned.into_memory().unwrap();
     assert_eq!((memory.as_ptr().addr(), memory[5]), (address, 55));
     assert_eq!(tier_bytes(&pool, Tier::Dynamic), 0);
-    assert!(!books.pinned.lock().unwrap().iter().any(|token| token.address == address));
+    assert!(!pinner.pinned.lock().unwrap().iter().any(|token| token.address == address));
 }
 
 #[test]
-fn below_the_border_the_callers_memory_is_copied_and_returned_at_once() {
+fn below_the_import_threshold_memory_is_copied_and_returned_at_once() {
     let (pool, _) = pool();
-    let mut door = FrontDoor::open(pool, CHOICE, &STAGING).unwrap();
+    let mut tiers = FrontDoor::open(pool, CHOICE, &STAGING).unwrap();
     for bytes in [4_096, 65_536] {
-        let (write, memory) = door.write_owned(NOW, 0, Region::zeroed(bytes).unwrap(), 0).unwrap();
+        let (write, memory) = tiers.write_owned(NOW, 0, Region::zeroed(bytes).unwrap(), 0).unwrap();
         assert!(matches!(write, Write::Staged(_) | Write::Pooled(_)));
         assert_eq!(memory.unwrap().len(), bytes);
     }
-    // What shares pages with others cannot be pinned in place, but copied.
+    // Memory that shares a page cannot be pinned in place, but it can be copied.
     let odd = vec![3; (1 << 20) + 1];
-    let (write, memory) = door.write_owned(NOW, 0, odd, 0).unwrap();
+    let (write, memory) = tiers.write_owned(NOW, 0, odd, 0).unwrap();
     assert!(matches!(write, Write::Pinned(_)) && memory.is_some());
 }
 
 #[test]
-fn imports_that_are_no_whole_pages_are_refused_with_their_memory() {
+fn imports_of_partial_pages_are_refused_and_returned() {
     let (pool, _) = pool();
     let (memory, error) = pool.import(vec![1; 5_000]).map(|_| ()).unwrap_err();
     assert!(matches!(error, DynamicError::Misaligned { bytes: 5_000, .. }), "{error}");
@@ -161,14 +161,14 @@ fn imports_that_are_no_whole_pages_are_refused_with_their_memory() {
 }
 
 #[test]
-fn a_refused_pin_says_why_and_counts_nothing() {
-    let (pool, books) = pool();
+fn a_refused_pin_reports_the_reason_and_counts_nothing() {
+    let (pool, pinner) = pool();
     for (errno, expected) in [
         (1, PinError::NotPermitted { bytes: 1 << 20 }),
         (12, PinError::LimitReached { bytes: 1 << 20 }),
         (11, PinError::Again { bytes: 1 << 20 }),
     ] {
-        *books.refuse_pin.lock().unwrap() = Some(errno);
+        *pinner.refuse_pin.lock().unwrap() = Some(errno);
         let error = pool.pin_for_request(1 << 20).map(|_| ()).unwrap_err();
         assert_eq!(error, DynamicError::Pool(PoolError::Pin(expected)));
         let (memory, _) = pool.import(Region::zeroed(1 << 20).unwrap()).map(|_| ()).unwrap_err();
@@ -182,7 +182,7 @@ fn a_refused_pin_says_why_and_counts_nothing() {
 }
 
 #[test]
-fn large_requests_above_the_cap_are_told_and_at_the_cap_wait_for_others() {
+fn large_requests_above_the_cap_are_refused_and_at_the_cap_would_block() {
     let (pool, _) = pool();
     let over = pool.pin_for_request(33 << 20).map(|_| ()).unwrap_err();
     assert!(matches!(over, DynamicError::Pool(PoolError::OverCap { .. })), "{over}");
@@ -194,15 +194,15 @@ fn large_requests_above_the_cap_are_told_and_at_the_cap_wait_for_others() {
 }
 
 #[test]
-fn memory_that_a_device_may_still_reach_is_never_given_back() {
-    let (pool, books) = pool();
+fn memory_that_a_device_may_still_access_is_never_reused() {
+    let (pool, pinner) = pool();
     // Lent and never completed.
     drop(pool.import(Region::zeroed(1 << 20).unwrap()).unwrap().lend());
     assert_eq!(tier_bytes(&pool, Tier::Dynamic), 1 << 20);
-    assert_eq!(books.pinned.lock().unwrap().len(), 1);
-    // Unpinned less than was pinned.
+    assert_eq!(pinner.pinned.lock().unwrap().len(), 1);
+    // A device that unpins less than was pinned.
     let pinned = pool.import(Region::zeroed(1 << 20).unwrap()).unwrap();
-    *books.refuse_unpin.lock().unwrap() = true;
+    *pinner.refuse_unpin.lock().unwrap() = true;
     assert!(matches!(pinned.into_memory(), Err(PinError::Short { .. })));
     drop(pool.pin_for_request(1 << 20).unwrap());
     assert_eq!(tier_bytes(&pool, Tier::Dynamic), 3 << 20);

@@ -1,11 +1,11 @@
-//! The dynamic tier: memory that is pinned for one request (uDMA, section 4.1), or the caller's own, used in place.
+//! The dynamic tier: memory pinned for one request (uDMA, section 4.1), or the caller's own memory, used in place.
 //!
-//! In: lengths, or memory by value. Out: [`Pinned`] memory: counted against the pool's cap and pinned for exactly as long
-//! as it lives. Invariant: memory that a device may still reach is never used again: what is lent and not completed, or
-//! cannot be unpinned, stays pinned, counted, and nobody's.
+//! Input: lengths, or memory by value. Output: [`Pinned`] memory, which counts against the pool's cap and is pinned
+//! exactly as long as it lives. Invariant: memory that a device may still access is never reused: memory that is lent
+//! and not completed, or cannot be unpinned, stays pinned, counted and unused.
 //!
-//! Imported memory is taken by value, not borrowed: a borrow ends when its value is forgotten, and a device does not
-//! notice. So two imports never overlap, and as only whole pages are taken, neither do their pins.
+//! Imported memory is taken by value, not borrowed: a borrow ends when its value is forgotten, but a device's access
+//! does not. So two imports never overlap, and as only whole pages are accepted, their pins do not overlap either.
 
 use super::{Charge, PinError, PinToken, Pinner, Pool, PoolError, Tier};
 use crate::buffer::{DeviceSegment, Lendable, Lent};
@@ -17,15 +17,15 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Memory that keeps its place when its value is moved, and that nobody else uses as long as the value is there.
+/// Memory whose address is stable when its value is moved, and that has no other user while the value lives.
 pub trait Pinnable: Send + 'static {
-    /// First address.
+    /// Returns the first address.
     fn address(&self) -> usize;
-    /// Bytes to pin: whole pages that belong to the value, if the address is on a page.
+    /// Returns the bytes to pin: whole pages that belong to the value, if the address is page-aligned.
     fn pin_bytes(&self) -> usize;
 }
 
-/// Its mapping is made of whole pages, whatever its length.
+/// A mapping of whole pages, whatever its length.
 impl Pinnable for Region {
     fn address(&self) -> usize {
         self.as_ptr().addr()
@@ -66,32 +66,32 @@ impl Pinnable for Box<[u8]> {
     }
 }
 
-/// Why memory was not pinned for a request.
+/// The reason why memory was not pinned for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DynamicError {
-    /// No bytes.
-    #[error("no bytes to pin: leave the request out")]
+    /// The request has no bytes.
+    #[error("a request for 0 bytes: request at least 1")]
     Empty,
-    /// The memory shares a page with somebody else's, whose pin would end with this one.
+    /// The memory shares a page with other memory, whose pin would end with this one.
     #[error(
-        "{bytes} bytes that start {off} bytes behind a page border are no whole pages of 4,096 bytes: align them, or copy"
+        "{bytes} bytes at offset {off} in a page are not whole pages of 4,096 bytes: align them, or copy"
     )]
     Misaligned {
         /// Bytes to pin.
         bytes: usize,
-        /// How far the first is behind a page border.
+        /// Offset of the first byte in its page.
         off: usize,
     },
-    /// The kernel gave no memory.
+    /// The kernel refused memory.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// The pool's cap, or its pinner, says no.
+    /// The pool's cap or its pinner refused.
     #[error(transparent)]
     Pool(#[from] PoolError),
 }
 
-/// What of a pin stands.
+/// The state of a pin: its token, its pinner and its charge.
 struct Hold {
     token: PinToken,
     pinner: Arc<dyn Pinner>,
@@ -100,18 +100,18 @@ struct Hold {
 
 /// Memory that is pinned as long as this value lives. Derefs to its bytes.
 pub struct Pinned<M: Pinnable> {
-    /// Both are empty only while the value is taken apart.
+    /// Both fields are `None` only while the value is taken apart.
     memory: Option<M>,
     hold: Option<Hold>,
 }
 
 impl Pool {
-    /// Memory of so many zeroed bytes, pinned for one request.
+    /// Returns `bytes` zeroed bytes, pinned for one request.
     ///
     /// # Errors
     /// [`DynamicError`]: nothing is pinned, nothing is counted.
     pub fn pin_for_request(&self, bytes: usize) -> Result<Pinned<Region>, DynamicError> {
-        // The cap is asked before the kernel is.
+        // The cap is checked before the kernel allocates.
         let Some(pin_bytes) = bytes.checked_next_multiple_of(PAGE_BYTES) else {
             return Err(PoolError::Overflow { bytes }.into());
         };
@@ -122,7 +122,7 @@ impl Pool {
         Ok(self.pin(Region::zeroed(bytes)?, charge).map_err(|(_, error)| error)?)
     }
 
-    /// Pins the caller's memory where it is. It comes back by [`Pinned::into_memory`].
+    /// Pins the caller's memory in place. [`Pinned::into_memory`] returns it.
     ///
     /// # Errors
     /// [`DynamicError`] with the memory: nothing is pinned, nothing is counted.
@@ -156,7 +156,7 @@ impl Pool {
 }
 
 impl<M: Pinnable> Pinned<M> {
-    /// Gives the bytes into a device's hands.
+    /// Lends the bytes to a device.
     pub fn lend(self) -> Lent<Self>
     where
         M: Deref<Target = [u8]>,
@@ -164,10 +164,10 @@ impl<M: Pinnable> Pinned<M> {
         Lent::new(self)
     }
 
-    /// Unpins the memory and gives it back.
+    /// Unpins the memory and returns it.
     ///
     /// # Errors
-    /// It could not be unpinned. A device may still reach it, so that it is kept for good.
+    /// It could not be unpinned. A device may still access it, so it is kept permanently.
     pub fn into_memory(mut self) -> Result<M, PinError> {
         let memory = self.memory.take();
         match self.unpin() {
@@ -182,7 +182,7 @@ impl<M: Pinnable> Pinned<M> {
         }
     }
 
-    /// Where a device finds `bytes` of it, from `at` on. They lie in it.
+    /// Returns the device segment of `bytes` bytes from `at` on, which must lie inside.
     #[must_use]
     pub fn segment(&self, at: usize, bytes: usize) -> Option<DeviceSegment> {
         let token = self.hold.as_ref()?.token;
@@ -206,10 +206,10 @@ impl<M: Pinnable> Pinned<M> {
     }
 }
 
-/// Lets nobody have a thing again.
+/// Leaks a value, so that its memory is never reused.
 #[expect(
     clippy::mem_forget,
-    reason = "a device may still reach it, so it must neither be freed nor given out"
+    reason = "a device may still access the memory, so it must neither be freed nor handed out"
 )]
 fn keep_for_good<T>(thing: T) {
     std::mem::forget(thing);
@@ -252,7 +252,7 @@ impl<M: Pinnable + Deref<Target = [u8]>> Lendable for Pinned<M> {
     }
 }
 
-/// A block of the static tier: touched by copies only, as devices work on other slots of it.
+/// A block of the static tier: accessed by copies only, as devices use other slots of it.
 impl StagingMemory for Pinned<Foreign> {
     fn bytes(&self) -> usize {
         self.memory.as_ref().map_or(0, Foreign::bytes)

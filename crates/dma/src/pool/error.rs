@@ -1,7 +1,7 @@
-//! Why the pool refuses, and what to change.
+//! Errors of the pool, and what to change.
 //!
-//! In: requests, and what kernel and devices said. Out: errors that carry numbers. Invariant: whoever gets one owns
-//! nothing that the pool gave, and the pool is as it was before.
+//! Input: requests, and errors of kernel and devices. Output: errors with their values. Invariant: a caller that
+//! receives one owns no memory of the failed request, and the pool is unchanged.
 
 use super::config::ConfigError;
 use super::pinner::PinError;
@@ -10,98 +10,100 @@ use headwater_host::clock::Nanos;
 use headwater_host::numa::BindError;
 use headwater_host::reservation::{AdoptError, CommitError, ReserveError};
 
-/// Why a request was not served or a pool not opened.
+/// The reason why a request was not served or a pool not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// No bytes were asked for.
-    #[error("a request of 0 bytes: ask for at least 1")]
+    /// The request is for 0 bytes.
+    #[error("a request for 0 bytes: request at least 1")]
     Zero,
-    /// The length does not fit the address space once it is rounded up to pages.
-    #[error("a request of {bytes} bytes overflows: ask for less")]
+    /// The length overflows the address space when rounded up to pages.
+    #[error("a request of {bytes} bytes overflows: request fewer")]
     Overflow {
-        /// What was asked for.
+        /// Requested bytes.
         bytes: usize,
     },
-    /// No buffer can start on such a boundary.
-    #[error("an alignment of {align} bytes is impossible: ask for a power of two up to {most}")]
+    /// No buffer can have this alignment.
+    #[error("an alignment of {align} bytes is not supported: request a power of two up to {most}")]
     Align {
-        /// What was asked for.
+        /// Requested alignment.
         align: usize,
-        /// The largest that this pool has.
+        /// The largest alignment of this pool.
         most: usize,
     },
-    /// Scatter/gather with no segment at all.
-    #[error("scatter/gather in 0 segments: allow at least 1, or ask for contiguous memory")]
+    /// Scatter/gather without a segment.
+    #[error("scatter/gather in 0 segments: allow at least 1, or request contiguous memory")]
     NoSegments,
-    /// The request is larger than the pool may ever be.
+    /// The request is larger than the cap can ever allow.
     #[error(
-        "{bytes} bytes are more than the {most} that the cap leaves for requests: raise the cap or ask for less"
+        "{bytes} bytes exceed the {most} that the cap leaves for requests: raise the cap or request fewer"
     )]
     OverCap {
-        /// What was asked for.
+        /// Requested bytes.
         bytes: usize,
-        /// The cap, less what the static tier and buffers lost to devices hold for good.
+        /// The cap, less the bytes of the static tier and the bytes permanently lost.
         most: usize,
     },
-    /// The cap cannot be raised so far in this pool.
+    /// The cap exceeds the reserved address space.
     #[error(
-        "a cap of {cap} bytes is more than the {most} that addresses were reserved for: open the pool with a larger cap_max"
+        "a cap of {cap} bytes exceeds the {most} bytes of reserved address space: \
+         open the pool with a larger cap_max"
     )]
     CapTooHigh {
-        /// What was asked for.
+        /// Requested cap.
         cap: usize,
-        /// The most there can be.
+        /// The largest possible cap.
         most: usize,
     },
     /// The pool has no memory on such a node.
     #[error("the pool has no arena on node {node}: name one of its nodes, or none")]
     NoSuchNode {
-        /// What was asked for.
+        /// Requested node.
         node: NodeId,
     },
-    /// Not now: buffers must come back first, or others wait already.
+    /// The request must wait: no memory is free now, or other requests wait already.
     #[error(
-        "no {bytes} bytes are free in that shape now ({waiting} requests wait): retry when buffers came back, or wait in line"
+        "no {bytes} bytes are free in that shape now ({waiting} requests wait): \
+         return buffers and retry, or wait in the queue"
     )]
     WouldBlock {
-        /// What was asked for.
+        /// Requested bytes.
         bytes: usize,
-        /// How many wait in line.
+        /// Number of waiting requests.
         waiting: u64,
     },
-    /// The line did not move in time.
+    /// The request was not served in time.
     #[error(
-        "{bytes} bytes did not come free within {waited}: wait longer, raise the cap, or return buffers sooner"
+        "{bytes} bytes did not become free within {waited}: wait longer, raise the cap, or return buffers sooner"
     )]
     Timeout {
-        /// What was asked for.
+        /// Requested bytes.
         bytes: usize,
-        /// How long the request waited.
+        /// Time that the request waited.
         waited: Nanos,
     },
-    /// The memory could not be made visible to the device.
+    /// The memory could not be pinned for the device.
     #[error("pinning failed: {0}")]
     Pin(#[from] PinError),
-    /// The kernel gave no memory.
+    /// The kernel refused memory.
     #[error("{0}")]
     Commit(#[from] CommitError),
-    /// The kernel gave no addresses.
+    /// The kernel refused address space.
     #[error("{0}")]
     Reserve(#[from] ReserveError),
     /// The pool's addresses could not be bound to a node.
     #[error("{0}")]
     Bind(#[from] BindError),
-    /// The node has no memory to spare.
+    /// The node has no memory available.
     #[error("{0}")]
     Place(#[from] PlaceError),
-    /// The address is not one that this pool gave away.
+    /// The address is not one that this pool leaked.
     #[error("{0}")]
     Adopt(#[from] AdoptError),
-    /// The configuration contradicts itself.
+    /// The configuration is inconsistent.
     #[error("{0}")]
     Config(#[from] ConfigError),
-    /// This process is a child of the one that opened the pool, whose memory it does not have.
+    /// This process is a forked child of the one that opened the pool, and does not have its memory.
     #[error("the pool belongs to the parent of this process: open one after the fork")]
     Forked,
     /// The pool was closed.

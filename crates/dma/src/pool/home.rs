@@ -1,7 +1,7 @@
-//! The way back: from a buffer to the thread's cache, or to where those who wait see it.
+//! The release path: from a buffer to the thread's cache or to its arena, where waiters find it.
 //!
-//! In: spans. Out: room for others. Invariant: while anybody waits, or once the pool is closed, nothing goes into a cache;
-//! whoever puts memory back looks at the line afterwards.
+//! Input: spans. Output: free memory. Invariant: while a request waits, or once the pool is closed, nothing goes into a
+//! cache; a thread that releases memory checks the wait queue afterwards.
 
 use super::cache::Class;
 use super::depot::{Depot, locked};
@@ -14,7 +14,7 @@ use headwater_host::sync::Ordering;
 use std::fmt;
 use std::ptr::NonNull;
 
-/// The way back of a buffer: its pool, and the arena it is of.
+/// The release target of a buffer: its pool and its arena.
 #[derive(Clone, Copy)]
 pub struct Home {
     depot: &'static Depot,
@@ -70,11 +70,12 @@ impl fmt::Debug for Home {
 }
 
 impl Depot {
-    /// Takes a span back: into the thread's cache, or where everybody sees it.
+    /// Releases a span: into the thread's cache, or into its arena.
     #[inline]
     pub(super) fn give_back(&'static self, arena: usize, span: Span) {
         let mut span = Some(span);
-        // A pool without caches has none here; what a child of the fork pushes into its copy of one, nobody pops.
+        // A pool without caches has none here; spans that a forked child pushes into its copy of a cache are never
+        // popped.
         try_cache(self, |cache| {
             if cache.arena() == arena
                 && !self.line.pressure()
@@ -92,7 +93,7 @@ impl Depot {
     #[inline(never)]
     fn give_back_slowly(&'static self, arena: usize, span: Span) {
         if !self.is_ours() {
-            // A child of the process that has the memory. Dropping the span does nothing.
+            // A forked child of the process that owns the memory. Dropping the span does nothing.
             return;
         }
         match Class::exactly(span.pages()).filter(|_| self.caches) {
@@ -101,7 +102,7 @@ impl Depot {
         }
     }
 
-    /// Keeps a span in the thread's cache, for which it may need more quota or to spill; or puts it back into its arena.
+    /// Keeps a span in the thread's cache, which may need more quota or must spill; else releases it into its arena.
     pub(super) fn keep(&'static self, arena: usize, class: Class, span: Span) {
         let mut spilled = Vec::new();
         let mut span = Some(span);
@@ -124,7 +125,8 @@ impl Depot {
         }
     }
 
-    /// Leave for caches to hold more: in large steps while there is plenty, in exact ones near the end.
+    /// Reserves quota for caches: in large steps while there is plenty, in exact ones near the limit. Returns the bytes
+    /// reserved.
     pub(super) fn take_quota(&self, bytes: usize) -> usize {
         let all = self.budget.cap() / 1_000 * self.config.cache_per_mille as usize;
         let step = bytes.max(64 * 1_024).max(all / 64);
@@ -137,7 +139,7 @@ impl Depot {
         0
     }
 
-    /// Puts spans back where everybody sees them, and serves those who wait.
+    /// Releases spans into an arena, and serves waiters.
     pub(super) fn put(&'static self, arena: usize, spans: impl IntoIterator<Item = Span>) {
         self.put_quietly(arena, spans);
         if self.line.pressure() {
@@ -160,7 +162,7 @@ impl Depot {
         }
     }
 
-    /// Serves the line as far as memory goes.
+    /// Serves the wait queue as far as memory allows.
     pub(super) fn serve(&'static self) {
         if self.line.waiting() == 0 {
             return;

@@ -1,12 +1,13 @@
-//! The line of those who wait: first come, first served, with cancellation at any moment.
+//! The wait queue: first in, first out, with cancellation at any time.
 //!
-//! In: requests that could not be served, and the news that something came back. Out: grants, in the order of arrival.
-//! Invariant: a place in line gets one grant or is given up, never both; what was granted to a place that was given up goes
-//! to whoever gave it up, or back. Nobody behind the first is served before it, so a large request is not starved.
+//! Input: requests that could not be served, and notice of released memory. Output: grants, in order of arrival.
+//! Invariant: a slot either receives one grant or is cancelled, never both; a grant that arrives before a cancellation
+//! goes to the caller that cancels, otherwise back to the pool. No request is served before the head, so a large
+//! request is not starved.
 //!
-//! Who frees and who waits meet like this: the waiter first raises [`Line::pressure`] and then looks for memory under the
-//! locks; whoever frees first puts the memory under such a lock and then looks at the pressure. One of the two sees the
-//! other (`loom_` models beside this file).
+//! Wake-up protocol: the waiter first raises [`Line::pressure`] and then searches for memory under the locks; the
+//! releasing thread first puts the memory under such a lock and then reads the pressure. At least one of the two sees
+//! the other (`loom_` models beside this file).
 
 use headwater_host::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use std::collections::VecDeque;
@@ -14,17 +15,17 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
-/// Added to the pressure when the pool is closed: nothing goes into a cache any more.
+/// Added to the pressure when the pool is closed: spans no longer go into a cache.
 const CLOSED: u64 = 1 << 63;
 
-/// The line.
+/// A FIFO queue of requests that wait for memory.
 pub(super) struct Line<R, G> {
     pressure: AtomicU64,
     gave_up: AtomicU64,
     queue: Mutex<VecDeque<Arc<Place<R, G>>>>,
 }
 
-/// One place in the line, shared between the line and who waits.
+/// One slot of the wait queue, shared between the queue and the waiter.
 pub(super) struct Place<R, G> {
     request: R,
     state: Mutex<State<G>>,
@@ -37,11 +38,11 @@ enum State<G> {
     Gone,
 }
 
-/// What giving up came to.
+/// The outcome of a cancellation.
 pub(super) enum GaveUp<G> {
-    /// The grant had come already.
+    /// The grant had arrived already.
     Granted(G),
-    /// Nothing had come. Somebody behind may be served now.
+    /// No grant had arrived. A later request may be served now.
     Left,
 }
 
@@ -54,33 +55,33 @@ impl<R, G> Line<R, G> {
         Self { pressure: AtomicU64::new(0), gave_up: AtomicU64::new(0), queue: Mutex::new(VecDeque::new()) }
     }
 
-    /// Whether memory that comes back must go where those who wait can see it.
+    /// Returns true if released memory must go to an arena, where waiters find it.
     #[inline]
     pub(super) fn pressure(&self) -> bool {
         self.pressure.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether the line is closed.
+    /// Returns true if the wait queue is closed.
     pub(super) fn is_closed(&self) -> bool {
         self.pressure.load(Ordering::SeqCst) & CLOSED != 0
     }
 
-    /// How many wait.
+    /// Returns the number of waiting requests.
     pub(super) fn waiting(&self) -> u64 {
         self.pressure.load(Ordering::SeqCst) & !CLOSED
     }
 
-    /// How many gave up.
+    /// Returns the number of cancelled requests.
     pub(super) fn gave_up(&self) -> u64 {
         self.gave_up.load(Ordering::Relaxed)
     }
 
-    /// Closes the line for newcomers. Who is in it is served, or told, by one more [`serve`](Self::serve).
+    /// Closes the wait queue to new requests. Requests in it are served or refused by one more [`serve`](Self::serve).
     pub(super) fn close(&self) {
         self.pressure.fetch_or(CLOSED, Ordering::SeqCst);
     }
 
-    /// Queues up. The caller must look for memory once more afterwards, by [`serve`](Self::serve).
+    /// Enqueues a request. The caller must then search for memory once more, by [`serve`](Self::serve).
     pub(super) fn join(&self, request: R) -> Arc<Place<R, G>> {
         let place =
             Arc::new(Place { request, state: Mutex::new(State::Waiting(None)), bell: Condvar::new() });
@@ -90,9 +91,9 @@ impl<R, G> Line<R, G> {
         place
     }
 
-    /// Serves the line from its head until `grant` has nothing for the head.
+    /// Serves requests from the head until `grant` returns `None`.
     pub(super) fn serve(&self, mut grant: impl FnMut(&R) -> Option<G>) {
-        // Wakers and payloads run foreign code, which may come back here: not under the lock.
+        // Wakers and payloads run the caller's code, which may re-enter this queue: not under the lock.
         let (mut wakers, mut unwanted) = (Vec::new(), Vec::new());
         let mut queue = locked(&self.queue);
         while let Some(head) = queue.front() {
@@ -109,7 +110,7 @@ impl<R, G> Line<R, G> {
         drop(unwanted);
     }
 
-    /// Leaves the line.
+    /// Cancels a waiting request.
     pub(super) fn give_up(&self, place: &Arc<Place<R, G>>) -> GaveUp<G> {
         let before = std::mem::replace(&mut *locked(&place.state), State::Gone);
         match before {
@@ -119,7 +120,7 @@ impl<R, G> Line<R, G> {
         }
         self.gave_up.fetch_add(1, Ordering::Relaxed);
         let mut queue = locked(&self.queue);
-        // If `serve` has taken it out meanwhile, it has counted it, too.
+        // If `serve` has removed it already, `serve` has also counted it.
         if let Some(at) = queue.iter().position(|other| Arc::ptr_eq(other, place)) {
             queue.remove(at);
             self.pressure.fetch_sub(1, Ordering::SeqCst);
@@ -129,17 +130,17 @@ impl<R, G> Line<R, G> {
 }
 
 impl<R, G> Place<R, G> {
-    /// The request that waits here.
+    /// Returns the waiting request.
     pub(super) fn request(&self) -> &R {
         &self.request
     }
 
-    /// The grant, if it has come; once.
+    /// Takes the grant if it has arrived; once.
     pub(super) fn take(&self) -> Option<G> {
         take_from(&mut locked(&self.state))
     }
 
-    /// The grant, or `waker` is called when it comes.
+    /// Takes the grant, or registers `waker` to be called when it arrives.
     pub(super) fn take_or_wake(&self, waker: &Waker) -> Option<G> {
         let mut state = locked(&self.state);
         if let State::Waiting(other) = &mut *state {
@@ -148,7 +149,7 @@ impl<R, G> Place<R, G> {
         take_from(&mut state)
     }
 
-    /// Waits for the grant, on this thread, at most as long as `span`. May return early without one.
+    /// Waits on this thread for the grant, at most for `span`. May return early without one.
     #[cfg(not(loom))]
     pub(super) fn wait(&self, span: std::time::Duration) -> Option<G> {
         let mut state = locked(&self.state);
@@ -158,7 +159,7 @@ impl<R, G> Place<R, G> {
         take_from(&mut state)
     }
 
-    /// Waits for the grant, without end: in a model a grant that never comes is a deadlock, which is reported.
+    /// Waits for the grant without a timeout: in a model a grant that never arrives is a deadlock, which is reported.
     #[cfg(loom)]
     pub(super) fn wait(&self, _span: std::time::Duration) -> Option<G> {
         let mut state = locked(&self.state);
@@ -210,7 +211,7 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn nobody_is_served_before_the_head() {
+    fn no_request_is_served_before_the_head() {
         let line: Line<u32, u32> = Line::new();
         let (large, small) = (line.join(10), line.join(1));
         let free = Cell::new(5_u32);
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_was_not_taken_goes_to_whoever_gives_up() {
+    fn a_cancellation_returns_a_grant_not_yet_taken() {
         let line: Line<u32, u32> = Line::new();
         let (first, second) = (line.join(1), line.join(2));
         line.serve(|&wanted| (wanted == 1).then_some(7));

@@ -1,7 +1,7 @@
-//! From an address back to what it is.
+//! Lookup of an address in the pool.
 //!
-//! In: any address. Out: the node, the chunk and the buffer it lies in. Invariant: an address is only compared, never
-//! followed; what is found was so at some moment of the call.
+//! Input: any address. Output: its node, chunk and buffer. Invariant: an address is only compared, never dereferenced;
+//! the result was correct at some moment during the call.
 
 use super::depot::Depot;
 use super::error::PoolError;
@@ -10,29 +10,29 @@ use super::placement::NodeId;
 use crate::buffer::{Buffer, DeviceSegment};
 use headwater_host::reservation::{AdoptError, ClaimState, PAGE_BYTES, PageRun, Span};
 
-/// Who has the page of an address.
+/// The owner of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageState {
-    /// Nobody: it is free, or there is no memory behind it now.
+    /// No owner: the page is free, or has no memory now.
     Free,
     /// A buffer, or a thread's cache.
     Owned,
-    /// Whoever has the address for which a buffer was given up.
+    /// The holder of the address of a leaked buffer.
     Raw,
 }
 
-/// What an address is to a pool.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup {
     /// The node.
     pub node: NodeId,
-    /// The chunk, if there is memory behind the address. Pages are counted from the start of the node's addresses.
+    /// The chunk, if the address has memory. Page numbers start at the node's first address.
     pub chunk: Option<PageRun>,
     /// The buffer, if the page is not free.
     pub buffer: Option<PageRun>,
     /// Bytes from the start of the buffer.
     pub offset: usize,
-    /// Who has it.
+    /// The owner of the page.
     pub state: PageState,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn segment(depot: &'static Depot, address: *const u8) -> Option<Devic
     }
     let node = depot.nodes.iter().find(|node| node.table.contains(address))?;
     let run = node.table.find(address)?.run;
-    // Buffers start on pages, and do not cross from one chunk into the next where a device could not follow.
+    // Buffers start on pages, and do not cross into the next chunk where the device's mapping is not contiguous.
     let within = node.table.offset_in(address, run)?;
     let (page, beyond) = (run.first + u32::try_from(within / PAGE_BYTES).ok()?, within % PAGE_BYTES);
     let iova = node.bindings.iova(page).map(|iova| iova + beyond as u64);
@@ -75,7 +75,7 @@ pub(super) fn adopt(depot: &'static Depot, address: *const u8) -> Result<Buffer,
     Ok(Buffer::new(span, bytes, Home::new(depot, arena)))
 }
 
-/// The span that was given up for an address, and the arena it is of.
+/// Adopts the span that was leaked at an address, and returns it with its arena.
 #[inline]
 pub(super) fn take(depot: &'static Depot, address: *const u8) -> Result<(usize, Span), PoolError> {
     if !depot.is_ours() {

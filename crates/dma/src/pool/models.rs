@@ -1,7 +1,7 @@
-//! Loom models of the line and of the caches beside it.
+//! Loom models of the wait queue and the thread caches.
 //!
-//! In: nothing. Out: proof, within loom's bounds, that nobody in line is forgotten, that a grant is taken once however
-//! giving up races with it, and that what an owner caches is found by whoever waits. A lost waiter shows as a deadlock.
+//! Input: none. Output: proof, within loom's bounds, that no waiter is forgotten, that a grant is taken once even if a
+//! cancellation races with it, and that a waiter finds spans that an owner caches. A lost waiter shows as a deadlock.
 
 use super::cache::{Cache, Class};
 use super::line::{GaveUp, Line};
@@ -10,16 +10,16 @@ use headwater_host::sync::{ModelBuilder, Mutex, thread};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Context switches that loom may force at arbitrary points, beside those at which a thread waits.
+/// Context switches that loom may force at arbitrary points, besides those at which a thread waits.
 const PREEMPTIONS: usize = 2;
 
-/// A pool of single units: the line, and a shared stock under its lock.
+/// A pool of single units: the wait queue, and shared stock under a lock.
 struct Shop {
     line: Line<u32, Units>,
     stock: Mutex<u32>,
 }
 
-/// What was granted: like a payload it goes back by itself when it is dropped.
+/// A grant: like a payload it returns to the pool when it is dropped.
 struct Units {
     count: u32,
     shop: Option<Arc<Shop>>,
@@ -34,8 +34,8 @@ impl Units {
 
 impl Drop for Units {
     fn drop(&mut self) {
-        if let Some(shop) = self.shop.take() {
-            shop.put(self.count);
+        if let Some(pool) = self.shop.take() {
+            pool.put(self.count);
         }
     }
 }
@@ -74,55 +74,55 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
 }
 
 #[test]
-fn loom_nobody_in_line_is_forgotten() {
+fn loom_no_waiter_is_forgotten() {
     model(|| {
-        let shop = Shop::new(0);
-        let theirs = Arc::clone(&shop);
+        let pool = Shop::new(0);
+        let theirs = Arc::clone(&pool);
         let freer = thread::spawn(move || theirs.put(1));
-        assert_eq!(shop.wait_for(1), 1);
+        assert_eq!(pool.wait_for(1), 1);
         freer.join().unwrap();
-        assert!(!shop.line.pressure());
+        assert!(!pool.line.pressure());
     });
 }
 
 #[test]
-fn loom_the_head_is_served_before_those_behind() {
+fn loom_the_head_is_served_before_later_requests() {
     model(|| {
-        let shop = Shop::new(0);
-        let (large, small) = (shop.line.join(2), shop.line.join(1));
-        let theirs = Arc::clone(&shop);
+        let pool = Shop::new(0);
+        let (large, small) = (pool.line.join(2), pool.line.join(1));
+        let theirs = Arc::clone(&pool);
         let freer = thread::spawn(move || theirs.put(1));
-        shop.put(1);
+        pool.put(1);
         freer.join().unwrap();
         assert_eq!((large.take().map(Units::keep), small.take().map(Units::keep)), (Some(2), None));
-        shop.put(1);
+        pool.put(1);
         assert_eq!(small.take().map(Units::keep), Some(1));
     });
 }
 
 #[test]
-fn loom_giving_up_and_being_served_exclude_each_other() {
+fn loom_a_slot_is_either_cancelled_or_served() {
     model(|| {
-        let shop = Shop::new(0);
-        let (first, second) = (shop.line.join(1), shop.line.join(1));
-        let theirs = Arc::clone(&shop);
+        let pool = Shop::new(0);
+        let (first, second) = (pool.line.join(1), pool.line.join(1));
+        let theirs = Arc::clone(&pool);
         let freer = thread::spawn(move || theirs.put(1));
-        match shop.line.give_up(&first) {
+        match pool.line.give_up(&first) {
             GaveUp::Granted(units) => drop(units),
-            GaveUp::Left => shop.serve(),
+            GaveUp::Left => pool.serve(),
         }
         freer.join().unwrap();
-        // Whatever came first, the one unit there is has gone on to the second.
-        assert_eq!((second.take().map(Units::keep), shop.line.waiting()), (Some(1), 0));
+        // In either order, the one unit has gone to the second.
+        assert_eq!((second.take().map(Units::keep), pool.line.waiting()), (Some(1), 0));
     });
 }
 
 #[test]
-fn loom_what_an_owner_caches_is_found_by_who_waits() {
+fn loom_a_waiter_finds_spans_that_an_owner_caches() {
     model(|| {
-        let shop = Shop::new(0);
+        let pool = Shop::new(0);
         let lock = Arc::new(OwnerLock::new(Cache::new(0)));
-        let (theirs, cache) = (Arc::clone(&shop), Arc::clone(&lock));
+        let (theirs, cache) = (Arc::clone(&pool), Arc::clone(&lock));
         let owner = thread::spawn(move || {
             let class = Class::exactly(1).unwrap();
             let mut owner = cache.own().unwrap();
@@ -134,10 +134,10 @@ fn loom_what_an_owner_caches_is_found_by_who_waits() {
                 theirs.put(count);
             }
         });
-        let place = shop.line.join(1);
+        let place = pool.line.join(1);
         let mut found = Vec::new();
         lock.visit(|cache| cache.empty(0, &mut found)).unwrap();
-        shop.put(found.iter().sum());
+        pool.put(found.iter().sum());
         assert_eq!(place.wait(Duration::ZERO).map(Units::keep), Some(1));
         owner.join().unwrap();
     });

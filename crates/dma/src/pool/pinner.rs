@@ -1,7 +1,7 @@
-//! Making memory visible to a device, and hiding it again.
+//! Pinners, which make memory visible to a device and revoke that.
 //!
-//! In: chunks of committed memory. Out: [`PinToken`]s. Invariant: a chunk is pinned once, before its first buffer is given
-//! out, and unpinned once, after its last one is back; no buffer is ever in memory that is not pinned.
+//! Input: chunks of committed memory. Output: [`PinToken`]s. Invariant: a chunk is pinned once, before its first buffer
+//! is handed out, and unpinned once, after its last buffer is returned; no buffer is ever in unpinned memory.
 
 use super::placement::NodeId;
 use headwater_host::clock::Nanos;
@@ -21,24 +21,25 @@ mod simulated;
 mod uring;
 mod vfio;
 
-/// Why memory could not be pinned or unpinned.
+/// The reason why memory could not be pinned or unpinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinError {
-    /// EPERM: the process may not pin at all.
+    /// EPERM: the process may not pin memory.
     #[error(
         "this process may not pin {bytes} bytes (EPERM): raise RLIMIT_MEMLOCK above 0 or grant CAP_IPC_LOCK"
     )]
     NotPermitted {
-        /// How much was to be pinned.
+        /// Bytes to be pinned.
         bytes: usize,
     },
     /// ENOMEM: a limit, or addresses without memory.
     #[error(
-        "pinning {bytes} bytes passes the limit of locked memory (ENOMEM): raise RLIMIT_MEMLOCK (ulimit -l), or lower the cap of the pool"
+        "pinning {bytes} bytes exceeds the limit of locked memory (ENOMEM): \
+         raise RLIMIT_MEMLOCK (ulimit -l), or lower the cap of the pool"
     )]
     LimitReached {
-        /// How much was to be pinned.
+        /// Bytes to be pinned.
         bytes: usize,
     },
     /// EAGAIN: the kernel could not lock all of it now.
@@ -46,79 +47,79 @@ pub enum PinError {
         "the kernel could not pin {bytes} bytes now (EAGAIN): free memory and retry, or use a smaller chunk"
     )]
     Again {
-        /// How much was to be pinned.
+        /// Bytes to be pinned.
         bytes: usize,
     },
-    /// EEXIST: the device sees other memory at these addresses. Never retried: whose it is is unknown.
+    /// EEXIST: the device maps other memory at these addresses. Never retried: the owner of that is unknown.
     #[error(
-        "{bytes} bytes are mapped for the device already (EEXIST): unmap them, or give the pool a container of its own"
+        "{bytes} bytes are already mapped for the device (EEXIST): unmap them, or give the pool a container of its own"
     )]
     Exists {
-        /// How much was to be pinned.
+        /// Bytes to be pinned.
         bytes: usize,
     },
-    /// ENOSPC, ENFILE: every number of the ring's table, or every mapping of the device's container, is taken.
+    /// ENOSPC, ENFILE: every slot of the ring's table, or every mapping of the device's container, is in use.
     #[error(
-        "{bytes} bytes find no free mapping (error {errno}): use larger chunks, or open a larger table or container"
+        "{bytes} bytes cannot be pinned, no mapping is free (error {errno}): \
+         use larger chunks, or open a larger table or container"
     )]
     TableFull {
-        /// How much was to be pinned.
+        /// Bytes to be pinned.
         bytes: usize,
-        /// The kernel's number.
+        /// The kernel's error number.
         errno: i32,
     },
-    /// EOVERFLOW: one registration does not take so much.
-    #[error("{bytes} bytes are more than can be pinned as one: use smaller chunks, and smaller requests")]
+    /// EOVERFLOW: one registration cannot be this long.
+    #[error("{bytes} bytes exceed the limit of one registration: use smaller chunks, and smaller requests")]
     TooLong {
-        /// How much was to be pinned.
+        /// Bytes to be pinned.
         bytes: usize,
     },
-    /// ENOSYS, ENOTTY, EOPNOTSUPP: not offered here, or not for this memory.
-    #[error(
-        "this way of pinning is not offered for {bytes} bytes here (error {errno}): choose another pinner"
-    )]
+    /// ENOSYS, ENOTTY, EOPNOTSUPP: not supported here, or not for this memory.
+    #[error("this pinner is not supported for {bytes} bytes here (error {errno}): choose another pinner")]
     Unsupported {
-        /// How much was to be pinned.
+        /// Bytes to be pinned.
         bytes: usize,
-        /// The kernel's number.
+        /// The kernel's error number.
         errno: i32,
     },
-    /// A shared region was to be made of memory that is not shared.
+    /// Memory of a shared region is not shared.
     #[error("the pool's memory has no descriptor: open the pool with Sharing::Shared")]
     NotShared,
-    /// Less was unpinned than had been pinned.
+    /// Fewer bytes were unpinned than had been pinned.
     #[error(
-        "{unpinned} of {bytes} bytes were unpinned: a device may still reach the rest, which stays in use for good"
+        "{unpinned} of {bytes} bytes were unpinned: a device may still access the rest, which stays in use permanently"
     )]
     Short {
-        /// How much was to be unpinned.
+        /// Bytes to be unpinned.
         bytes: usize,
-        /// How much was.
+        /// Bytes unpinned.
         unpinned: usize,
     },
-    /// Anything else that the kernel says.
-    #[error("the kernel would not pin {bytes} bytes (error {errno})")]
+    /// Any other error of the kernel.
+    #[error("the kernel refused to pin {bytes} bytes (error {errno})")]
     Refused {
-        /// How much was to be pinned.
+        /// Bytes to be pinned.
         bytes: usize,
-        /// The kernel's number.
+        /// The kernel's error number.
         errno: i32,
     },
-    /// More would be pinned than this process may, found out before trying.
+    /// The pool would pin more than this process may; found before pinning.
     #[error(
-        "{bytes} bytes are to be pinned and {limit} may be: run `ulimit -l {}` (kB) or more, or lower the cap of the pool",
+        "{bytes} bytes are to be pinned, the limit is {limit}: \
+         run `ulimit -l {}` (kB) or more, or lower the cap of the pool",
         bytes.div_ceil(1_024)
     )]
     Preflight {
-        /// What the pool may come to.
+        /// Maximum that the pool pins.
         bytes: usize,
-        /// What the process may pin.
+        /// Limit of this process.
         limit: usize,
     },
 }
 
 impl PinError {
-    /// The error for a number of the kernel's (asm-generic/errno-base.h).
+    /// Returns the error for an error number of the kernel (asm-generic/errno-base.h).
     #[must_use]
     pub const fn from_errno(bytes: usize, errno: i32) -> Self {
         match errno {
@@ -140,7 +141,7 @@ impl From<pinning::PinError> for PinError {
     }
 }
 
-/// Whether the process may lock so many bytes more, by its limit on locked memory.
+/// Checks that the process may lock `bytes` more bytes within its limit of locked memory.
 fn within_memlock(bytes: usize) -> Result<(), PinError> {
     let asked = u64::try_from(bytes).unwrap_or(u64::MAX);
     let room = |over: pinning::OverBudget| usize::try_from(over.limit.saturating_sub(over.locked));
@@ -148,7 +149,7 @@ fn within_memlock(bytes: usize) -> Result<(), PinError> {
     checked.map_err(|over| PinError::Preflight { bytes, limit: room(over).unwrap_or(usize::MAX) })
 }
 
-/// The addresses of a node of the pool, in which all that will be pinned for it lies.
+/// The address range of a node of the pool. All memory pinned for the node lies in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Grounds<'a> {
     /// The node.
@@ -157,37 +158,37 @@ pub struct Grounds<'a> {
     pub address: usize,
     /// Length in bytes.
     pub bytes: usize,
-    /// What others map it by from its start, if it is shared.
+    /// Descriptor by which other processes map it from its start, if it is shared.
     pub descriptor: Option<BorrowedFd<'a>>,
 }
 
-/// What a pinned range is known by.
+/// The identity of a pinned range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinToken {
     /// First address in this process.
     pub address: usize,
     /// Length in bytes.
     pub bytes: usize,
-    /// Where the device finds the first byte, for devices that have addresses of their own.
+    /// Device address of the first byte, for devices with their own address space.
     pub iova: Option<u64>,
-    /// The number under which a ring knows the range, for io_uring's registered buffers.
+    /// Number of the range among a ring's registered buffers, for io_uring.
     pub slot: Option<u32>,
 }
 
 impl PinToken {
-    /// A range that a device finds at the process's own addresses, or not by address at all.
+    /// Returns the token of a range that the device accesses at the process's own addresses, or not by address at all.
     #[must_use]
     pub const fn at(address: usize, bytes: usize) -> Self {
         Self { address, bytes, iova: None, slot: None }
     }
 }
 
-/// One way to pin.
+/// A method to pin memory.
 pub trait Pinner: Send + Sync + fmt::Debug {
-    /// What it is called in statistics: `mlock`, `vfio`.
+    /// Returns its name in statistics: `mlock`, `vfio`.
     fn name(&self) -> &'static str;
 
-    /// Whether `bytes` can be pinned in all, before any are.
+    /// Checks that `bytes` can be pinned in total, before any are.
     ///
     /// # Errors
     /// [`PinError::Preflight`] with what to change.
@@ -196,35 +197,35 @@ pub trait Pinner: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Learns where the pool's memory will be. Called once for each node, when the pool is opened.
+    /// Prepares a node's address range for pinning. Called once for each node, when the pool is opened.
     ///
     /// # Errors
-    /// The memory cannot be pinned this way, whichever part; the pool is not opened.
+    /// No part of the memory can be pinned by this pinner; the pool is not opened.
     fn settle(&self, grounds: Grounds<'_>) -> Result<(), PinError> {
         let _ = grounds;
         Ok(())
     }
 
-    /// Pins a range. All of its pages are present, and nobody uses them yet.
+    /// Pins a range. All of its pages are present and unused.
     ///
     /// # Errors
-    /// Nothing is pinned.
+    /// The reason of the refusal; nothing is pinned.
     fn pin(&self, address: usize, bytes: usize) -> Result<PinToken, PinError>;
 
-    /// Whether two ranges that touch can be used as one: a device that knows ranges by number cannot cross from one into
-    /// the next.
+    /// Returns true if two adjacent ranges can be used as one: a device that addresses ranges by number cannot cross
+    /// from one into the next.
     fn joins(&self) -> bool {
         true
     }
 
-    /// Unpins what [`pin`](Self::pin) pinned, as a whole.
+    /// Unpins a range that [`pin`](Self::pin) pinned, as a whole.
     ///
     /// # Errors
-    /// The range counts as pinned for good: it is never used again.
+    /// The range counts as permanently pinned and is never reused.
     fn unpin(&self, token: PinToken) -> Result<(), PinError>;
 }
 
-/// Pins nothing: memory that only processors and the kernel's own copies touch.
+/// A pinner that pins nothing: for memory that only processors and the kernel's own copies access.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unpinned;
 
@@ -242,9 +243,9 @@ impl Pinner for Unpinned {
     }
 }
 
-/// Where a pool reads the time, for decay, deadlines and the histogram of pinning.
+/// The clock of a pool, for decay, deadlines and the histogram of pinning.
 pub trait Time: Send + Sync + fmt::Debug {
-    /// Monotonic time.
+    /// Returns the monotonic time.
     fn now(&self) -> Nanos;
 }
 

@@ -1,7 +1,7 @@
-//! Nodes of memory: which there are, which is close, and whether one may take more.
+//! Memory nodes: their list, their distances, and admission of more memory.
 //!
-//! In: what the machine, or a test that plays one, says. Out: a [`Placement`]. Invariant: the pool asks before it puts
-//! memory behind addresses, so that a node can refuse before anything is spent.
+//! Input: the machine's topology, or a test's. Output: a [`Placement`]. Invariant: the pool asks for admission before
+//! it commits memory, so a node can refuse without a cost.
 
 use headwater_host::numa::{self, BindError};
 use headwater_host::reservation::Backing;
@@ -12,44 +12,45 @@ use std::sync::{Arc, OnceLock};
 
 pub use headwater_host::numa::NodeId;
 
-/// A node would not take memory.
+/// The refusal of a node to take more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "node {node} would not take {bytes} bytes, it has {available} to spare: free memory there, or allow other nodes"
+    "node {node} refused {bytes} bytes, it has {available} available: free memory there, or allow other nodes"
 )]
 pub struct PlaceError {
     /// The node.
     pub node: NodeId,
-    /// How much it was to take.
+    /// Requested bytes.
     pub bytes: usize,
     /// Bytes that it could take.
     pub available: u64,
 }
 
-/// The memory nodes under a pool.
+/// The memory nodes of a pool.
 pub trait Placement: Send + Sync + fmt::Debug {
-    /// The nodes that have memory, at least one.
+    /// Returns the nodes that have memory, at least one.
     fn nodes(&self) -> Vec<NodeId>;
 
-    /// The node of these that is closest to the calling thread now.
+    /// Returns the node of these that is closest to the calling thread now.
     fn current(&self) -> NodeId;
 
-    /// How far memory of `to` is for a thread on `from`: 10 is local, by the convention of ACPI's SLIT.
+    /// Returns the distance of memory on `to` for a thread on `from`: 10 is local, by the convention of ACPI's SLIT.
     fn distance(&self, from: NodeId, to: NodeId) -> u32;
 
-    /// Whether addresses are bound to their nodes, which then have the kernel's numbers. Otherwise nodes are names.
+    /// Returns true if addresses are bound to their nodes, which then have the kernel's numbers. Otherwise node numbers
+    /// are only names.
     fn binds(&self) -> bool {
         false
     }
 
-    /// Whether a node may take so many bytes more of this kind. Asked before every commit.
+    /// Checks that a node may take `bytes` more bytes of this kind. Called before every commit.
     ///
     /// # Errors
-    /// It has not so much to spare.
+    /// The node has fewer bytes available.
     fn admit(&self, node: NodeId, bytes: usize, backing: Backing) -> Result<(), PlaceError>;
 }
 
-/// A machine whose memory is all alike, or whose nodes do not matter.
+/// A machine with uniform memory, or whose nodes do not matter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OneNode;
 
@@ -73,13 +74,13 @@ impl Placement for OneNode {
 
 /// The nodes of this machine that have memory. Addresses are bound to them.
 ///
-/// The kernel's killer wakes when a node that memory is bound to has none left, so a node is asked first, and keeps a
-/// thirty-second of its memory for everybody else. Huge pages that were set aside are asked of the kernel itself, which
-/// refuses without harm.
+/// The kernel's OOM killer runs when a node that memory is bound to has none left. So availability is checked first,
+/// and a thirty-second of a node's memory stays free for other users. Reserved huge pages are not checked: the kernel
+/// itself refuses them without harm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineNodes {
     nodes: Vec<Node>,
-    /// By processor: the place of the closest node that has memory. A processor that is not here has the first.
+    /// Index of the closest node with memory, by processor. A processor not listed has the first.
     closest: BTreeMap<usize, usize>,
 }
 
@@ -88,25 +89,25 @@ struct Node {
     id: NodeId,
     /// Bytes that stay free.
     spared: u64,
-    /// To each node.
+    /// Distances to each node.
     distances: Vec<u32>,
 }
 
-/// The distance of another node where the kernel says none: ACPI's "remote".
+/// The distance of another node if the kernel reports none: ACPI's "remote".
 const REMOTE: u32 = 20;
 
 impl MachineNodes {
-    /// The nodes of this machine. `None` where not more than one has memory, so that there is nothing to choose.
+    /// Returns the nodes of this machine, or `None` if fewer than two have memory.
     ///
     /// # Errors
-    /// There are several, and memory cannot be bound to one of them; [`BindError`] says what to do about it.
+    /// There are several, and memory cannot be bound to one of them; [`BindError`] says what to do.
     pub fn find() -> Result<Option<Self>, BindError> {
         let Some(found) = Self::of(&Topology::read()) else { return Ok(None) };
         found.nodes.iter().try_for_each(|node| numa::try_bind(node.id))?;
         Ok(Some(found))
     }
 
-    /// The nodes of a machine like this one. `None` where not more than one has memory.
+    /// Returns the nodes of a machine with this topology, or `None` if fewer than two have memory.
     #[must_use]
     pub fn of(topology: &Topology) -> Option<Self> {
         let known: Vec<_> = topology.nodes_with_memory().collect();
@@ -123,7 +124,7 @@ impl MachineNodes {
         let nodes = known.iter().map(node).collect();
         let mut closest = BTreeMap::new();
         for home in &topology.nodes {
-            // A node without memory has a closest one that has some.
+            // A node without memory uses its closest node that has some.
             let order = topology.nodes_from(home.number);
             let place = order.iter().find_map(|&number| known.iter().position(|node| node.number == number));
             closest.extend(home.cpus.iter().map(|&cpu| (cpu, place.unwrap_or(0))));
@@ -170,13 +171,13 @@ impl Placement for MachineNodes {
         if backing.is_pooled() {
             return Ok(());
         }
-        // A kernel that does not say is taken at its word when the pages come.
+        // If the kernel does not report it, admit: the commit fails if there is no memory.
         numa::available_bytes(node).map_or(Ok(()), |available| self.judge(node, bytes, available))
     }
 }
 
-/// What a pool has under it if nobody chooses: [`MachineNodes`] where several nodes have memory and memory can be bound to
-/// them, [`OneNode`] else. The machine is looked at once.
+/// Returns the default placement: [`MachineNodes`] if several nodes have memory and memory can be bound to them, else
+/// [`OneNode`]. The machine is inspected once.
 #[must_use]
 pub fn usual_placement() -> Arc<dyn Placement> {
     static USUAL: OnceLock<Arc<dyn Placement>> = OnceLock::new();

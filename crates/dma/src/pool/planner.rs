@@ -1,15 +1,16 @@
-//! The scatter/gather planner: which free runs serve a request that none of them serves alone.
+//! The scatter/gather planner: chooses free runs for a request that no single one can serve.
 //!
-//! In: the free runs of a node, whatever chunks they lie in. Out: a list of runs, as short as can be. Invariant: the runs
-//! are free, do not overlap and have exactly the pages asked for; each is whole pages, so any list is PRP-legal: all
+//! Input: the free runs of a node, of any chunks. Output: a list of runs, as short as possible. Invariant: the runs are
+//! free, do not overlap and have exactly the requested pages; each is whole pages, so any list is PRP-legal: all
 //! segments but the first start on a page and all but the last end on one (NVMe Base 2.1, 4.3.1).
 
 use headwater_host::reservation::PageRun;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Segments for `pages` pages out of `runs`: the longest runs first, which makes the list shortest, and for the rest the
-/// shortest that has it, which spares the long ones. The first segment starts at a multiple of `align_pages`.
+/// Chooses segments for `pages` pages from `runs`: the longest runs first, which makes the list shortest, and for the
+/// rest the shortest sufficient run, which preserves the long ones. The first segment starts at a multiple of
+/// `align_pages`.
 pub(super) fn plan(
     runs: impl Iterator<Item = PageRun>,
     pages: u32,
@@ -28,7 +29,7 @@ pub(super) fn plan(
             left = rest;
             continue;
         }
-        // Runs are sorted: the last that has what is missing is the shortest.
+        // Runs are sorted: the last sufficient one is the shortest.
         let fitting = left
             .iter()
             .rev()
@@ -42,7 +43,7 @@ pub(super) fn plan(
     None
 }
 
-/// The `count` longest runs, the longest first, of equal ones the lowest.
+/// Returns the `count` longest runs, the longest first, of equal ones the lowest.
 fn longest_of(runs: impl Iterator<Item = PageRun>, count: u32) -> Vec<PageRun> {
     let mut heap = BinaryHeap::new();
     for run in runs {
@@ -58,7 +59,7 @@ fn longest_of(runs: impl Iterator<Item = PageRun>, count: u32) -> Vec<PageRun> {
     sorted.map(|Reverse((pages, Reverse(first)))| PageRun { first, pages }).collect()
 }
 
-/// What is left of a run behind the first boundary in it.
+/// Returns the part of a run from its first aligned page on.
 fn aligned(run: PageRun, align_pages: u32) -> Option<PageRun> {
     let first = run.first.checked_next_multiple_of(align_pages)?;
     let pages = run.end().checked_sub(first).filter(|&pages| pages > 0)?;
@@ -81,7 +82,7 @@ mod tests {
     const FREE: &[(u32, u32)] = &[(3, 4), (10, 1), (20, 8), (40, 2), (50, 8)];
 
     #[test]
-    fn the_longest_runs_come_first_and_the_tightest_ends_the_list() {
+    fn the_longest_runs_come_first_and_the_smallest_sufficient_one_last() {
         assert_eq!(planned(FREE, 10, 1, 8), Some(vec![(20, 8), (40, 2)]));
         assert_eq!(planned(FREE, 8, 1, 8), Some(vec![(50, 8)]));
         assert_eq!(planned(FREE, 4, 1, 8), Some(vec![(3, 4)]));
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_segment_starts_on_the_boundary() {
+    fn the_first_segment_is_aligned() {
         assert_eq!(planned(FREE, 8, 16, 8), None);
         assert_eq!(planned(FREE, 12, 4, 8), Some(vec![(20, 8), (3, 4)]));
         assert_eq!(planned(&[(5, 20), (40, 3)], 12, 16, 8), Some(vec![(16, 9), (40, 3)]));

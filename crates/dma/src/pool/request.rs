@@ -1,83 +1,83 @@
-//! What a caller asks for.
+//! A request for memory.
 //!
-//! In: a length and, where they matter, boundary, zeroes, node and shape. Out: a [`Request`]. Invariant: it is a plain
-//! value; the pool judges it.
+//! Input: a length and, if needed, alignment, zeroing, node and shape. Output: a [`Request`]. Invariant: it is a plain
+//! value; the pool validates it.
 
 use super::placement::NodeId;
 use headwater_host::reservation::PAGE_BYTES;
 
-/// Whether the bytes must be zero. A buffer that is not zeroed holds whatever this process last wrote there.
+/// Zeroing of the bytes. A buffer that is not zeroed holds bytes this process wrote there earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Zeroed {
-    /// Whatever is there.
+    /// Bytes are not cleared.
     #[default]
     No,
-    /// Zeroes, written at the cost of the request.
+    /// Bytes are zeroed, at the cost of the request.
     Yes,
 }
 
-/// Whether the memory must be one piece.
+/// Contiguity of the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shape {
-    /// One run of addresses.
+    /// One contiguous run.
     #[default]
     Contiguous,
-    /// Up to so many runs, all of whole pages but the end of the last: what PRP lists can say (NVMe Base 2.1, 4.3.1).
-    /// A single run is preferred.
+    /// Up to `segments_max` runs, all of whole pages except for the end of the last, as PRP lists allow (NVMe Base 2.1,
+    /// 4.3.1). A single run is preferred.
     ScatterGather {
-        /// Most segments.
+        /// Maximum number of segments.
         segments_max: u32,
     },
 }
 
-/// One request for memory.
+/// A request for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Length in bytes, at least 1.
     pub bytes: usize,
-    /// The boundary at which the buffer, or its first segment, starts: a power of two. Buffers start on pages anyway.
+    /// Alignment of the buffer, or of its first segment: a power of two. Buffers are always page-aligned.
     pub align: usize,
-    /// Whether the bytes must be zero.
+    /// Zeroing of the bytes.
     pub zeroed: Zeroed,
-    /// The node of memory, or whichever is closest to the calling thread.
+    /// The memory node, or `None` for the closest to the calling thread.
     pub node: Option<NodeId>,
     /// One piece or several.
     pub shape: Shape,
 }
 
 impl Request {
-    /// `bytes` bytes in one piece, on a page, from wherever is close.
+    /// Creates a request for `bytes` contiguous bytes, page-aligned, from the closest node.
     #[must_use]
     #[inline]
     pub const fn bytes(bytes: usize) -> Self {
         Self { bytes, align: 1, zeroed: Zeroed::No, node: None, shape: Shape::Contiguous }
     }
 
-    /// The same, starting at a multiple of `align` bytes.
+    /// Returns the request with an alignment of `align` bytes.
     #[must_use]
     pub const fn aligned(self, align: usize) -> Self {
         Self { align, ..self }
     }
 
-    /// The same, all zero.
+    /// Returns the request with zeroed bytes.
     #[must_use]
     pub const fn zeroed(self) -> Self {
         Self { zeroed: Zeroed::Yes, ..self }
     }
 
-    /// The same, on this node and no other.
+    /// Returns the request limited to this node.
     #[must_use]
     pub const fn on(self, node: NodeId) -> Self {
         Self { node: Some(node), ..self }
     }
 
-    /// The same, in up to `segments_max` pieces.
+    /// Returns the request with up to `segments_max` pieces allowed.
     #[must_use]
     pub const fn scattered(self, segments_max: u32) -> Self {
         Self { shape: Shape::ScatterGather { segments_max }, ..self }
     }
 
-    /// Whether any pages of its length will do: no boundary above a page's, no zeroes, no node.
+    /// Returns true if any pages of its length will do: alignment up to a page, no zeroing, no node.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.align.is_power_of_two()

@@ -1,11 +1,11 @@
-//! How m follows the load.
+//! Chunk sizing: adapts the chunk size m to the load.
 //!
-//! In: the bytes in use, at every tick. Out: the size of the next chunk. Invariant: it is a power of two within the bounds
-//! of the rule, and it never changes chunks that are there.
+//! Input: the bytes in use, at every tick. Output: the size of the next chunk. Invariant: it is a power of two within
+//! the configured bounds, and existing chunks never change.
 
 use super::config::ChunkRule;
 
-/// The moving average and its peak.
+/// The moving average of the load and its peak.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rule {
     rule: ChunkRule,
@@ -18,7 +18,7 @@ impl Rule {
         Self { rule, average: 0, peak: 0 }
     }
 
-    /// Takes one sample. The new m, `None` where it stays as configured or nothing was ever in use.
+    /// Takes one sample. Returns the new m, or `None` if m is fixed or nothing was ever in use.
     pub(super) fn sample(&mut self, in_use: u64) -> Option<usize> {
         let ChunkRule::Adaptive { least, most } = self.rule else { return None };
         self.average = self.average - self.average / 8 + in_use / 8;
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_an_eighth_of_what_is_in_flight_within_bounds() {
+    fn chunks_are_an_eighth_of_the_bytes_in_use_within_bounds() {
         let mut rule = Rule::new(ChunkRule::DEFAULT);
         assert_eq!(after(&mut rule, 5, 0), None);
         assert_eq!(after(&mut rule, 60, 8 * MIB), Some(2 << 20));
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn one_burst_is_not_a_load() {
+    fn one_burst_changes_the_chunk_size_little() {
         let mut rule = Rule::new(ChunkRule::DEFAULT);
         after(&mut rule, 60, 16 * MIB);
         assert_eq!(rule.sample(100 * MIB), Some(4 << 20));

@@ -1,16 +1,16 @@
-//! The static tier: small requests through blocks that stay pinned for life (uDMA, section 4.2).
+//! The static tier: small requests through blocks that stay pinned for their lifetime (uDMA, section 4.2).
 //!
-//! In: small writes and reads with the time, answers of the device. Out: slots for the device to write or to fill, and
-//! one completion for each. Invariant: a read sees every byte staged before it began, the newest of each; a write reaches
-//! the device after every older one that overlaps it; a slot completes by itself, with its own result.
+//! Input: small writes and reads with the time, results of the device. Output: slots for the device to write or to
+//! fill, and one completion for each. Invariant: a read sees every byte staged before it began, the newest of each; a
+//! write reaches the device after every older one that overlaps it; a slot completes separately, with its own result.
 //!
 //! A write is copied to a slot of the filling block. A batch of slots closes by count, bytes or age, or by a flush, and
-//! is then taken by [`Staging::drain`]. A full block gives way to an empty one; it is empty again when its slots have
-//! completed. With no empty block left, [`StageError::Full`] says when to retry.
+//! [`Staging::drain`] then hands it out. When a block is full, an empty one replaces it; it is empty again when its
+//! slots have completed. If no block is empty, [`StageError::Full`] says when to retry.
 //!
 //! # What this does not do
-//! No I/O and no clock: who drives it moves slots to the device and hands the answers in. What a failed write left on the
-//! device is the device's matter: reads see the device's bytes there.
+//! No I/O and no clock: the caller moves slots to the device and passes the results back. After a failed write, reads
+//! return the device's bytes in its range; what the write left there depends on the device.
 
 mod config;
 mod memory;
@@ -31,120 +31,120 @@ use headwater_host::clock::Nanos;
 use reads::Reads;
 use writes::Writes;
 
-/// A staged write. Means nothing once it has completed.
+/// The identifier of a staged write, valid until it has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotId {
     index: u32,
     generation: u32,
 }
 
-/// A read that the device has. Means nothing once it was finished.
+/// The identifier of a read in flight at the device, valid until it is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReadId {
     index: u32,
     generation: u32,
 }
 
-/// Where a slot lies: a block of [`Staging::write_memory`] or [`Staging::read_memory`], and the first byte in it.
+/// The location of a slot: a block of [`Staging::write_memory`] or [`Staging::read_memory`], and the offset in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Number of the block.
     pub block: usize,
-    /// First byte of the slot in it, a multiple of 4,096.
+    /// Offset of the slot in the block, a multiple of 4,096.
     pub at: usize,
 }
 
-/// Bytes of the device.
+/// A range of bytes on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRange {
     /// First byte.
     pub offset: u64,
-    /// How many.
+    /// Length in bytes.
     pub bytes: usize,
 }
 
-/// A write that the device may have now. Its answer goes to [`Staging::complete`].
+/// A write to submit to the device now. Pass its result to [`Staging::complete`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainWrite {
-    /// Its name.
+    /// Identifier of the write.
     pub slot: SlotId,
-    /// Where the device keeps it.
+    /// Destination on the device.
     pub range: DeviceRange,
-    /// Where its bytes lie.
+    /// Location of its bytes.
     pub place: Place,
 }
 
-/// How a read goes on.
+/// The start of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadStart {
-    /// All bytes were staged: they are there already, and nothing follows.
+    /// All bytes were staged: the read is done, and no device access follows.
     Staged,
-    /// The device fills a slot; its answer goes to [`Staging::finish_read`].
+    /// The device fills a slot; pass its result to [`Staging::finish_read`].
     Device {
-        /// Its name.
+        /// Identifier of the read.
         read: ReadId,
-        /// What the device reads.
+        /// Range to read from the device.
         range: DeviceRange,
-        /// Where it puts it.
+        /// Destination slot.
         place: Place,
     },
 }
 
-/// The answer to a staged write.
+/// The completion of a staged write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completed<E> {
-    /// The caller's name for the write.
+    /// The caller's tag of the write.
     pub tag: u64,
-    /// What the device said.
+    /// The device's result.
     pub result: Result<(), E>,
 }
 
-/// An answer that belongs to nothing: the id was never given out, or was answered before.
+/// An error for a result whose id is not in flight: never handed out, or completed already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no such request is with the device; hand each answer in once, with the id that came with the request"
+    "no such request is in flight at the device; complete each request once, with the id returned for it"
 )]
 pub struct NotWithDevice;
 
-/// Why a read brought nothing.
+/// The reason why a read returned no bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError<E> {
-    /// The id belongs to nothing.
+    /// The id is not in flight.
     #[error(transparent)]
     NotWithDevice(#[from] NotWithDevice),
-    /// The bytes do not fit. The read is still under way.
-    #[error("a read of {bytes} bytes was given {given_bytes} to fill; give it as many as it asked for")]
+    /// The buffer has another length than the read. The read is still in flight.
+    #[error("a read of {bytes} bytes got a buffer of {given_bytes}; pass one of the length of the read")]
     Length {
-        /// What was read.
+        /// Length of the read.
         bytes: usize,
-        /// What was given.
+        /// Length of the buffer.
         given_bytes: usize,
     },
-    /// The device said no. The read is over.
+    /// The device failed the read. The read is finished.
     #[error("the device failed the read: {0}")]
     Device(E),
 }
 
-/// A moment in the order of writes.
+/// A point in the order of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Barrier(u64);
 
-/// What the tier has counted.
+/// Statistics of the static tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StagingStatistics {
-    /// Bytes of all blocks, pinned for life.
+    /// Bytes of all blocks, pinned for their lifetime.
     pub pinned_bytes: u64,
-    /// Writes that are staged now.
+    /// Writes staged now.
     pub staged: u64,
-    /// Reads that the device has now.
+    /// Reads in flight at the device now.
     pub reading: u64,
-    /// Writes ever staged.
+    /// Writes staged in total.
     pub writes: u64,
-    /// Of these, how many the device failed.
+    /// Writes that the device failed.
     pub failed: u64,
-    /// Reads ever begun.
+    /// Reads started in total.
     pub reads: u64,
-    /// Of these, how many were answered from staged bytes alone.
+    /// Reads served from staged bytes alone.
     pub reads_staged: u64,
     /// Batches closed by count or bytes, or because their block was full.
     pub closed_full: u64,
@@ -152,7 +152,7 @@ pub struct StagingStatistics {
     pub closed_by_age: u64,
     /// Batches closed by a flush.
     pub closed_by_flush: u64,
-    /// Requests refused because everything was full.
+    /// Requests refused because all slots were in use.
     pub refused: u64,
 }
 
@@ -163,7 +163,7 @@ pub struct Staging<M> {
     reads: Reads<M>,
     shape: Shape,
     limits: BatchLimits,
-    /// What is in the open batch, and since when.
+    /// Slots and bytes of the open batch, and the time it was opened.
     open_slots: u32,
     open_bytes: u64,
     open_since: Nanos,
@@ -171,10 +171,10 @@ pub struct Staging<M> {
 }
 
 impl<M: StagingMemory> Staging<M> {
-    /// A tier over blocks that `block` makes, each of as many bytes as it is told, pinned for as long as they live.
+    /// Opens a tier over blocks that `block` creates, each of the length passed to it, pinned for their lifetime.
     ///
     /// # Errors
-    /// [`StagingConfigError`] for numbers that do not fit together; or what `block` says.
+    /// [`StagingConfigError`] for inconsistent numbers; or the error of `block`.
     pub fn open<E>(config: &StagingConfig, mut block: impl FnMut(usize) -> Result<M, E>) -> Result<Self, E>
     where
         E: From<StagingConfigError>,
@@ -208,7 +208,7 @@ impl<M: StagingMemory> Staging<M> {
         })
     }
 
-    /// Stages a write: copies its bytes. `tag` comes back with its completion.
+    /// Stages a write: copies its bytes. Its completion returns `tag`.
     ///
     /// # Errors
     /// [`StageError`]; nothing was staged, and no completion follows. [`StageError::Full`] says when to retry.
@@ -232,26 +232,26 @@ impl<M: StagingMemory> Staging<M> {
         Ok(slot)
     }
 
-    /// Closes the open batch at once. The flush is done when [`Staging::is_settled`] says so of what this returns, and
-    /// the device was then told to flush too.
+    /// Closes the open batch at once. The flush is done when [`Staging::is_settled`] returns true for this barrier and
+    /// the device has been flushed afterwards.
     pub fn flush(&mut self) -> Barrier {
         self.counted.closed_by_flush += self.close();
         Barrier(self.writes.next_sequence())
     }
 
-    /// Whether every write staged before the barrier has completed.
+    /// Returns true if every write staged before the barrier has completed.
     #[must_use]
     pub fn is_settled(&self, barrier: Barrier) -> bool {
         self.writes.oldest().is_none_or(|oldest| oldest >= barrier.0)
     }
 
-    /// When the open batch closes by age, if there is one: call [`Staging::drain`] then.
+    /// Returns the time at which the open batch closes by age, if there is one: call [`Staging::drain`] then.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         (self.open_slots > 0).then(|| self.open_since.after(self.limits.age))
     }
 
-    /// Adds every write that the device may have now. Returns how many.
+    /// Appends every write that the device may have now. Returns their number.
     pub fn drain(&mut self, now: Nanos, into: &mut Vec<DrainWrite>) -> usize {
         self.close_aged(now);
         let before = into.len();
@@ -261,10 +261,10 @@ impl<M: StagingMemory> Staging<M> {
         into.len() - before
     }
 
-    /// The device has answered for a write.
+    /// Completes a write with the device's result.
     ///
     /// # Errors
-    /// [`NotWithDevice`] for a slot that was not drained, or was answered before. Nothing changed.
+    /// [`NotWithDevice`] for a slot that was not drained, or was completed already. Nothing changed.
     pub fn complete<E>(
         &mut self,
         slot: SlotId,
@@ -282,10 +282,10 @@ impl<M: StagingMemory> Staging<M> {
         Ok(Completed { tag, result })
     }
 
-    /// Begins a read, or answers it at once where every byte is staged.
+    /// Starts a read, or serves it at once if every byte is staged.
     ///
     /// # Errors
-    /// [`StageError`]; nothing is under way. [`StageError::ReadsFull`] says when to retry.
+    /// [`StageError`]; no read is started. [`StageError::ReadsFull`] says when to retry.
     pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<ReadStart, StageError> {
         let end = self.shape.check(offset, into.len())?;
         if self.writes.staged_bytes(offset..end) == end - offset {
@@ -300,10 +300,10 @@ impl<M: StagingMemory> Staging<M> {
         Ok(ReadStart::Device { read, range, place })
     }
 
-    /// The device has answered for a read: copies its bytes, and what was staged over them.
+    /// Finishes a read with the device's result: copies the device's bytes, and the staged bytes over them.
     ///
     /// # Errors
-    /// [`ReadError`]: the device's error, or an id or a length that belongs to no read.
+    /// [`ReadError`]: the device's error, or an id or a length that matches no read.
     pub fn finish_read<E>(
         &mut self,
         read: ReadId,
@@ -325,32 +325,32 @@ impl<M: StagingMemory> Staging<M> {
         Ok(())
     }
 
-    /// Copies the bytes that are staged in a range over `into`, for readers that have the device's bytes from elsewhere.
-    /// Returns how many there were.
+    /// Copies the staged bytes of a range over `into`, for readers that got the device's bytes by another path. Returns
+    /// the number of bytes copied.
     pub fn overlay(&self, offset: u64, into: &mut [u8]) -> usize {
         let bytes = u64::try_from(into.len()).unwrap_or(u64::MAX);
         self.writes.overlay(offset..offset.saturating_add(bytes), into)
     }
 
-    /// The memory of a block of writes.
+    /// Returns the memory of a block of writes.
     #[must_use]
     pub fn write_memory(&self, block: usize) -> Option<&M> {
         self.writes.memory(block)
     }
 
-    /// The memory of a block of reads.
+    /// Returns the memory of a block of reads.
     #[must_use]
     pub fn read_memory(&self, block: usize) -> Option<&M> {
         self.reads.memory(block)
     }
 
-    /// The memory of a block of reads, for a device that copies.
+    /// Returns the memory of a block of reads, for a device that copies.
     #[must_use]
     pub fn read_memory_mut(&mut self, block: usize) -> Option<&mut M> {
         self.reads.memory_mut(block)
     }
 
-    /// What was counted so far.
+    /// Returns the statistics.
     #[must_use]
     pub fn statistics(&self) -> StagingStatistics {
         let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
@@ -371,7 +371,7 @@ impl<M: StagingMemory> Staging<M> {
         self.counted.closed_full += self.close();
     }
 
-    /// Closes the open batch. Returns whether there was one, as a number to count.
+    /// Closes the open batch. Returns 1 if there was one, else 0.
     fn close(&mut self) -> u64 {
         self.open_slots = 0;
         self.open_bytes = 0;

@@ -1,34 +1,35 @@
-//! What the pool has done and holds: numbers for metrics, `doctor` and whoever tunes it.
+//! Statistics of the pool, for metrics, `doctor` and tuning.
 //!
-//! In: counters that each arena and each thread keeps for itself. Out: a [`Statistics`], read at one moment. Invariant:
-//! reading never stops an owner of a cache, and counting never shares a cache line between threads on the cached path.
+//! Input: counters that each arena and each thread keeps for itself. Output: a [`Statistics`], read at one moment.
+//! Invariant: reading never stops the owner of a cache, and counting never shares a cache line between threads on the
+//! cached path.
 
 use super::placement::NodeId;
 use headwater_host::clock::Nanos;
 
-/// Requests by the step that served them.
+/// Numbers of requests by the step that served them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// By the calling thread's cache.
+    /// Served by the calling thread's cache.
     pub cache: u64,
-    /// By a free run.
+    /// Served by a free run.
     pub contiguous: u64,
-    /// By several free runs.
+    /// Served by several free runs.
     pub scattered: u64,
-    /// By memory pinned for it.
+    /// Served by memory pinned for them.
     pub grown: u64,
-    /// After waiting in line.
+    /// Served after waiting.
     pub waited: u64,
 }
 
 impl Steps {
-    /// Requests served in all.
+    /// Returns the requests served in total.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.cache + self.contiguous + self.scattered + self.grown + self.waited
     }
 
-    /// Thousandths of the requests that the caches served; 0 if there was none.
+    /// Returns the thousandths of the requests that the caches served; 0 if there were none.
     #[must_use]
     pub fn cache_per_mille(&self) -> u64 {
         (self.cache * 1_000).checked_div(self.total()).unwrap_or(0)
@@ -43,13 +44,14 @@ impl Steps {
     }
 }
 
-/// Buckets of a [`Histogram`].
+/// Number of buckets of a [`Histogram`].
 pub const BUCKETS: usize = 40;
 
-/// Spans of time by powers of two: bucket `i` counts those from 2^(i-1) up to 2^i - 1 nanoseconds, bucket 0 those of zero.
+/// A histogram of durations by powers of two: bucket `i` counts those from 2^(i-1) to 2^i - 1 nanoseconds, bucket 0
+/// those of zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Histogram {
-    /// The counts. The last bucket has everything longer, too.
+    /// The counts. The last bucket includes everything longer.
     pub buckets: [u64; BUCKETS],
 }
 
@@ -60,20 +62,20 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one span.
+    /// Counts one duration.
     pub fn record(&mut self, span: Nanos) {
         let bucket = (u64::BITS - span.0.leading_zeros()) as usize;
         self.buckets[bucket.min(BUCKETS - 1)] += 1;
     }
 
-    /// How many were counted.
+    /// Returns the number of durations counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// A span that at least `per_mille` thousandths of those counted do not pass: the upper end of its bucket. Zero if
-    /// nothing was counted.
+    /// Returns the upper bound of the bucket that contains the `per_mille` thousandths quantile. Zero if nothing was
+    /// counted.
     #[must_use]
     pub fn at_most(&self, per_mille: u64) -> Nanos {
         let wanted = (self.count() * per_mille).div_ceil(1_000);
@@ -92,18 +94,18 @@ impl Histogram {
     }
 }
 
-/// One node's part.
+/// Statistics of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatistics {
-    /// Which.
+    /// The node.
     pub node: NodeId,
-    /// Chunks that are pinned.
+    /// Pinned chunks.
     pub chunks: usize,
-    /// Bytes of these.
+    /// Bytes of pinned chunks.
     pub pinned_bytes: u64,
-    /// Bytes of chunks of which nothing is given out.
+    /// Bytes of chunks without a page in use.
     pub empty_bytes: u64,
-    /// Bytes that are neither given out nor in a cache.
+    /// Bytes neither in use nor in a cache.
     pub free_bytes: u64,
     /// Bytes of the longest free run.
     pub largest_free_bytes: u64,
@@ -111,46 +113,46 @@ pub struct NodeStatistics {
     pub backing_bytes: [u64; 4],
 }
 
-/// The pool at one moment.
+/// Statistics of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statistics {
-    /// M.
+    /// M, the limit of pinned bytes.
     pub cap_bytes: u64,
-    /// m for the next chunk.
+    /// m, the size of the next chunk.
     pub chunk_bytes: u64,
-    /// Pinned by the static tier, the pool and the dynamic tier.
+    /// Bytes pinned by the static tier, the pool and the dynamic tier.
     pub tier_bytes: [u64; 3],
-    /// In the hands of callers and devices.
+    /// Bytes held by callers and devices.
     pub in_use_bytes: u64,
-    /// In the caches of threads.
+    /// Bytes in the caches of threads.
     pub cached_bytes: u64,
-    /// Lent and never taken back.
+    /// Bytes lent and never returned.
     pub quarantined_bytes: u64,
-    /// Such buffers.
+    /// Buffers lent and never returned.
     pub quarantined_buffers: u64,
-    /// Held for good by a device or the kernel that would not let go.
+    /// Bytes lost because a device or the kernel did not release them.
     pub stuck_bytes: u64,
     /// Requests by the step that served them.
     pub steps: Steps,
     /// Requests refused.
     pub refused: u64,
-    /// How long pinning took, for each chunk.
+    /// Duration of pinning, for each chunk.
     pub pinning: Histogram,
     /// Chunks pinned since the pool was opened.
     pub grown_chunks: u64,
-    /// Chunks unpinned since.
+    /// Chunks unpinned since the pool was opened.
     pub retired_chunks: u64,
-    /// Requests in line now.
+    /// Requests waiting now.
     pub waiting: u64,
-    /// Requests that gave up waiting.
+    /// Requests cancelled while waiting.
     pub gave_up: u64,
-    /// By node.
+    /// Statistics by node.
     pub nodes: Vec<NodeStatistics>,
 }
 
 impl Statistics {
-    /// External fragmentation in thousandths: 1 - longest free run / free bytes, the largest of all nodes; 0 when nothing
-    /// is free.
+    /// Returns the external fragmentation in thousandths: 1 - longest free run / free bytes, the largest of all nodes;
+    /// 0 when nothing is free.
     #[must_use]
     pub fn fragmentation_per_mille(&self) -> u64 {
         let of = |node: &NodeStatistics| {
@@ -166,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_histogram_names_the_end_of_the_bucket() {
+    fn a_quantile_is_the_upper_bound_of_its_bucket() {
         let mut histogram = Histogram::default();
         assert_eq!(histogram.at_most(500), Nanos::ZERO);
         for nanos in [0, 1, 2, 3, 1_000, u64::MAX] {
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_of_nothing_are_zero() {
+    fn rates_without_requests_are_zero() {
         assert_eq!(Steps::default().cache_per_mille(), 0);
         assert_eq!(Steps { cache: 9, contiguous: 1, ..Steps::default() }.cache_per_mille(), 900);
     }

@@ -1,7 +1,8 @@
-//! The caches of threads: each thread owns one for each pool it uses, and gives it up when it ends.
+//! The caches of threads: each thread owns one for each pool it uses, and releases it when it ends.
 //!
-//! In: the calling thread. Out: its cache, alone for a moment. Invariant: a cache belongs to one thread at a time; strangers
-//! visit it through the lock's long way only, and what is done inside a visit takes no lock and does not come back here.
+//! Input: the calling thread. Output: exclusive access to its cache during a visit. Invariant: a cache has one owner
+//! thread at a time; other threads access it only through the biased lock's slow path, and code in a visit takes no
+//! lock and does not re-enter this module.
 
 use super::cache::Cache;
 use super::depot::Depot;
@@ -10,12 +11,12 @@ use headwater_host::reservation::Span;
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 
-/// Where a thread's cache lies: on cache lines of its own, which no other thread writes.
+/// A slot with one thread's cache, on its own cache lines, which no other thread writes.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(super) struct Slot(pub(super) OwnerLock<Cache<Span>>);
 
-/// A pool that this thread has a cache of.
+/// The calling thread's cache of one pool.
 struct Entry {
     depot: &'static Depot,
     slot: &'static Slot,
@@ -28,7 +29,7 @@ impl Entry {
         Some(Box::new(Self { depot, slot, owner: slot.0.own()? }))
     }
 
-    /// Gives the cache up: the thread ends, or the pool is closed.
+    /// Releases the cache: the thread ends, or the pool is closed.
     fn end(mut self) {
         let mut spans = Vec::new();
         let (arena, quota) = self.owner.visit(|cache| {
@@ -40,11 +41,8 @@ impl Entry {
     }
 }
 
-/// The caches that were not used last. When the thread ends it gives up all of them, the one used last included.
-#[expect(
-    clippy::vec_box,
-    reason = "an entry goes to and fro by its address: a pool that is used last is one word"
-)]
+/// The caches not used last. When the thread ends, this releases all of them, including the one used last.
+#[expect(clippy::vec_box, reason = "an entry is moved by its address, so the last used cache is one word")]
 struct Others(RefCell<Vec<Box<Entry>>>);
 
 impl Drop for Others {
@@ -55,13 +53,13 @@ impl Drop for Others {
 }
 
 thread_local! {
-    /// The cache used last; nothing while it is visited. It has no destructor, so reaching it costs no check of one: it is
-    /// filled only after `OTHERS`, which has one, is there, and is emptied by it.
+    /// The cache used last; empty during a visit. It has no destructor, so an access needs no check for one: it is
+    /// filled only after `OTHERS`, which has a destructor, was initialised, and the destructor of `OTHERS` empties it.
     static LAST: Cell<Option<ManuallyDrop<Box<Entry>>>> = const { Cell::new(None) };
     static OTHERS: Others = const { Others(RefCell::new(Vec::new())) };
 }
 
-/// Visits the calling thread's cache of a pool if it is the one used last and no stranger is in it: the short way.
+/// Visits the calling thread's cache of a pool if it is the one used last and no other thread is in it: the fast path.
 #[inline]
 pub(super) fn try_cache<R>(depot: &'static Depot, visit: impl FnOnce(&mut Cache<Span>) -> R) -> Option<R> {
     let mut entry = LAST.take()?;
@@ -70,22 +68,22 @@ pub(super) fn try_cache<R>(depot: &'static Depot, visit: impl FnOnce(&mut Cache<
     result
 }
 
-/// Visits the calling thread's cache of a pool, which from now on is the one used last. `None`, without a visit, where the
-/// thread cannot have one: while it ends.
+/// Visits the calling thread's cache of a pool, which becomes the one used last. Returns `None` without a visit if the
+/// thread cannot have a cache because it ends.
 #[cold]
 pub(super) fn with_cache<R>(depot: &'static Depot, visit: impl FnOnce(&mut Cache<Span>) -> R) -> Option<R> {
-    let found = OTHERS.try_with(|others| {
-        let mut others = others.0.try_borrow_mut().ok()?;
+    let found = OTHERS.try_with(|entries| {
+        let mut entries = entries.0.try_borrow_mut().ok()?;
         let last = LAST.take().map(ManuallyDrop::into_inner);
         if let Some(entry) = last {
             if std::ptr::eq(entry.depot, depot) {
                 return Some((Some(entry), Vec::new()));
             }
-            others.push(entry);
+            entries.push(entry);
         }
-        let at = others.iter().position(|entry| std::ptr::eq(entry.depot, depot));
-        let entry = at.map(|at| others.swap_remove(at));
-        Some((entry, others.extract_if(.., |entry| entry.depot.is_closed()).collect()))
+        let at = entries.iter().position(|entry| std::ptr::eq(entry.depot, depot));
+        let entry = at.map(|at| entries.swap_remove(at));
+        Some((entry, entries.extract_if(.., |entry| entry.depot.is_closed()).collect()))
     });
     let (entry, closed): (Option<Box<Entry>>, Vec<Box<Entry>>) = found.ok().flatten()?;
     closed.into_iter().for_each(|entry| entry.end());

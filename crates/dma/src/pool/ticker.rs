@@ -1,6 +1,7 @@
-//! A thread that ticks, for pools in programs that have no loop of their own to do it.
+//! A thread that ticks a pool, for programs without a loop of their own to do it.
 //!
-//! In: a pool. Out: ticks by its clock. Invariant: the thread ends when the value is dropped, at once.
+//! Input: a pool. Output: ticks by its clock. Invariant: dropping the value ends the thread without waiting for the
+//! next tick.
 
 use super::Pool;
 use headwater_host::clock::Nanos;
@@ -8,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// The thread. Dropping this ends it.
+/// A ticking thread. Dropping this ends it.
 pub struct Ticker {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
@@ -20,10 +21,10 @@ struct Stop {
     bell: Condvar,
 }
 
-/// Ticks in each idle time.
+/// Number of ticks per idle time.
 const TICKS: u64 = 16;
 
-/// The most often that a ticker ticks.
+/// Shortest time between two ticks.
 const SHORTEST: Nanos = Nanos::from_millis(1);
 
 impl Ticker {
@@ -51,7 +52,7 @@ impl Drop for Ticker {
         *self.stop.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.stop.bell.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A tick that panicked has said so; there is nothing left to stop.
+            // The panic of a tick was already reported; nothing is left to stop.
             let _ = thread.join();
         }
     }

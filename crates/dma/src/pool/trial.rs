@@ -1,8 +1,8 @@
-//! The order of trial: how a request is served out of what there is.
+//! Allocation attempts: the order in which sources of memory are tried.
 //!
-//! In: a [`Want`]. Out: a payload, or why there is none now. A free run, several free runs, growth, growth in the place of
-//! idle chunks, what the caches of threads hold; node by node, the closest first. Invariant: nothing here waits, and a
-//! node that refuses leaves the next one its turn.
+//! Input: a [`Want`]. Output: a payload, or the reason why there is none now. A free run, several free runs, growth,
+//! growth after retiring idle chunks, the caches of other threads; node by node, the closest first. Invariant: nothing
+//! here waits, and a node that refuses does not keep the next one from being tried.
 
 use super::arena::{Arena, GrowError};
 use super::cache::Class;
@@ -16,11 +16,11 @@ use crate::buffer::{Buffer, Payload, Scattered};
 use headwater_host::reservation::{PAGE_BYTES, Span};
 use headwater_host::sync::Ordering;
 
-/// Most spans that a miss takes beside the one it came for.
+/// Maximum number of extra spans that a miss takes for the cache.
 const EXTRA_MAX: usize = 7;
 
 impl Depot {
-    /// A span of the class that serves `bytes` out of the calling thread's cache, and its arena: the short way.
+    /// Takes a span for `bytes` bytes from the calling thread's cache, and returns it with its arena: the fast path.
     #[inline]
     pub(super) fn take_cached(&'static self, bytes: usize) -> Option<(Span, usize)> {
         let class = Class::serving(bytes)?;
@@ -30,7 +30,7 @@ impl Depot {
         try_cache(self, |cache| Some((cache.pop(class)?, cache.arena())))?
     }
 
-    /// The same for a request, whichever cache was used last.
+    /// Takes a cached span for a request, also if this pool's cache is not the thread's last used one.
     pub(super) fn take_cached_for(&'static self, want: &Want) -> Option<(Span, usize)> {
         let class = want.class().filter(|_| self.caches)?;
         with_cache(self, |cache| {
@@ -42,8 +42,8 @@ impl Depot {
         })?
     }
 
-    /// A free run of the closest arena for `bytes` bytes, where no cache stands before it and nobody waits: the first steps
-    /// of the trial and no more.
+    /// Takes a free run of the closest arena for `bytes` bytes, if the pool has no caches and no request waits: only
+    /// the first step of an allocation.
     pub(super) fn take_free_run(&'static self, bytes: usize) -> Option<(Span, usize)> {
         let class = Class::serving(bytes)?;
         if self.caches || self.line.pressure() || !self.is_ours() {
@@ -57,7 +57,7 @@ impl Depot {
         Some((span, here))
     }
 
-    /// Serves a request without waiting and without regard to those who wait.
+    /// Serves a request without waiting and without regard to waiting requests.
     pub(super) fn attempt(&'static self, want: &Want) -> Grant {
         let here = self.here();
         let only = want.arena.unwrap_or(here);
@@ -82,7 +82,7 @@ impl Depot {
             }
         }
         let waiting = self.line.waiting();
-        // Where one node is only full, waiting helps, whatever the others say.
+        // If at least one node is only full, waiting helps even if other nodes refuse.
         Err(refusal.filter(|_| !full).unwrap_or(PoolError::WouldBlock { bytes: want.bytes, waiting }))
     }
 
@@ -99,7 +99,7 @@ impl Depot {
                 let chunk = self.chunk.load(Ordering::Relaxed);
                 arena.grow(want, chunk, &self.config, &self.budget, &node.bindings)?;
                 arena.steps.grown += 1;
-                // The chunk has at least as many pages as are wanted, in a row.
+                // The chunk has at least the requested pages, contiguous.
                 let Some(served) = arena.serve_grown(want) else { return Err(GrowError::Full) };
                 served
             }
@@ -114,7 +114,7 @@ impl Depot {
         Ok(self.payload(served, want.bytes, index))
     }
 
-    /// Unpins idle chunks, on whatever node, if that leaves room for what is wanted, and grows.
+    /// Unpins idle chunks of any node if that makes room for the request, and grows.
     fn attempt_instead_of_idle(&'static self, order: &[usize], want: &Want) -> Option<Payload> {
         let granule = self.config.granule();
         let bytes = (want.pages as usize * PAGE_BYTES).next_multiple_of(granule);
@@ -138,7 +138,7 @@ impl Depot {
         }
     }
 
-    /// How many spans of a class this thread's cache would keep beside one, at most a batch.
+    /// Returns the number of spans of a class that this thread's cache would keep beside one, at most a batch.
     fn room(&'static self, class: Class, arena: usize) -> usize {
         if self.line.pressure() {
             return 0;
@@ -148,7 +148,7 @@ impl Depot {
         let here = self.here();
         let room = with_cache(self, |cache| {
             if cache.arena() != arena && arena == here {
-                // The thread has moved to another node since its cache was made.
+                // The thread has moved to another node since its cache was created.
                 cache.follow(arena);
             }
             if cache.arena() != arena {
@@ -163,7 +163,7 @@ impl Depot {
     }
 }
 
-/// Spans for a request.
+/// Spans allocated for a request.
 #[derive(Debug)]
 pub(super) enum Served {
     One(Span),
@@ -171,7 +171,7 @@ pub(super) enum Served {
 }
 
 impl Arena {
-    /// Free memory in the shape that is wanted.
+    /// Allocates free memory in the requested shape.
     #[inline]
     fn serve(&mut self, want: &Want) -> Option<Served> {
         if let Some(span) = self.contiguous(want.roomy_pages(), want.align_pages) {
@@ -198,14 +198,14 @@ impl Arena {
         Some(Served::Several(spans))
     }
 
-    /// The same out of a chunk that has just been added, which is counted as growth.
+    /// Allocates from a chunk that has just been added; the caller counts it as growth.
     fn serve_grown(&mut self, want: &Want) -> Option<Served> {
         let span = self.contiguous(want.roomy_pages(), want.align_pages);
         span.or_else(|| self.joined(want.pages, want.align_pages)).map(Served::One)
     }
 }
 
-/// The payload with zeroes in it, if zeroes were asked for.
+/// Fills the payload with zeroes if the request asked for them.
 #[inline]
 pub(super) fn finish(mut payload: Payload, zeroed: Zeroed) -> Payload {
     if zeroed == Zeroed::Yes {

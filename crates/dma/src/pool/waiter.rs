@@ -1,7 +1,8 @@
-//! A place in line as callers hold it: to be asked, to be waited for, or to be awaited.
+//! A waiting request as the caller holds it: polled, blocked on, or awaited.
 //!
-//! In: a request that makes sense. Out: its payload, once. Invariant: who drops it leaves the line, and what was granted
-//! at that moment goes back and on to the next; nobody behind is kept waiting by one who left.
+//! Input: a validated request. Output: its payload, once. Invariant: dropping it leaves the wait queue, and a grant
+//! that arrived by then returns to the pool and is offered to the next request; a cancelled request never delays later
+//! ones.
 
 use super::depot::{Depot, Grant, Which};
 use super::error::PoolError;
@@ -16,14 +17,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A place in line.
-#[must_use = "a place in line that is dropped is given up"]
+/// A waiting request.
+#[must_use = "dropping a waiter cancels its request"]
 pub struct Waiter {
     depot: &'static Depot,
     place: Arc<Place<Want, Grant>>,
     since: Nanos,
     deadline: Option<Nanos>,
-    /// The grant was taken, or the place was left.
+    /// True once the grant was taken or the request cancelled.
     over: bool,
 }
 
@@ -31,20 +32,20 @@ impl Waiter {
     pub(super) fn join(depot: &'static Depot, want: Want) -> Self {
         let since = depot.config.time.now();
         let place = depot.line.join(want);
-        // From here on whatever comes back is put where `serve` finds it; what was cached before is taken now.
+        // From here on, released spans go where `serve` finds them; spans cached earlier are drained now.
         depot.steal(Which::All);
         depot.serve();
         Self { depot, place, since, deadline: None, over: false }
     }
 
-    /// The same with a moment, by the pool's clock, at which it gives up by itself.
+    /// Returns the waiter with a deadline, by the pool's clock, after which a poll cancels the request.
     pub fn until(mut self, deadline: Nanos) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// The outcome, if there is one now: `None` means that the request is still in line, or that the outcome has been
-    /// given before.
+    /// Returns the outcome if there is one now: `None` means that the request is still waiting, or that the outcome was
+    /// already returned.
     pub fn poll(&mut self, now: Nanos) -> Option<Result<super::Payload, PoolError>> {
         if self.over {
             return None;
@@ -55,7 +56,7 @@ impl Waiter {
         if self.deadline.is_some_and(|deadline| now >= deadline) { Some(self.leave(now)) } else { None }
     }
 
-    /// Waits on this thread, at most as long as `span`.
+    /// Waits on this thread for the outcome, at most for `span`.
     pub(super) fn wait(mut self, span: Nanos) -> Result<super::Payload, PoolError> {
         let deadline = self.depot.config.time.now().after(span);
         loop {
@@ -78,7 +79,7 @@ impl Waiter {
         grant.map(|payload| finish(payload, zeroed))
     }
 
-    /// Gives the place up; a grant that came at the last moment is taken all the same.
+    /// Cancels the request; a grant that arrived just before is still taken.
     fn leave(&mut self, now: Nanos) -> Grant {
         self.over = true;
         match self.depot.line.give_up(&self.place) {
@@ -95,7 +96,7 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         if !self.over && self.depot.is_ours() {
-            // What was granted goes back by being dropped here.
+            // Dropping a grant returns its memory to the pool.
             drop(self.depot.line.give_up(&self.place));
             self.depot.serve();
         }
@@ -108,7 +109,7 @@ impl fmt::Debug for Waiter {
     }
 }
 
-/// Memory to come. Dropping it cancels the request, whatever has become of it.
+/// A future for the memory of a request. Dropping it cancels the request in any state.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Allocation {

@@ -1,36 +1,36 @@
-//! A request that makes sense: whole pages, a boundary in pages, a node that exists.
+//! A validated request: whole pages, an alignment in pages, a node that exists.
 //!
-//! In: a [`Request`] and the limits of a pool. Out: a [`Want`], or the reason why no pool like this could ever serve it.
-//! Invariant: what is wanted can be served by an empty pool.
+//! Input: a [`Request`] and the limits of a pool. Output: a [`Want`], or the reason why this pool can never serve it.
+//! Invariant: an empty pool can serve a validated request.
 
 use super::cache::Class;
 use super::error::PoolError;
 use super::request::{Request, Shape, Zeroed};
 use headwater_host::reservation::PAGE_BYTES;
 
-/// What a request comes to.
+/// A validated request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Want {
     pub(super) bytes: usize,
     pub(super) pages: u32,
     pub(super) align_pages: u32,
     pub(super) segments_max: u32,
-    /// Index of the only arena that will do.
+    /// Index of the only arena allowed.
     pub(super) arena: Option<usize>,
     pub(super) zeroed: Zeroed,
 }
 
-/// What a pool can do at most.
+/// The limits of a pool's requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Largest boundary.
+    /// Largest alignment.
     pub(super) align_max: usize,
-    /// Largest request.
+    /// Largest request in bytes.
     pub(super) bytes_max: usize,
 }
 
 impl Want {
-    /// Judges a request. `arena_of` knows the arena of a node.
+    /// Validates a request. `arena_of` returns the arena index of a node.
     pub(super) fn judge(
         request: &Request,
         limits: Limits,
@@ -62,13 +62,13 @@ impl Want {
         Ok(Self { bytes, pages, align_pages, segments_max, arena, zeroed: request.zeroed })
     }
 
-    /// The size class that serves it, if it may come out of a cache.
+    /// Returns the size class that serves it, if it may come from a cache.
     #[inline]
     pub(super) fn class(&self) -> Option<Class> {
         if self.align_pages == 1 { Class::serving(self.bytes) } else { None }
     }
 
-    /// Its pages, rounded up to those of its class, so that a cache can keep them afterwards.
+    /// Returns its pages, rounded up to those of its class, so that a cache can keep them after release.
     #[inline]
     pub(super) fn roomy_pages(&self) -> u32 {
         self.class().map_or(self.pages, Class::pages)

@@ -1,6 +1,7 @@
-//! The measurements behind a calibration, each bounded in time.
+//! The measurements of a calibration, each bounded in time.
 //!
-//! In: a clock. Out: a median or the point where two ways cross; an error where the system has no room to measure.
+//! Input: a clock. Output: a median, or the length at which two kinds of copy cost the same; an error where the system
+//! has no resources to measure.
 
 use crate::clock::{Clock, Nanos};
 use crate::copy::{STREAMING_BYTES_MIN, copy, copy_streaming};
@@ -12,25 +13,25 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::thread;
 
-/// Longest that waking is measured.
+/// The time limit of the wake-up measurement.
 const WAKE_SPAN: Nanos = Nanos::from_millis(10);
 const WAKE_ROUNDS: usize = 200;
 
-/// Written once, so that it is mapped, and so long that what was written first has left most caches of today again.
+/// Memory written once, so that it is mapped, and long enough that the first bytes written have left most caches.
 const COLD_BYTES: usize = 64 << 20;
-/// Bytes that each way copies at each size.
+/// The bytes that each kind of copy moves at each size.
 const COPY_BYTES: usize = 1 << 20;
 const COPY_SIZES: [usize; 5] = [STREAMING_BYTES_MIN, 2_048, 4_096, 16_384, 65_536];
-/// Longest that memory is taken from the system for this; a busy host may need much longer for all of it.
+/// The time limit for touching memory; a busy host may need much longer for all of it.
 const COLD_SPAN: Nanos = Nanos::from_millis(20);
 
-/// Median time from waking another thread to being woken by it.
+/// Returns the median time from waking another thread to being woken by it.
 pub(super) fn wake_round_trip(clock: &Clock) -> io::Result<Nanos> {
     let there = eventfd(0, EventfdFlags::CLOEXEC)?;
     let back = eventfd(0, EventfdFlags::CLOEXEC)?;
     thread::scope(|scope| {
         let echo = thread::Builder::new().spawn_scoped(scope, || {
-            // The last wait is for a ring of three, which says that it is over.
+            // A count of 3 or more ends the loop.
             while hear(&there)? < 3 {
                 ring(&back, 1)?;
             }
@@ -56,29 +57,29 @@ fn rounds(clock: &Clock, there: &OwnedFd, back: &OwnedFd) -> io::Result<Nanos> {
     spans.get(spans.len() / 2).copied().ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
 
-/// Adds to the counter. Its eight bytes are in the order of the machine; the low one is first or last.
-fn ring(bell: &OwnedFd, count: u8) -> io::Result<()> {
+/// Adds to the counter, eight bytes in the machine's byte order: the low byte is first or last.
+fn ring(counter_file: &OwnedFd, count: u8) -> io::Result<()> {
     let mut counter = [0; 8];
     let low = if cfg!(target_endian = "little") { 0 } else { 7 };
     counter[low] = count;
-    write(bell, &counter)?;
+    write(counter_file, &counter)?;
     Ok(())
 }
 
 /// Waits for the counter to be more than zero and takes it.
-fn hear(bell: &OwnedFd) -> io::Result<u8> {
+fn hear(counter_file: &OwnedFd) -> io::Result<u8> {
     let mut counter = [0; 8];
-    while let Err(errno) = read(bell, &mut counter) {
+    while let Err(errno) = read(counter_file, &mut counter) {
         if errno != Errno::INTR {
             return Err(errno.into());
         }
     }
-    // Counts stay below 256 here, so that one byte holds them.
+    // All counts here are below 256, so one byte holds them.
     Ok(counter.into_iter().max().unwrap_or(0))
 }
 
-/// The smallest size from which on copying past the cache into cold memory wins; `u64::MAX` if it never does; an error
-/// if the system had no memory to measure in, or not soon enough.
+/// Returns the smallest size from which on copying past the cache into cold memory is faster; `u64::MAX` if it never
+/// is; an error if the system had no memory to measure in, or not soon enough.
 pub(super) fn streaming_copy_from_bytes(clock: &Clock) -> io::Result<u64> {
     let mut cold = Region::zeroed(COLD_BYTES).map_err(io::Error::other)?;
     let start = clock.now();
@@ -93,7 +94,7 @@ pub(super) fn streaming_copy_from_bytes(clock: &Clock) -> io::Result<u64> {
     let source = vec![0x5A; COPY_SIZES[COPY_SIZES.len() - 1]];
     let mut at = 0;
     let mut from = u64::MAX;
-    // From the largest down, until the cache wins: a single lucky size below proves nothing.
+    // From the largest down, until the cached copy is faster: a single fast result below that is an outlier.
     for size in COPY_SIZES.into_iter().rev() {
         let cached = pass(clock, &mut cold, &mut at, &source[..size], copy);
         let streamed = pass(clock, &mut cold, &mut at, &source[..size], copy_streaming);
@@ -105,7 +106,7 @@ pub(super) fn streaming_copy_from_bytes(clock: &Clock) -> io::Result<u64> {
     Ok(from)
 }
 
-/// Time to copy a megabyte piece by piece to where nothing was written for a while.
+/// Returns the time to copy a megabyte piece by piece into memory that was not written for a while.
 fn pass(clock: &Clock, cold: &mut [u8], at: &mut usize, source: &[u8], by: fn(&mut [u8], &[u8])) -> Nanos {
     let before = clock.now();
     for _ in 0..COPY_BYTES / source.len() {

@@ -1,8 +1,9 @@
-//! What it costs to make memory ready for a device, against copying into memory that already is.
+//! The cost of making memory ready for a device, compared with copying into memory that already is.
 //!
-//! In: a clock, the calibration cache. Out: [`MemoryCosts`], a row a size: the paper's Figure 1 for this machine, with each
-//! operation named. Invariant: a cell is the median of real operations, or is empty because the system refused; from [`SPAN`]
-//! on every operation is made once only, so that all of it takes less than 50 ms where the machine is not overloaded.
+//! Input: a clock, the calibration cache. Output: [`MemoryCosts`], one row per size: the paper's Figure 1 for this
+//! machine, with each operation named. Invariant: a cell is the median of real operations, or is empty because the
+//! system refused; from [`SPAN`] on every operation runs once only, so that the whole measurement takes less than 50 ms
+//! on a machine that is not overloaded.
 
 mod measure;
 
@@ -10,46 +11,47 @@ use super::{CacheFile, Calibration, Origin, Place};
 use crate::clock::{Clock, Nanos};
 use serde::{Deserialize, Serialize};
 
-/// How long operations are repeated.
+/// The time during which operations are repeated.
 pub const SPAN: Nanos = Nanos::from_millis(35);
 
-/// The sizes that are measured.
+/// The measured sizes.
 pub const SIZES: [usize; 8] = [4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// One size: what each way costs, there and back, in nanoseconds. Empty where the system refused.
+/// The costs of one size: each operation and its undoing, in nanoseconds. Empty where the system refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryCost {
-    /// Bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// Copying from where it was just read to where it was just written.
+    /// Copying from recently read memory to recently written memory.
     pub copy_hot_ns: Option<u64>,
-    /// Copying from and to memory that the caches have forgotten.
+    /// Copying from and to memory that is no longer in the caches.
     pub copy_cold_ns: Option<u64>,
     /// Mapping new memory, locking it, unmapping it: pinning for one request.
     pub map_and_lock_ns: Option<u64>,
-    /// Locking and unlocking memory that is there.
+    /// Locking and unlocking resident memory.
     pub lock_resident_ns: Option<u64>,
-    /// Registering memory that is there, in pages of 4 KiB, with `io_uring`, and taking it back.
+    /// Registering resident memory, in pages of 4 KiB, with `io_uring`, and unregistering it.
     pub register_small_ns: Option<u64>,
-    /// The same of memory in transparent huge pages.
+    /// Registering and unregistering memory in transparent huge pages.
     pub register_huge_ns: Option<u64>,
-    /// Mapping reserved huge pages, filled, and unmapping them: what the paper's 800 us for one page were.
+    /// Mapping reserved huge pages, populated, and unmapping them: the operation that the paper gives as 800 us for one
+    /// page.
     pub map_reserved_huge_ns: Option<u64>,
 }
 
-/// Every size, smallest first.
+/// The costs of every size, smallest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryCosts {
-    /// A row a size.
+    /// One row per size.
     pub rows: Vec<MemoryCost>,
-    /// Where the values come from.
+    /// The source of the values.
     pub origin: Origin,
-    /// How long measuring took, when it was measured just now.
+    /// The duration of the measurement, if it was made in this run.
     pub took: Nanos,
 }
 
 impl MemoryCosts {
-    /// This host's costs: from the calibration cache if they are there, measured and kept if not.
+    /// Returns this host's costs: cached ones, or measured ones, which it then caches.
     #[must_use]
     pub fn load_or_measure(clock: &Clock) -> Self {
         Self::load_or_measure_at(clock, &Place::of_this_host())
@@ -68,7 +70,7 @@ impl MemoryCosts {
             return Self { rows, origin: Origin::Cached, took: Nanos::ZERO };
         }
         let costs = Self::measure(clock);
-        // The rest of the machine's values stands beside these.
+        // The rows are stored beside the machine's other values, which must exist first.
         let _ = Calibration::load_or_measure_at(clock, place, None);
         place.change(|cache: &mut CacheFile, fingerprint| {
             if let Some(kept) = cache.machines.get_mut(fingerprint) {
@@ -79,7 +81,7 @@ impl MemoryCosts {
     }
 }
 
-/// Whether kept rows are those that would be measured. Others are measured again.
+/// Returns true if cached rows have the sizes and values that would be measured now.
 fn usable(rows: &[MemoryCost]) -> bool {
     let sizes = SIZES.iter().map(|&bytes| u64::try_from(bytes).unwrap_or(u64::MAX));
     rows.iter().map(|row| row.bytes).eq(sizes) && rows.iter().all(|row| row.copy_hot_ns.is_some())
@@ -91,7 +93,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn every_size_is_measured_and_copies_always_work() {
+    fn every_size_has_a_row_and_copies_are_always_measured() {
         let costs = MemoryCosts::measure(&Clock::start());
         assert_eq!(costs.rows.len(), SIZES.len());
         assert!(costs.rows[0].copy_hot_ns.is_some());
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_run_uses_what_the_first_measured() {
+    fn second_run_uses_cached_rows() {
         let directory = tempfile::TempDir::new().unwrap();
         let place = Place::at(Some(directory.path().join("calibration.json")));
         let clock = Clock::start();
@@ -116,12 +118,12 @@ mod tests {
         });
         let second = MemoryCosts::load_or_measure_at(&clock, &place);
         assert_eq!((second.origin, second.rows), (Origin::Cached, rows.to_vec()));
-        // The other values were not disturbed.
+        // The other values are unchanged.
         assert_eq!(Calibration::load_or_measure_at(&clock, &place, None).origin, Origin::Cached);
     }
 
     #[test]
-    fn a_cache_of_another_version_is_used_as_far_as_it_goes_and_kept_whole() {
+    fn unknown_cache_fields_of_another_version_are_preserved() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("calibration.json");
         let place = Place::at(Some(path.clone()));
@@ -130,7 +132,7 @@ mod tests {
         let mut file: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         let machines = file["machines"].as_object_mut().unwrap();
         let kept = machines.values_mut().next().unwrap().as_object_mut().unwrap();
-        // Written before this table was, and by a version that knows more.
+        // Written by a version without this table, and by one with more values.
         kept.remove("memory").unwrap();
         kept.insert("later".to_owned(), serde_json::json!({ "threshold": 5 }));
         fs::write(&path, serde_json::to_vec(&file).unwrap()).unwrap();

@@ -1,8 +1,8 @@
 //! CRC-32C by 512-bit carry-less multiplication.
 //!
-//! In: a raw CRC state and bytes. Out: the state after them, the bytes copied where asked. Four registers of four
-//! lanes walk the message in 256-byte steps, one register the 64-byte steps that remain; the lanes are then gathered
-//! into 16 bytes, which the crc32 instruction finishes together with the rest of the message.
+//! Input: a raw CRC state and bytes. Output: the state after them; the bytes, copied if requested. Four registers of
+//! four lanes process the message in 256-byte steps, one register the remaining 64-byte steps; the lanes are then
+//! combined into 16 bytes, which the crc32 instruction finishes together with the rest of the message.
 
 use super::fold::multipliers;
 use super::x86::{copy_crc_words, crc_words, finish, words};
@@ -12,10 +12,10 @@ use std::arch::x86_64::{
     _mm512_ternarylogic_epi64, _mm512_xor_si512, _mm512_zextsi128_si512,
 };
 
-/// Shorter messages are not worth the folding.
+/// The length below which folding does not pay.
 const FOLD_BYTES_MIN: usize = 128;
-/// Between these two, a copy beside the CRC is faster than one within it: a few wide stores that straddle lines hold up
-/// the loads behind them (measured on Zen 4: 128 bytes in 9 ns apart, 20 ns together).
+/// The bounds between which a separate copy is faster than one combined with the CRC: a few wide stores that straddle
+/// lines delay the loads behind them (measured on Zen 4: 128 bytes in 9 ns apart, 20 ns together).
 const APART_BYTES_MIN: usize = 64;
 const TOGETHER_BYTES_MIN: usize = 512;
 /// The three-way exclusive or, as a truth table.
@@ -49,7 +49,7 @@ fn walk<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     let (steps, rest) = src.as_chunks::<64>();
     let (to_steps, to_rest) = dst.as_chunks_mut::<64>();
     if COPY {
-        assert!(to_steps.len() == steps.len(), "a copy between lengths that differ");
+        assert!(to_steps.len() == steps.len(), "a copy between slices of lengths that differ");
         to_rest.copy_from_slice(rest);
     }
     let mut take = |step: usize| {
@@ -85,7 +85,7 @@ fn walk<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     words::<COPY>(gather(sum), to_rest, rest)
 }
 
-/// Moves four lanes towards the end of the message by the distance that `by` stands for, onto the bytes there.
+/// Moves four lanes towards the end of the message by the distance of the multipliers `by`, onto the bytes there.
 #[target_feature(enable = "avx512f,vpclmulqdq")]
 #[inline]
 fn fold_onto(lanes: __m512i, by: __m512i, bytes: __m512i) -> __m512i {
@@ -96,7 +96,7 @@ fn fold_onto(lanes: __m512i, by: __m512i, bytes: __m512i) -> __m512i {
     )
 }
 
-/// The CRC state of a message of these 64 bytes.
+/// Returns the CRC state of a message of these 64 bytes.
 #[target_feature(enable = "sse4.2,avx512f,vpclmulqdq")]
 #[inline]
 fn gather(sum: __m512i) -> u32 {
@@ -117,13 +117,13 @@ fn lanes(multipliers: [[u64; 2]; 4]) -> __m512i {
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn load(from: &[u8; 64]) -> __m512i {
-    // SAFETY: the reference covers the 64 bytes that are read, and the load asks for no alignment.
+    // SAFETY: the reference covers the 64 bytes that are read, and the load needs no alignment.
     unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn store(to: &mut [u8; 64], bytes: __m512i) {
-    // SAFETY: the unique reference covers the 64 bytes that are written, and the store asks for no alignment.
+    // SAFETY: the unique reference covers the 64 bytes that are written, and the store needs no alignment.
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bytes) }
 }

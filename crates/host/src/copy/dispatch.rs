@@ -1,20 +1,20 @@
-//! Which kernels run here: looked up once, then one relaxed load and one indirect call.
+//! The choice of kernels: looked up once, then one relaxed load and one indirect call.
 //!
-//! In: what the CPU says it can do. Out: one of a few constant [`Kernels`] tables. Invariant: a table is only ever
+//! Input: the CPU's features. Output: one of a few constant [`Kernels`] tables. Invariant: a table is only ever
 //! reachable through [`kernels`] or [`available`] on a CPU that has the instructions its functions use.
 
 use super::portable;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Continues a raw CRC state (not inverted) over the bytes.
+/// A function that continues a raw CRC state (not inverted) over the bytes.
 type Crc = unsafe fn(u32, &[u8]) -> u32;
-/// The same, and copies; both slices have one length.
+/// A function that also copies the bytes; both slices have one length.
 type CopyCrc = unsafe fn(u32, &mut [u8], &[u8]) -> u32;
-/// Copies past the cache; both slices have one length.
+/// A function that copies past the cache; both slices have one length.
 type Stream = unsafe fn(&mut [u8], &[u8]);
 
-/// One set of kernels. Its functions need the CPU features that their modules name.
+/// A set of kernels. Its functions need the CPU features that their modules name.
 pub(super) struct Kernels {
     pub(super) name: &'static str,
     pub(super) crc: Crc,
@@ -45,7 +45,7 @@ impl Kernels {
 
 static CHOSEN: AtomicPtr<Kernels> = AtomicPtr::new(ptr::null_mut());
 
-/// The kernels for this CPU.
+/// Returns the kernels for this CPU.
 #[inline]
 pub(super) fn kernels() -> &'static Kernels {
     let chosen = CHOSEN.load(Ordering::Relaxed);
@@ -101,7 +101,7 @@ mod tables {
     };
 }
 
-/// Every table that this CPU can run, the slowest first.
+/// Returns every table that this CPU can run, the slowest first.
 pub(super) fn available() -> Vec<&'static Kernels> {
     let mut found = vec![&PORTABLE];
     #[cfg(target_arch = "x86_64")]

@@ -1,17 +1,17 @@
 //! Constants of CRC-32C arithmetic, computed by the compiler from the polynomial.
 //!
-//! In: distances in bytes. Out: the pair of multipliers that moves a 128-bit lane that far towards the end of the
-//! message. Numbers are bit-reflected: bit 31 of a remainder stands for x^0.
+//! Input: distances in bytes. Output: the pair of multipliers that moves a 128-bit lane that far towards the end of the
+//! message. Numbers are bit-reflected: bit 31 of a remainder is the coefficient of x^0.
 
 /// The Castagnoli polynomial, reflected.
 pub(super) const POLYNOMIAL: u32 = 0x82F6_3B78;
 
-/// `state * x mod P`.
+/// Computes `state * x mod P`.
 const fn times_x(state: u32) -> u32 {
     if state & 1 == 1 { (state >> 1) ^ POLYNOMIAL } else { state >> 1 }
 }
 
-/// `x^exponent mod P`.
+/// Computes `x^exponent mod P`.
 const fn power_of_x(exponent: usize) -> u32 {
     let mut value = 1 << 31;
     let mut step = 0;
@@ -22,13 +22,13 @@ const fn power_of_x(exponent: usize) -> u32 {
     value
 }
 
-/// Multipliers for the first and the second eight bytes of a lane that moves `bytes` further. A carry-less product of
-/// reflected numbers comes out one bit low, hence the shift.
+/// Computes the multipliers for the first and the second eight bytes of a lane that moves `bytes` further. A carry-less
+/// product of reflected numbers is one bit low, hence the shift.
 pub(super) const fn multipliers(bytes: usize) -> [u64; 2] {
     [(power_of_x(bytes * 8 + 32) as u64) << 1, (power_of_x(bytes * 8 - 32) as u64) << 1]
 }
 
-/// Slicing tables: `TABLES[k][b]` is byte `b` followed by `k` zero bytes.
+/// The slicing tables: `TABLES[k][b]` is byte `b` followed by `k` zero bytes.
 pub(super) static TABLES: [[u32; 256]; 8] = tables();
 
 const fn tables() -> [[u32; 256]; 8] {

@@ -1,7 +1,7 @@
 //! The kernels for any CPU: slicing by eight.
 //!
-//! In: a raw CRC state and bytes. Out: the state after them. The reference every other kernel is held to, after the
-//! bitwise one in the tests.
+//! Input: a raw CRC state and bytes. Output: the state after them. Every other kernel is tested against this one, and
+//! all against the bitwise definition.
 
 use super::fold::TABLES;
 
@@ -28,7 +28,8 @@ pub(super) fn crc(state: u32, bytes: &[u8]) -> u32 {
     state
 }
 
-/// The same, and copies. Four kilobytes at a time, so that what was read is still close when it is copied.
+/// Continues the state over the bytes and copies them, four kilobytes at a time, so that read bytes are still in the
+/// cache when they are copied.
 pub(super) fn copy_crc(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     let mut state = state;
     for (to, from) in dst.chunks_mut(4_096).zip(src.chunks(4_096)) {
@@ -38,7 +39,7 @@ pub(super) fn copy_crc(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     state
 }
 
-/// Copies through the cache: there is no portable way past it.
+/// Copies through the cache: there is no portable streaming store.
 pub(super) fn stream(dst: &mut [u8], src: &[u8]) {
     dst.copy_from_slice(src);
 }

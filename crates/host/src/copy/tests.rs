@@ -1,10 +1,10 @@
-//! Every kernel this CPU can run is held to the bitwise definition of the CRC and to a plain copy.
+//! Tests of every kernel this CPU can run against the bitwise definition of the CRC and against a plain copy.
 
 use super::dispatch::{Kernels, available};
 use super::fold::POLYNOMIAL;
 use super::*;
 
-/// The definition, one bit at a time.
+/// Computes the CRC by its definition, one bit at a time.
 fn bitwise(seed: u32, bytes: &[u8]) -> u32 {
     let mut state = !seed;
     for &byte in bytes {
@@ -26,7 +26,7 @@ fn crc(kernel: &Kernels, seed: u32, bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn known_vectors_hold() {
+fn kernels_match_known_vectors() {
     for kernel in available() {
         assert_eq!(crc(kernel, 0, b"123456789"), 0xE306_9283, "{}", kernel.name);
         assert_eq!(crc(kernel, 0, &[0; 32]), 0x8A91_36AA, "{}", kernel.name);
@@ -38,7 +38,7 @@ fn known_vectors_hold() {
 }
 
 #[test]
-fn every_kernel_agrees_with_the_bitwise_definition_at_every_length_and_alignment() {
+fn kernels_match_bitwise_crc_at_every_length_and_alignment() {
     let bytes = noise(700, 1);
     for length in 0..=600 {
         for offset in [0, 1, 3, 8, 17, 63] {
@@ -52,7 +52,7 @@ fn every_kernel_agrees_with_the_bitwise_definition_at_every_length_and_alignment
 }
 
 #[test]
-fn copy_and_crc_in_one_pass_touches_exactly_the_destination() {
+fn fused_copy_writes_exactly_the_destination() {
     let bytes = noise(5_000, 2);
     for length in (0..=600).chain([1_023, 1_024, 4_095, 4_096, 4_224]) {
         for offset in [0, 5, 64] {
@@ -71,7 +71,7 @@ fn copy_and_crc_in_one_pass_touches_exactly_the_destination() {
 }
 
 #[test]
-fn streaming_copies_touch_exactly_the_destination() {
+fn streaming_copy_writes_exactly_the_destination() {
     let bytes = noise(9_000, 3);
     for length in [0, 1, 63, 64, 65, 127, 128, 600, 1_024, 4_096, 4_224, 8_191] {
         for offset in [0, 1, 31, 32, 63] {
@@ -106,7 +106,7 @@ fn crcs_compose() {
 }
 
 #[test]
-fn prefetching_anything_is_harmless() {
+fn prefetch_accepts_any_slice() {
     prefetch(&[]);
     prefetch(&noise(4_097, 4));
     prefetch_read(&0_u8);
@@ -114,6 +114,6 @@ fn prefetching_anything_is_harmless() {
 
 #[test]
 #[should_panic(expected = "lengths that differ")]
-fn a_fused_copy_between_lengths_that_differ_is_a_broken_promise() {
+fn fused_copy_between_different_lengths_panics() {
     copy_crc32c(&mut [0; 3], &[0; 4], 0);
 }

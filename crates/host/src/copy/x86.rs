@@ -1,7 +1,7 @@
 //! CRC-32C on any x86-64 of the last fifteen years: the crc32 instruction, and carry-less multiplication to fold.
 //!
-//! In: a raw CRC state and bytes. Out: the state after them, the bytes copied where asked. Four 128-bit lanes walk the
-//! message in 64-byte steps; what they leave is a message of 16 bytes, which the crc32 instruction finishes.
+//! Input: a raw CRC state and bytes. Output: the state after them; the bytes, copied if requested. Four 128-bit lanes
+//! process the message in 64-byte steps; the result is a message of 16 bytes, which the crc32 instruction finishes.
 
 use super::fold::multipliers;
 use std::arch::x86_64::{
@@ -10,7 +10,7 @@ use std::arch::x86_64::{
     _mm_storeu_si128, _mm_xor_si128,
 };
 
-/// Shorter messages are not worth the folding.
+/// The length below which folding does not pay.
 const FOLD_BYTES_MIN: usize = 192;
 
 /// Continues the state over the bytes with the crc32 instruction alone.
@@ -20,20 +20,20 @@ pub(super) fn crc_words(state: u32, bytes: &[u8]) -> u32 {
     words::<false>(state, &mut [], bytes)
 }
 
-/// The same, and copies; the slices have one length.
+/// Continues the state over the bytes and copies them; the slices have one length.
 #[target_feature(enable = "sse4.2")]
 #[inline]
 pub(super) fn copy_crc_words(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     words::<true>(state, dst, src)
 }
 
-/// Continues the state word by word; what `COPY` asks for is stored in the same pass, without a call.
+/// Continues the state word by word; if `COPY`, stores the bytes in the same pass, without a call.
 #[target_feature(enable = "sse4.2")]
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the instruction leaves the upper half zero")]
 pub(super) fn words<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     if COPY {
-        assert!(dst.len() == src.len(), "a copy between lengths that differ");
+        assert!(dst.len() == src.len(), "a copy between slices of lengths that differ");
     }
     let (words, rest) = src.as_chunks::<8>();
     let (to_words, to_rest) = dst.as_chunks_mut::<8>();
@@ -94,7 +94,7 @@ fn walk<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     let (steps, rest) = src.as_chunks::<64>();
     let (to_steps, to_rest) = dst.as_chunks_mut::<64>();
     if COPY {
-        assert!(to_steps.len() == steps.len(), "a copy between lengths that differ");
+        assert!(to_steps.len() == steps.len(), "a copy between slices of lengths that differ");
         to_rest.copy_from_slice(rest);
     }
     let by_64 = pair(const { multipliers(64) });
@@ -122,14 +122,14 @@ fn walk<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     words::<COPY>(finish(_mm_xor_si128(first, last)), to_rest, rest)
 }
 
-/// Moves a lane towards the end of the message by the distance that `by` stands for.
+/// Moves a lane towards the end of the message by the distance of the multipliers `by`.
 #[target_feature(enable = "pclmulqdq")]
 #[inline]
 pub(super) fn fold(lane: __m128i, by: __m128i) -> __m128i {
     _mm_xor_si128(_mm_clmulepi64_si128::<0x00>(lane, by), _mm_clmulepi64_si128::<0x11>(lane, by))
 }
 
-/// The CRC state of a message of these 16 bytes.
+/// Returns the CRC state of a message of these 16 bytes.
 #[target_feature(enable = "sse4.2")]
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the instruction leaves the upper half zero")]
@@ -148,13 +148,13 @@ fn pair(multipliers: [u64; 2]) -> __m128i {
 #[target_feature(enable = "sse2")]
 #[inline]
 fn load(from: &[u8; 16]) -> __m128i {
-    // SAFETY: the reference covers the 16 bytes that are read, and the load asks for no alignment.
+    // SAFETY: the reference covers the 16 bytes that are read, and the load needs no alignment.
     unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "sse2")]
 #[inline]
 fn store(to: &mut [u8; 16], bytes: __m128i) {
-    // SAFETY: the unique reference covers the 16 bytes that are written, and the store asks for no alignment.
+    // SAFETY: the unique reference covers the 16 bytes that are written, and the store needs no alignment.
     unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), bytes) }
 }

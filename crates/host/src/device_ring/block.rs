@@ -1,6 +1,6 @@
-//! Commands on blocks: reads, writes and what becomes of ranges, of a file or of a block device.
+//! Block commands of a file or a block device: reads, writes, syncs, and deallocating or zeroing ranges.
 //!
-//! In: [`BlockWork`]. Out: entries of the kernel's submission queue, or plain system calls with the same effect.
+//! Input: [`BlockWork`]. Output: entries of the kernel's submission queue, or plain system calls with the same effect.
 
 use super::engine::{IoVector, Place, Wire};
 use super::{Extent, Extents};
@@ -23,43 +23,43 @@ const ZERO_RANGE: i32 = 0x10;
 /// One command. Offsets and lengths are in bytes.
 #[derive(Debug)]
 pub enum BlockWork {
-    /// Fill memory from the device.
+    /// A read from the device into memory.
     Read {
-        /// Where the range starts.
+        /// The first byte of the range.
         offset: u64,
-        /// Where it goes, in order.
+        /// The destination, in order.
         into: Extents,
     },
-    /// Write memory to the device.
+    /// A write of memory to the device.
     Write {
-        /// Where the range starts.
+        /// The first byte of the range.
         offset: u64,
-        /// What is written, in order.
+        /// The source, in order.
         from: Extents,
-        /// It is durable before it is answered.
+        /// True if the data must be durable before the completion.
         durable: bool,
     },
-    /// Make everything durable that had finished before.
+    /// A flush that makes every write durable that had completed before.
     Sync,
-    /// Deallocate a range, which then reads as zeroes.
+    /// A deallocation of a range, which then reads as zeroes.
     Punch {
-        /// Where it starts.
+        /// The first byte of the range.
         offset: u64,
-        /// How long it is.
+        /// The length of the range.
         bytes: u64,
     },
-    /// Make a range read as zeroes.
+    /// A zero fill of a range.
     Zero {
-        /// Where it starts.
+        /// The first byte of the range.
         offset: u64,
-        /// How long it is.
+        /// The length of the range.
         bytes: u64,
     },
-    /// Tell a block device that a range is not needed any more. What it reads as then is the device's affair.
+    /// A discard of a range of a block device, whose contents are undefined afterwards.
     Discard {
-        /// Where it starts.
+        /// The first byte of the range.
         offset: u64,
-        /// How long it is.
+        /// The length of the range.
         bytes: u64,
     },
 }
@@ -76,7 +76,8 @@ impl Wire for BlockWork {
         }
     }
 
-    /// What is durable goes by the kernel's machinery of flushes, whose completions come by interrupt.
+    /// Returns true for reads and non-durable writes; durable ones use the kernel's flush sequence, whose completions
+    /// come by interrupt.
     #[inline]
     fn polls(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Write { durable: false, .. })
@@ -157,16 +158,16 @@ enum Way {
     Out { durable: bool },
 }
 
-/// Moves bytes between vectors of memory that a command holds and the file. Returns how many.
+/// Moves bytes between vectors of memory that a command holds and the file, and returns how many.
 fn moved(file: &File, vectors: &[IoVector], offset: u64, way: Way) -> Result<u32, Errno> {
     let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
     let count = libc::c_int::try_from(vectors.len()).map_err(|_| Errno::INVAL)?;
     let (descriptor, list) = (file.as_raw_fd(), vectors.as_ptr().cast::<libc::iovec>());
     loop {
         let answer = match way {
-            // SAFETY: bounds and lifetime: the list has `count` vectors of the layout of `iovec`, each in memory to which the
-            // command that is being run holds a handle and in which it was found to lie. Alignment: as an `iovec`'s. Aliasing:
-            // the memory is foreign: others touch it as they like and no reference into it exists.
+            // SAFETY: bounds and lifetime: the list has `count` vectors of the layout of `iovec`, each inside memory to
+            // which the running command holds a handle. Alignment: as an `iovec`'s. Aliasing: the memory is shared:
+            // other processes may access it at any time, and no reference into it exists.
             Way::In => unsafe { libc::preadv(descriptor, list, count, offset) },
             Way::Out { durable } => {
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
@@ -186,7 +187,8 @@ fn moved(file: &File, vectors: &[IoVector], offset: u64, way: Way) -> Result<u32
 
 fn discard(file: &File, offset: u64, bytes: u64) -> Result<(), Errno> {
     let range = [offset, bytes];
-    // SAFETY: bounds, alignment and lifetime: the kernel reads two 64-bit words from this stack. Aliasing: it writes nothing.
+    // SAFETY: bounds, alignment and lifetime: the kernel reads two 64-bit words from this stack. Aliasing: it writes
+    // nothing.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, range.as_ptr()) };
     if answer == 0 { Ok(()) } else { Err(last_errno()) }
 }

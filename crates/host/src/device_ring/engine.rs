@@ -1,12 +1,12 @@
-//! The io_uring machinery of a [`DeviceRing`](super::DeviceRing).
+//! The io_uring implementation of a [`DeviceRing`](super::DeviceRing).
 //!
-//! In: commands, at most as many as there are slots. Out: their answers. Invariant: a slot holds a command, with its handles to
-//! memory, and its address list from before the kernel hears of it until the kernel's answer has been read; the ring is not
-//! dropped before every slot is empty.
+//! Input: commands, at most as many as there are slots. Output: their completions. Invariant: a slot holds a command,
+//! with its handles to memory, and its address list from before the kernel receives it until the kernel's completion
+//! has been read; the ring is not dropped before every slot is empty.
 //!
-//! The kernel does the rest of a command when this side calls it or asks to be called by a flag (cooperative task running),
-//! not by an interrupt of whatever runs. It would do so for one thread only (a single issuer, deferred task running) at the
-//! same cost; but then no other thread could take the answers, and a ring may go from one to another with commands in flight.
+//! The kernel finishes a command when this side makes a system call or sees the flag that requests one (cooperative
+//! task running), without interrupting the running code. With a single issuer and deferred task running it would do so
+//! for one thread only, at the same cost; but a ring may move from thread to thread with commands in flight.
 
 use super::{Done, Extent};
 use crate::clock::Nanos;
@@ -20,13 +20,13 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-/// The name of answers to nobody: those of cancellations.
+/// The user data of completions without a command: those of cancellations.
 const NOBODY: u64 = u64::MAX;
-/// Tries after which a kernel that gives no answer is taken to give none any more.
+/// Failed calls after which the kernel is assumed never to complete anything again.
 const FAILURES_MAX: u32 = 1_000;
-/// Fewest entries that are worth a call of their own.
+/// The fewest entries that are worth a system call of their own.
 const START_MIN: usize = 4;
-/// The part of the ring that is.
+/// The divisor of the ring's depth that gives the entries started early.
 const START_PART: usize = 8;
 
 /// One element of the kernel's `struct iovec`: an address and a length in bytes.
@@ -39,43 +39,43 @@ pub struct IoVector {
 
 const _: () = assert!(size_of::<IoVector>() == 2 * size_of::<usize>());
 
-/// Where the bytes of a command lie, as its entry says it.
+/// The memory of a command, as its submission entry describes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// One run: its address. Several: that of their list.
+    /// One run: its address. Several: the address of their list.
     pub(super) address: usize,
-    /// One run: its length. Several: how many.
+    /// One run: its length. Several: their number.
     pub(super) count: u32,
-    /// Whether it is a list.
+    /// True if the address is that of a list.
     pub(super) listed: bool,
-    /// The number under which the one run is registered.
+    /// The slot under which the single run is registered.
     pub(super) slot: Option<u16>,
 }
 
-/// How one kind of commands is said to the kernel.
+/// The encoding of one kind of command for the kernel.
 pub trait Wire: Sized + Send + Debug + 'static {
     /// An entry of the submission queue.
     type Entry: squeue::EntryMarker;
     /// An entry of the completion queue.
     type Answer: cqueue::EntryMarker;
 
-    /// What it moves.
+    /// Returns the extents whose bytes the command moves.
     fn extents(&self) -> &[Extent];
 
-    /// Whether a polled ring takes it.
+    /// Returns true if a polled ring takes the command.
     fn polls(&self) -> bool;
 
-    /// Its entry. The file is the ring's only registered one.
+    /// Encodes the command as an entry. The file is the ring's only registered one.
     fn entry(&self, file: types::Fixed, place: Place) -> Self::Entry;
 
-    /// Result and value of an answer.
+    /// Returns the result and value of a completion.
     fn answer(answer: &Self::Answer) -> (i32, u64);
 
-    /// Makes the plain system call.
+    /// Executes the command by a plain system call.
     fn call(&self, file: &File, vectors: &[IoVector]) -> (Result<u32, i32>, u64);
 }
 
-/// What a command in flight keeps alive.
+/// The values that a command in flight keeps alive.
 #[derive(Debug)]
 struct Slot<W> {
     token: u64,
@@ -90,26 +90,26 @@ pub(super) struct Engine<W: Wire> {
     slots: Vec<Slot<W>>,
     free: Vec<u32>,
     polled: bool,
-    /// A device with nothing to do is given so many entries before their batch is complete.
+    /// The number of pending entries at which an idle device gets them before the batch is complete.
     start: Option<usize>,
-    /// An answer was taken since the kernel was last asked for more.
+    /// True if a completion was taken since the kernel was last polled.
     fed: bool,
-    /// What the table had when it last changed.
+    /// The table's contents at change `table_version`.
     known: Vec<Option<Memory>>,
     seen: u64,
 }
 
-// SAFETY: the address lists name memory that the command of the same slot holds, which moves with it; nothing here belongs to
-// a thread (the ring is opened without single-issuer).
+// SAFETY: the address lists name memory that the command of the same slot holds, which moves with it; nothing here
+// belongs to a thread (the ring is opened without single-issuer).
 unsafe impl<W: Wire> Send for Engine<W> {}
 
 impl<W: Wire> Engine<W> {
-    /// Asks the kernel for a ring and registers the file. Refused with EPERM or ENOSYS in many containers.
+    /// Creates a ring and registers the file. Many containers refuse it with EPERM or ENOSYS.
     pub(super) fn open(file: Arc<File>, depth: u32, polled: bool) -> io::Result<Self> {
-        // One place more than commands, for a cancellation.
+        // One entry more than commands, for a cancellation.
         let entries = (depth + 1).next_power_of_two();
         let uring = match setup::<W>(entries, polled, true) {
-            // A kernel before 5.19 does not know the flags.
+            // A kernel before 5.19 does not support the flags.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => setup::<W>(entries, polled, false)?,
             other => other?,
         };
@@ -120,12 +120,12 @@ impl<W: Wire> Engine<W> {
         Ok(Self { uring, file, slots, free, polled, start, fed: false, known: Vec::new(), seen: 0 })
     }
 
-    /// Takes a command whose extents lie in their memory; the caller has made sure that a slot is free. The first of a long
-    /// batch are started at once if the device has nothing to do, so that it works while the rest is made.
+    /// Takes a command whose extents lie in their memory; the caller guarantees a free slot. The first commands of a
+    /// long batch start at once if the device is idle, so that it works while the rest is prepared.
     #[inline]
     pub(super) fn submit(&mut self, token: u64, work: W, table: Option<&BufferTable>) {
         let Some(index) = self.free.pop() else {
-            unreachable!("the ring counts what is in flight");
+            unreachable!("the ring limits commands in flight to its slots");
         };
         let place = match work.extents() {
             [] => Place { address: 0, count: 0, listed: false, slot: None },
@@ -153,7 +153,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// The number of an extent, if the table has it so.
+    /// Returns the slot of an extent, if the table has its memory there.
     #[inline]
     fn registered(&mut self, extent: &Extent, table: &BufferTable) -> Option<u16> {
         let number = extent.slot?;
@@ -168,20 +168,20 @@ impl<W: Wire> Engine<W> {
         if inside { u16::try_from(number).ok() } else { None }
     }
 
-    /// Puts an entry into the queue. How many are there now that the kernel has not seen.
+    /// Pushes an entry and returns the number of entries that the kernel has not seen.
     #[inline]
     fn push(&mut self, entry: &W::Entry) -> usize {
         let mut queue = self.uring.submission();
-        // SAFETY: the entry names the ring's own file, which is registered, and the address list or the memory of a slot whose
-        // command holds a handle to it: all stay in place until the kernel's answer is taken in `reap` or the ring is drained.
-        // That others touch the memory meanwhile is what it is for; no reference to it exists.
+        // SAFETY: the entry names the ring's own file, which is registered, and the address list or the memory of a
+        // slot whose command holds a handle to it: all stay in place until the kernel's completion is taken in `reap`
+        // or the ring is drained. Concurrent accesses to the memory are expected; no reference to it exists.
         let pushed = unsafe { queue.push(entry) };
-        // The queue has a place for every slot and one more, and `cancel` empties it first.
+        // The queue has an entry for every slot and one more, and `cancel` empties it first.
         assert!(pushed.is_ok(), "the submission queue is smaller than the slots");
         queue.len()
     }
 
-    /// Entries that the kernel has not seen.
+    /// Returns the number of entries that the kernel has not seen.
     #[cfg(test)]
     pub(super) fn unseen(&mut self) -> usize {
         self.uring.submission().len()
@@ -189,7 +189,7 @@ impl<W: Wire> Engine<W> {
 
     #[inline]
     pub(super) fn kick(&mut self) {
-        // An older kernel stops at an entry that it refuses; the rest goes with the next round.
+        // An older kernel stops at an entry that it refuses; the second round submits the rest.
         for _ in 0..2 {
             if self.uring.submission().is_empty() {
                 return;
@@ -199,8 +199,8 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// An answer, if one is there. Behind the last of several it says once that there is none, before it lets the kernel look
-    /// for more: whoever had some sends others first, and with those goes the same call.
+    /// Takes a completion, if one is there. After the last of several it returns `None` once before it makes the kernel
+    /// look for more: a caller that got some submits new commands first, and the same system call serves both.
     #[inline]
     pub(super) fn reap(&mut self) -> Option<Done> {
         if let Some(done) = self.take() {
@@ -220,7 +220,7 @@ impl<W: Wire> Engine<W> {
         None
     }
 
-    /// An answer that lies in the completion queue.
+    /// Takes a completion from the completion queue.
     #[inline]
     fn take(&mut self) -> Option<Done> {
         for answer in self.uring.completion() {
@@ -229,7 +229,8 @@ impl<W: Wire> Engine<W> {
             let (Ok(number), Some(slot)) = (u32::try_from(index), slot) else {
                 continue;
             };
-            // The handles go before the caller hears of it, who may then be the only one to have any.
+            // The handles are dropped before the caller receives the completion, which may then expect to hold the only
+            // ones.
             if slot.work.take().is_none() {
                 continue;
             }
@@ -248,7 +249,7 @@ impl<W: Wire> Engine<W> {
         if !self.uring.completion().is_empty() {
             return;
         }
-        // An error in here is an interruption or the end of the time: the caller looks, finds nothing and waits again.
+        // An error here is an interruption or the timeout: the caller polls, finds nothing and waits again.
         let Some(longest) = longest else {
             let _ = self.uring.submit_and_wait(1);
             return;
@@ -269,7 +270,7 @@ impl<W: Wire> Engine<W> {
         let Some(index) = index.and_then(|index| u64::try_from(index).ok()) else {
             return false;
         };
-        // The command itself has to be with the kernel before it can be given up.
+        // The kernel must have the command before it can cancel it.
         self.kick();
         if self.uring.submission().is_full() {
             return false;
@@ -287,7 +288,7 @@ impl<W: Wire> Engine<W> {
     }
 }
 
-/// A ring, with the flags of newer kernels or without.
+/// Sets up a ring, with the flags of newer kernels or without.
 fn setup<W: Wire>(entries: u32, polled: bool, newer: bool) -> io::Result<IoUring<W::Entry, W::Answer>> {
     let mut builder = IoUring::<W::Entry, W::Answer>::builder();
     builder.setup_cqsize(entries * 2);
@@ -302,7 +303,7 @@ fn setup<W: Wire>(entries: u32, polled: bool, newer: bool) -> io::Result<IoUring
     builder.build(entries)
 }
 
-/// Lists the addresses of extents.
+/// Collects the addresses of extents.
 pub(super) fn list(extents: &[Extent], vectors: &mut Vec<IoVector>) {
     vectors.clear();
     vectors.extend(extents.iter().map(|extent| IoVector { start: extent.address(), bytes: extent.bytes }));
@@ -319,7 +320,8 @@ impl<W: Wire> Drop for Engine<W> {
             }
             while self.take().is_some() {}
             if failures > FAILURES_MAX {
-                // The kernel will neither answer nor let go. Memory that it may still write must never be reused.
+                // The kernel neither completes nor releases the commands. Memory that it may still write must never be
+                // reused.
                 self.slots.drain(..).for_each(leak);
                 return;
             }

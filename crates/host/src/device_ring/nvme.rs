@@ -1,7 +1,7 @@
 //! NVMe commands that the kernel's driver passes through, by io_uring or by ioctl (`linux/nvme_ioctl.h`).
 //!
-//! In: [`NvmeCommand`]s: the entry's dwords, without data pointer. Out: status and result. The driver maps the memory, chooses
-//! PRPs or SGLs, and answers for no more than it was told: which blocks a command may touch is judged above.
+//! Input: [`NvmeCommand`]s: the entry's dwords, without data pointer. Output: status and result. The driver maps the
+//! memory and chooses PRPs or SGLs; it does not check which blocks a command may access: the layers above do.
 
 use super::block::last_errno;
 use super::engine::{IoVector, Place, Wire};
@@ -24,10 +24,10 @@ const NVME_IOCTL_IO64_CMD_VEC: libc::c_ulong = 0xC050_4E49;
 const NVME_URING_CMD_IO: u32 = 0xC048_4E80;
 /// `_IOWR('N', 0x81, struct nvme_uring_cmd)`.
 const NVME_URING_CMD_IO_VEC: u32 = 0xC048_4E81;
-/// Bytes of `struct nvme_uring_cmd` and of `struct nvme_passthru_cmd`.
+/// The size of `struct nvme_uring_cmd` and of `struct nvme_passthru_cmd`.
 const COMMAND_BYTES: usize = 72;
 
-/// A command as the driver takes it. Whatever points to data is filled in here.
+/// A command in the driver's fields. The data pointer and length are filled in here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NvmeCommand {
     /// CDW0 7:0.
@@ -38,12 +38,13 @@ pub struct NvmeCommand {
     pub words_2_3: [u32; 2],
     /// CDW10 to CDW15.
     pub words_10_15: [u32; 6],
-    /// How long the device may take, in milliseconds; 0 for the driver's own limit.
+    /// The timeout of the device, in milliseconds; 0 for the driver's own limit.
     pub timeout_ms: u32,
 }
 
 impl NvmeCommand {
-    /// `struct nvme_uring_cmd`, which begins as the two others do: the device's memory order is the processor's here.
+    /// Encodes `struct nvme_uring_cmd`, whose first fields are those of the two other structures. The device's byte
+    /// order is the processor's here.
     fn to_bytes(self, address: usize, count: u32) -> [u8; COMMAND_BYTES] {
         let mut bytes = [0; COMMAND_BYTES];
         bytes[0] = self.opcode;
@@ -61,12 +62,12 @@ impl NvmeCommand {
     }
 }
 
-/// A command with what it moves; which way is the opcode's to say.
+/// A command with its data; the opcode determines the direction.
 #[derive(Debug)]
 pub struct NvmeWork {
     /// The command.
     pub command: NvmeCommand,
-    /// What it moves.
+    /// The data.
     pub data: Extents,
 }
 
@@ -79,7 +80,8 @@ impl Wire for NvmeWork {
         self.data.all()
     }
 
-    /// Commands without data have nothing by which the kernel polls for them; 6.1 looks all the same, at memory that is gone.
+    /// Returns true if the command has data. Without data it has nothing by which the kernel polls for it; Linux 6.1
+    /// polls nevertheless, on memory that is freed.
     #[inline]
     fn polls(&self) -> bool {
         !self.data.all().is_empty()
@@ -110,27 +112,29 @@ impl Wire for NvmeWork {
         };
         let mut long = [0_u64; 10];
         spread(&self.command.to_bytes(address, count), &mut long);
-        // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one `nvme_passthru_cmd64` of 80 bytes on this
-        // stack, and the memory, or the list of it, to which the command that is being run holds handles and in which it was
-        // found to lie. Aliasing: the memory is foreign: others touch it as they like and no reference into it exists.
+        // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one `nvme_passthru_cmd64` of 80 bytes on
+        // this stack, and the memory, or the list of it, which lies inside memory to which the running command holds
+        // handles. Aliasing: the memory is shared: other processes may access it at any time, and no reference into it
+        // exists.
         let answer = unsafe { libc::ioctl(file.as_raw_fd(), call, long.as_mut_ptr()) };
         let result = u32::try_from(answer).map_err(|_| last_errno().raw_os_error());
-        // The result lies behind the reserved word: bytes 72 to 80.
+        // The result is behind the reserved word: bytes 72 to 80.
         (result, long[9])
     }
 }
 
-/// Asks the admin queue, through the namespace's or the controller's device; needs CAP_SYS_ADMIN. Status and dword 0.
+/// Executes an admin command through the namespace's or the controller's device, and returns status and dword 0; needs
+/// CAP_SYS_ADMIN.
 ///
 /// # Errors
-/// The kernel's refusal, or data of more than 4 GiB.
+/// The kernel's error, or data of more than 4 GiB.
 pub fn admin_command(file: &File, command: NvmeCommand, data: &mut [u8]) -> io::Result<(u32, u32)> {
     let count = u32::try_from(data.len()).map_err(|_| io::Error::from(Errno::INVAL))?;
     let address = if data.is_empty() { 0 } else { data.as_mut_ptr().expose_provenance() };
     let mut words = [0_u64; COMMAND_BYTES / 8];
     spread(&command.to_bytes(address, count), &mut words);
-    // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one `nvme_passthru_cmd` of 72 bytes on this stack and
-    // `count` bytes of `data`, borrowed for the call. Aliasing: `data` is borrowed for us alone.
+    // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one `nvme_passthru_cmd` of 72 bytes on this
+    // stack and `count` bytes of `data`, borrowed for the call. Aliasing: `data` is borrowed exclusively.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ADMIN_CMD, words.as_mut_ptr()) };
     let status = u32::try_from(answer).map_err(|_| io::Error::last_os_error())?;
     // The result is the last word: bytes 68 to 72.
@@ -138,17 +142,17 @@ pub fn admin_command(file: &File, command: NvmeCommand, data: &mut [u8]) -> io::
     Ok((status, u32::from_le_bytes([a, b, c, d])))
 }
 
-/// The number of the namespace behind a device.
+/// Returns the number of the namespace behind a device.
 ///
 /// # Errors
-/// The kernel's refusal: it is no NVMe namespace.
+/// The kernel's error: the device is no NVMe namespace.
 pub fn namespace_of(file: &File) -> io::Result<u32> {
     // SAFETY: the call takes no argument and touches no memory of ours.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ID) };
     u32::try_from(answer).map_err(|_| io::Error::last_os_error())
 }
 
-/// Copies bytes into words, so that what the kernel takes lies aligned.
+/// Copies bytes into words, to align them for the kernel.
 fn spread(bytes: &[u8; COMMAND_BYTES], words: &mut [u64]) {
     for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
         *word = chunk.try_into().map_or(0, u64::from_le_bytes);

@@ -1,4 +1,4 @@
-//! Both machineries keep the same promises.
+//! Tests of both implementations.
 
 use super::*;
 use crate::pinning::Memory;
@@ -9,8 +9,8 @@ const BOTH: [UringChoice; 2] = [UringChoice::Auto, UringChoice::Never];
 const PAGE: usize = 4_096;
 
 fn open(file: File, depth: usize, choice: UringChoice) -> DeviceRing<BlockWork> {
-    let wish = RingWish { depth, polled: false, choice, slots: 16 };
-    DeviceRing::open(Arc::new(file), wish).unwrap()
+    let options = RingWish { depth, polled: false, choice, slots: 16 };
+    DeviceRing::open(Arc::new(file), options).unwrap()
 }
 
 fn extent(memory: &Foreign, offset: usize, bytes: usize, slot: Option<u32>) -> Extent {
@@ -35,7 +35,7 @@ fn byte_at(memory: &Foreign, offset: usize) -> u8 {
 }
 
 #[test]
-fn what_is_written_gathered_is_read_back_scattered_registered_or_not() {
+fn gathered_write_reads_back_scattered_with_and_without_registration() {
     for choice in BOTH {
         let mut ring = open(tempfile::tempfile().unwrap(), 4, choice);
         let memory = Foreign::anonymous(16 * PAGE).unwrap();
@@ -51,7 +51,7 @@ fn what_is_written_gathered_is_read_back_scattered_registered_or_not() {
             Extents::Several((0..4).rev().map(|page| extent(&memory, page * PAGE, PAGE, slot)).collect());
         assert_eq!(only(&mut ring, BlockWork::Write { offset: 512, from, durable: true }), Ok(4 * 4_096));
         assert_eq!(only(&mut ring, BlockWork::Sync), Ok(0));
-        // A number that is another's is not used: the bytes go where the extent says.
+        // A slot that holds other memory is not used: the bytes go where the extent says.
         for slot in [slot, None, Some(7)] {
             memory.copy_out(8 * PAGE, &[0xEE; 2 * PAGE]).unwrap();
             let into = Extents::One(extent(&memory, 8 * PAGE, 2 * PAGE, slot));
@@ -60,12 +60,12 @@ fn what_is_written_gathered_is_read_back_scattered_registered_or_not() {
         }
         let into = Extents::Several(vec![extent(&memory, 10, 3, None), extent(&memory, 12_000, 9_000, None)]);
         let short = only(&mut ring, BlockWork::Read { offset: 512 + 3 * 4_096, into });
-        assert_eq!(short, Ok(4_096), "a read behind the end moves fewer bytes and says so");
+        assert_eq!(short, Ok(4_096), "a read past the end returns the bytes moved");
     }
 }
 
 #[test]
-fn ranges_are_punched_and_zeroed_where_the_file_system_can() {
+fn punched_and_zeroed_ranges_read_as_zero() {
     for choice in BOTH {
         let file = tempfile::tempfile().unwrap();
         let mut ring = open(file.try_clone().unwrap(), 4, choice);
@@ -80,12 +80,15 @@ fn ranges_are_punched_and_zeroed_where_the_file_system_can() {
         assert_eq!(only(&mut ring, BlockWork::Read { offset: 0, into }), Ok(4 * 4_096));
         let last = if zeroed.is_ok() { 0 } else { 9 };
         assert_eq!([0, 1, 2, 3].map(|page| byte_at(&memory, page * PAGE)), [9, 0, 9, last], "{choice:?}");
-        assert!(only(&mut ring, BlockWork::Discard { offset: 0, bytes: 4_096 }).is_err(), "no block device");
+        assert!(
+            only(&mut ring, BlockWork::Discard { offset: 0, bytes: 4_096 }).is_err(),
+            "not a block device"
+        );
     }
 }
 
 #[test]
-fn what_cannot_be_taken_is_refused_with_the_numbers() {
+fn unfit_command_is_refused_with_its_numbers() {
     for choice in BOTH {
         let mut ring = open(tempfile::tempfile().unwrap(), 2, choice);
         let memory = Foreign::anonymous(PAGE).unwrap();
@@ -111,7 +114,7 @@ fn what_cannot_be_taken_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn errors_of_the_kernel_come_as_answers() {
+fn kernel_errors_come_as_completions() {
     for choice in BOTH {
         let path = tempfile::NamedTempFile::new().unwrap();
         let mut ring = open(File::open(path.path()).unwrap(), 2, choice);
@@ -122,7 +125,7 @@ fn errors_of_the_kernel_come_as_answers() {
     }
 }
 
-/// Which commands of a batch of reads into a new ring were followed by a call to the kernel.
+/// Returns the numbers of the commands in a batch of reads into a new ring after which the kernel was called.
 fn starts(depth: usize) -> Vec<u64> {
     let mut ring = open(tempfile::tempfile().unwrap(), depth, UringChoice::Auto);
     let memory = Foreign::anonymous(PAGE).unwrap();
@@ -141,20 +144,20 @@ fn starts(depth: usize) -> Vec<u64> {
 }
 
 #[test]
-fn a_device_at_rest_begins_with_a_long_batch_before_it_is_complete() {
+fn idle_device_starts_before_a_long_batch_is_complete() {
     if open(tempfile::tempfile().unwrap(), 1, UringChoice::Auto).kind() != RingKind::Uring {
         return;
     }
-    // Of a whole ring an eighth goes ahead and the rest with the call that the caller makes.
+    // An eighth of the ring starts early, and the rest with the call that the caller makes.
     assert_eq!(starts(32), [4]);
     assert_eq!(starts(256), [32]);
     assert_eq!(starts(8), [4]);
-    // What one call starts soon enough is not divided.
+    // A batch that one call starts soon enough is not divided.
     assert!(starts(1).is_empty() && starts(4).is_empty());
 }
 
 #[test]
-fn looking_alone_finds_every_answer() {
+fn polling_alone_finds_every_completion() {
     for choice in BOTH {
         let mut ring = open(tempfile::tempfile().unwrap(), 16, choice);
         let memory = Foreign::anonymous(PAGE).unwrap();
@@ -175,7 +178,7 @@ fn looking_alone_finds_every_answer() {
 }
 
 #[test]
-fn dropping_the_ring_waits_for_what_is_in_flight() {
+fn dropping_the_ring_waits_for_commands_in_flight() {
     for choice in BOTH {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut ring = open(file.reopen().unwrap(), 64, choice);
@@ -192,7 +195,7 @@ fn dropping_the_ring_waits_for_what_is_in_flight() {
 }
 
 #[test]
-fn a_ring_moves_between_threads_and_its_descriptor_says_when_to_look() {
+fn ring_moves_between_threads_and_descriptor_signals_completions() {
     for choice in BOTH {
         let mut ring = open(tempfile::tempfile().unwrap(), 4, choice);
         let memory = Foreign::anonymous(PAGE).unwrap();
@@ -215,12 +218,12 @@ fn a_ring_moves_between_threads_and_its_descriptor_says_when_to_look() {
         assert!(!readable(Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), "{choice:?}");
         ring.wait(None);
         ring.wait(Some(Nanos::from_millis(1)));
-        assert!(!ring.cancel(5), "it is answered");
+        assert!(!ring.cancel(5), "it has completed");
     }
 }
 
 #[test]
-fn a_read_that_waits_for_ever_is_given_up_when_asked() {
+fn cancel_ends_a_read_that_never_completes() {
     let (reader, _writer) = std::io::pipe().unwrap();
     let mut ring = open(File::from(std::os::fd::OwnedFd::from(reader)), 2, UringChoice::Auto);
     if ring.kind() != RingKind::Uring {

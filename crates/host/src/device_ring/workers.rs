@@ -1,8 +1,8 @@
-//! The plain machinery of a [`DeviceRing`](super::DeviceRing): system calls on threads, for kernels that refuse io_uring and
-//! for what a polled ring does not take.
+//! The blocking implementation of a [`DeviceRing`](super::DeviceRing): system calls on threads, for kernels that refuse
+//! io_uring and for commands that a polled ring does not take.
 //!
-//! In: commands. Out: their answers. Invariant: whoever runs a command owns its handles to memory; dropping this waits for
-//! every call.
+//! Input: commands. Output: their completions. Invariant: the thread that runs a command owns its handles to memory;
+//! dropping this waits for every call.
 
 use super::Done;
 use super::engine::{Wire, list};
@@ -18,12 +18,12 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Most threads of one ring.
+/// The maximum number of threads of one ring.
 const THREADS_MAX: usize = 8;
 
 type Orders<W> = Arc<Mutex<Receiver<(u64, W)>>>;
 
-/// Commands in the hands of threads.
+/// Threads that execute commands.
 pub(super) struct Workers<W> {
     bell: Arc<OwnedFd>,
     orders: Option<Sender<(u64, W)>>,
@@ -51,7 +51,7 @@ impl<W: Wire> Workers<W> {
         Ok(this)
     }
 
-    /// Commands that were taken and not answered.
+    /// Returns the number of commands taken and not completed.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -60,7 +60,7 @@ impl<W: Wire> Workers<W> {
         self.in_flight += 1;
         let sent = self.orders.as_ref().is_some_and(|orders| orders.send((token, work)).is_ok());
         if !sent {
-            // The threads are gone, which only a panic in them explains; the command is still answered.
+            // The threads are gone, which only a panic in them explains; the command is still completed.
             self.ready.push_back(Done { token, result: Err(libc::EIO), value: 0 });
             ring(&self.bell);
         }
@@ -68,7 +68,7 @@ impl<W: Wire> Workers<W> {
 
     pub(super) fn reap(&mut self) -> Option<Done> {
         let found = self.take().or_else(|| {
-            // The bell is silenced before the last look, so that an answer that comes in between rings again.
+            // The eventfd is cleared before the last check, so that a completion that comes in between sets it again.
             self.silence();
             self.take()
         });
@@ -103,7 +103,7 @@ impl<W: Wire> Workers<W> {
     }
 }
 
-/// One thread's life: commands, one after the other, until no more can come.
+/// Executes commands in order until the channel is closed.
 fn work_through<W: Wire>(file: &File, orders: &Orders<W>, finished: &Sender<Done>, bell: &OwnedFd) {
     let mut vectors = Vec::new();
     loop {
@@ -113,7 +113,8 @@ fn work_through<W: Wire>(file: &File, orders: &Orders<W>, finished: &Sender<Done
         };
         list(work.extents(), &mut vectors);
         let (result, value) = work.call(file, &vectors);
-        // The handles go before the caller hears of it, who may then be the only one to have any.
+        // The handles are dropped before the caller receives the completion, which may then expect to hold the only
+        // ones.
         drop(work);
         if finished.send(Done { token, result, value }).is_err() {
             return;
@@ -124,7 +125,7 @@ fn work_through<W: Wire>(file: &File, orders: &Orders<W>, finished: &Sender<Done
 
 impl<W> Drop for Workers<W> {
     fn drop(&mut self) {
-        // The threads end when they have run everything that was handed to them.
+        // The threads end when they have executed every command sent to them.
         self.orders = None;
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -132,7 +133,7 @@ impl<W> Drop for Workers<W> {
     }
 }
 
-/// Rings the bell: any count but zero does. It cannot fail but by being full, and then it rings already.
+/// Sets the eventfd: any count but zero does. The write fails only if the counter is full, and then it is set already.
 fn ring(bell: &OwnedFd) {
     let _ = write(bell, &[1; 8]);
 }

@@ -1,7 +1,7 @@
-//! Pages of several regions as one region, one behind the other in this process.
+//! One contiguous mapping in this process of pages of several regions.
 //!
-//! In: ranges of shared regions, on page borders. Out: a region. Invariant: each of its pages is the memory of the page that it
-//! was made of, also when the region it came from is unmapped.
+//! Input: page-aligned ranges of shared regions. Output: a region. Invariant: each of its pages is the same memory as
+//! its source page, also after the source region is unmapped.
 
 use super::{Foreign, Mapping, Origin, PAGE_BYTES};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed};
@@ -9,47 +9,49 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Ranges could not be joined.
+/// An error of joining ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// A range begins or ends between two page borders, is empty, or does not lie in its region.
-    #[error("{bytes} bytes at offset {offset} are no pages of a region of {region_bytes} bytes")]
+    /// A range is not page-aligned, is empty, or does not lie in its region.
+    #[error("{bytes} bytes at offset {offset} are not whole pages inside a region of {region_bytes} bytes")]
     Range {
-        /// Where the range starts.
+        /// The first byte of the range.
         offset: usize,
-        /// How long it is.
+        /// The length of the range.
         bytes: usize,
-        /// How long the region is.
+        /// The length of the region.
         region_bytes: usize,
     },
     /// The region is lent by a reservation, or was joined itself.
-    #[error("only a region that the kernel mapped in one piece can be mapped once more")]
+    #[error("the region is itself lent or joined: join only regions that are one mapping of the kernel")]
     Piecemeal,
     /// There are no ranges, or more bytes than there are addresses.
-    #[error("{ranges} ranges are no region")]
+    #[error(
+        "{ranges} ranges cannot form a region: pass at least one, and fewer bytes than the address space"
+    )]
     Length {
-        /// How many ranges there were.
+        /// The number of ranges.
         ranges: usize,
     },
     /// The kernel refused.
-    #[error("the pages could not be mapped once more: {0}")]
+    #[error("the pages cannot be mapped again: {0}")]
     Map(rustix::io::Errno),
 }
 
-/// Pages of a region.
+/// A page-aligned range of a region.
 #[derive(Clone, Debug)]
 pub struct Pages {
     /// The region.
     pub region: Foreign,
-    /// Where they begin in it, on a page border.
+    /// The offset of the range in the region, page-aligned.
     pub offset: usize,
-    /// How long they are, a whole number of pages.
+    /// The length, a whole number of pages.
     pub bytes: usize,
 }
 
 impl Pages {
-    /// Where they are mapped, if they can be mapped once more.
+    /// Returns the mapped address, if the pages can be mapped again.
     fn place(&self) -> Result<*mut u8, JoinError> {
         let &Self { ref region, offset, bytes } = self;
         let on_borders = [offset, bytes].iter().all(|at| (*at as u64).is_multiple_of(PAGE_BYTES));
@@ -64,32 +66,35 @@ impl Pages {
 }
 
 impl Foreign {
-    /// Pages of regions, in order, as one region: the same memory, mapped once more.
+    /// Maps pages of several regions again, in order, as one region of the same memory.
     ///
     /// # Errors
-    /// [`JoinError`] when they are no pages of their regions, or the kernel has no mapping to give.
+    /// [`JoinError`] when the ranges are not whole pages of their regions, or the kernel has no mapping to give.
     pub fn joined(pieces: &[Pages]) -> Result<Self, JoinError> {
         let places: Vec<_> = pieces.iter().map(Pages::place).collect::<Result<_, _>>()?;
         let bytes = pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.bytes));
         let bytes = bytes.filter(|&bytes| bytes > 0).ok_or(JoinError::Length { ranges: pieces.len() })?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: bounds: the kernel chooses a range of `bytes` bytes or fails. Alignment: it starts on a page. Lifetime:
-        // the range is ours until `Mapping::drop` unmaps it. Aliasing: a null hint without FIXED replaces no mapping.
+        // SAFETY: bounds: the kernel chooses a range of `bytes` bytes or fails. Alignment: it starts on a page.
+        // Lifetime: the range is ours until `RegionMapping::drop` unmaps it. Aliasing: a null hint without FIXED
+        // replaces no mapping.
         let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags) };
         let start = mapped.map_err(JoinError::Map)?;
         let start = NonNull::new(start.cast::<u8>()).ok_or(JoinError::Map(rustix::io::Errno::NOMEM))?;
-        // Unmapped as a whole from here on, whatever becomes of the pieces.
+        // From here on the whole range is unmapped on drop, even if a piece fails.
         let joined = Self { mapping: Arc::new(Mapping { start, bytes, origin: Origin::Joined }) };
         let mut at = 0;
         for (piece, place) in pieces.iter().zip(places) {
             let target = start.as_ptr().wrapping_add(at).cast::<c_void>();
-            // An old length of 0 leaves the mapping where it is and makes another of the same shared pages (mremap(2)).
+            // An old length of 0 leaves the mapping where it is and creates another of the same shared pages
+            // (mremap(2)).
             let (source, flags) = (place.cast::<c_void>(), MremapFlags::MAYMOVE);
-            // SAFETY: bounds: `place` found the piece inside a mapping that the kernel made in one piece, so the pages
-            // behind its start are those of the same file; the target lies in the range that was reserved above, of which
-            // the pieces together fill no more. Alignment: both begin on pages. Lifetime: `piece.region` keeps the
-            // source for the call, `joined` the target. Aliasing: nobody knows the target yet, and what it replaces was
-            // reserved for it; the source stays as it is; no reference points into either.
+            // SAFETY: bounds: `mapped_address` found the piece inside a mapping that the kernel made in one piece, so
+            // the pages from its start on are those of the same file; the target lies in the range that was reserved
+            // above, of which the pieces together fill no more. Alignment: both begin on pages. Lifetime:
+            // `piece.region` keeps the source for the call, `joined` the target. Aliasing: no other code has the
+            // target's address yet, and what it replaces was reserved for it; the source stays as it is; no reference
+            // points into either.
             let mapped = unsafe { mremap_fixed(source, 0, piece.bytes, flags, target) };
             mapped.map_err(JoinError::Map)?;
             at += piece.bytes;
@@ -109,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn joined_pages_are_the_same_memory_in_another_order() {
+    fn joined_pages_alias_their_source_pages() {
         let (ours, _descriptor) = Foreign::memfd(8 * PAGE).unwrap();
         let other = Foreign::anonymous(2 * PAGE).unwrap();
         let joined = Foreign::joined(&[pages(&ours, 6, 2), pages(&other, 1, 1), pages(&ours, 0, 1)]).unwrap();
@@ -125,11 +130,11 @@ mod tests {
         drop((ours, other));
         let mut found = [0; 5];
         joined.copy_in(PAGE, &mut found).unwrap();
-        assert_eq!(&found, b"later", "and they stay");
+        assert_eq!(&found, b"later", "pages outlive their source regions");
     }
 
     #[test]
-    fn what_is_no_page_of_its_region_is_refused() {
+    fn unaligned_or_outside_ranges_are_refused() {
         let region = Foreign::anonymous(4 * PAGE).unwrap();
         assert_eq!(Foreign::joined(&[]).err(), Some(JoinError::Length { ranges: 0 }));
         for (offset, bytes) in

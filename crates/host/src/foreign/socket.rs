@@ -1,28 +1,28 @@
-//! Foreign memory and sockets: the kernel moves the bytes, so nobody else has to.
+//! Socket transfers to and from shared memory without a bounce buffer.
 //!
-//! In: ranges of regions, a socket. Out: as many bytes as the kernel took or gave at once. Invariant: as with every access
-//! to foreign memory, no reference into it exists; the kernel gets addresses.
+//! Input: ranges of regions, a socket. Output: the number of bytes that the kernel sent or received at once. Invariant:
+//! as with every access to shared memory, no reference into it exists; the kernel gets addresses.
 
 use super::{Foreign, OutOfRegion};
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-/// Most pieces that one call sends; those beyond wait for the next.
+/// Most pieces that one call sends; the caller sends further ones with the next call.
 pub const PIECES_MAX: usize = 64;
 
-/// Bytes to be sent.
+/// A run of bytes to send.
 #[derive(Clone, Copy, Debug)]
 pub enum Piece<'a> {
-    /// Of our own memory.
+    /// Memory of this process.
     Ours(&'a [u8]),
-    /// Of a region.
+    /// A range of a region.
     Region {
-        /// Which.
+        /// The region.
         memory: &'a Foreign,
-        /// Where in it.
+        /// The first byte in the region.
         offset: usize,
-        /// How many.
+        /// The length of the range.
         bytes: usize,
     },
 }
@@ -31,22 +31,21 @@ impl Foreign {
     /// Receives at most `bytes` bytes of a stream socket straight into the region; 0 is the stream's end.
     ///
     /// # Errors
-    /// What the kernel says, and [`io::ErrorKind::InvalidInput`] for a range outside the region.
+    /// The kernel's error, and [`io::ErrorKind::InvalidInput`] for a range outside the region.
     pub fn receive(&self, offset: usize, bytes: usize, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let target = self.range(offset, bytes).map_err(invalid)?.cast::<c_void>();
-        // SAFETY: bounds: `range` found `bytes` bytes behind `target` in the mapping. Alignment: the kernel needs none.
-        // Lifetime: `self` keeps the mapping and the borrow keeps the descriptor for the call. Aliasing: no reference ever
-        // points into the mapping; that others touch it meanwhile is expected of foreign memory.
+        // SAFETY: bounds: `checked_address` found `bytes` bytes from `target` on in the mapping. Alignment: the kernel
+        // needs none. Lifetime: `self` keeps the mapping and the borrow keeps the descriptor for the call. Aliasing: no
+        // reference ever points into the mapping; concurrent accesses are expected of shared memory.
         let received = unsafe { libc::recv(socket.as_raw_fd(), target, bytes, 0) };
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 }
 
-/// Sends pieces one after the other in one call, as many bytes as the kernel takes; no signal is raised if the other side
-/// is gone.
+/// Sends pieces in order in one call, as many bytes as the kernel takes; raises no signal if the other side is gone.
 ///
 /// # Errors
-/// What the kernel says, and [`io::ErrorKind::InvalidInput`] for a range outside its region.
+/// The kernel's error, and [`io::ErrorKind::InvalidInput`] for a range outside its region.
 pub fn send_pieces(socket: BorrowedFd<'_>, pieces: &[Piece<'_>]) -> io::Result<usize> {
     let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut vector = [nothing; PIECES_MAX];
@@ -67,10 +66,10 @@ pub fn send_pieces(socket: BorrowedFd<'_>, pieces: &[Piece<'_>]) -> io::Result<u
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = vector.as_mut_ptr();
     header.msg_iovlen = count;
-    // SAFETY: bounds: the vector has `count` entries, each of a slice or of a range that `range` found. Alignment: the
-    // vector's is its type's, bytes need none. Lifetime: slices and regions are borrowed by `pieces` for the call, the
-    // vector lives on this stack. Aliasing: the kernel only reads what the entries point to, and others may write regions
-    // meanwhile, which is expected of foreign memory.
+    // SAFETY: bounds: the vector has `count` entries, each of a slice or of a range that `checked_address` found.
+    // Alignment: the vector's is its type's, bytes need none. Lifetime: slices and regions are borrowed by `pieces` for
+    // the call, the vector lives on this stack. Aliasing: the kernel only reads what the entries point to, and
+    // concurrent writes to regions are expected of shared memory.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
@@ -87,7 +86,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn bytes_go_from_region_to_region_through_a_socket() {
+    fn socket_moves_bytes_directly_from_and_to_regions() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let region = Foreign::anonymous(8_192).unwrap();
         region.copy_out(100, b"of the region").unwrap();
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_outside_the_region_never_reach_the_kernel() {
+    fn range_outside_region_never_reaches_the_kernel() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let region = Foreign::anonymous(4_096).unwrap();
         let invalid = |result: io::Result<usize>| result.unwrap_err().kind() == io::ErrorKind::InvalidInput;

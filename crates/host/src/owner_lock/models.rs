@@ -1,4 +1,4 @@
-//! Models of an owner and strangers. Loom's cell fails a model in which two look into the value at a time.
+//! Models of an owner thread and other threads. Loom's cell fails a model in which two accesses to the value overlap.
 
 use super::*;
 use loom::sync::Arc;
@@ -8,35 +8,35 @@ fn shared(visits: u32) -> Arc<OwnerLock<u32>> {
 }
 
 #[test]
-fn loom_owner_and_stranger_are_never_inside_together() {
+fn loom_owner_and_other_thread_are_never_inside_together() {
     loom::model(|| {
         let lock = shared(0);
         let other = Arc::clone(&lock);
-        let stranger = thread::spawn(move || other.visit(|value| *value += 1).unwrap());
+        let visitor = thread::spawn(move || other.visit(|value| *value += 1).unwrap());
         let mut owner = lock.own().unwrap();
         let mut made = 0;
         for _ in 0..2 {
             made += u32::from(owner.try_visit(|value| *value += 10).is_some()) * 10;
         }
-        stranger.join().unwrap();
+        visitor.join().unwrap();
         assert_eq!(owner.visit(|value| *value), made + 1);
     });
 }
 
 #[test]
-fn loom_an_owner_that_waits_for_a_stranger_gets_in() {
+fn loom_owner_that_waits_for_another_thread_gets_in() {
     loom::model(|| {
         let lock = shared(0);
         let other = Arc::clone(&lock);
-        let stranger = thread::spawn(move || other.visit(|value| *value += 1).unwrap());
+        let visitor = thread::spawn(move || other.visit(|value| *value += 1).unwrap());
         lock.own().unwrap().visit(|value| *value += 10);
-        stranger.join().unwrap();
+        visitor.join().unwrap();
         assert_eq!(lock.visit(|value| *value), Ok(11));
     });
 }
 
 #[test]
-fn loom_a_second_owner_sees_what_the_first_one_did() {
+fn loom_second_owner_sees_writes_of_first_owner() {
     loom::model(|| {
         let lock = shared(0);
         let other = Arc::clone(&lock);

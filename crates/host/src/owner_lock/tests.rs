@@ -1,19 +1,19 @@
-//! Both pairs of fences keep the same promises.
+//! Tests of both pairs of fences.
 
 use super::*;
 use std::sync::Arc;
 
 #[test]
-fn visits_of_owner_and_strangers_add_up() {
-    // Twice the same where the kernel has no membarrier.
+fn no_update_of_owner_or_other_threads_is_lost() {
+    // Both entries are the same where the kernel has no membarrier.
     for barrier in [Barrier::best(), Barrier::Fences] {
         let lock = Arc::new(OwnerLock::with_barrier((0_u64, 0_u64), barrier));
-        let strangers: Vec<_> = (0..2)
+        let visitors: Vec<_> = (0..2)
             .map(|_| {
                 let lock = Arc::clone(&lock);
                 thread::spawn(move || {
                     for _ in 0..5_000 {
-                        // Two words that are only ever equal if nobody else is inside.
+                        // The two words are equal only if no other closure is inside.
                         lock.visit(|value| {
                             assert_eq!(value.0, value.1);
                             value.0 += 1;
@@ -26,7 +26,7 @@ fn visits_of_owner_and_strangers_add_up() {
             .collect();
         let mut owner = lock.own().unwrap();
         let (mut short, mut long) = (0, 0);
-        while strangers.iter().any(|stranger| !stranger.is_finished()) {
+        while visitors.iter().any(|visitor| !visitor.is_finished()) {
             let visit = |value: &mut (u64, u64)| {
                 assert_eq!(value.0, value.1);
                 value.0 += 1;
@@ -36,8 +36,8 @@ fn visits_of_owner_and_strangers_add_up() {
             owner.visit(visit);
             long += 1;
         }
-        for stranger in strangers {
-            stranger.join().unwrap();
+        for visitor in visitors {
+            visitor.join().unwrap();
         }
         let total = short + long + 10_000;
         assert_eq!(lock.visit(|value| *value), Ok((total, total)), "{barrier:?}");
@@ -45,7 +45,7 @@ fn visits_of_owner_and_strangers_add_up() {
 }
 
 #[test]
-fn there_is_one_owner_at_a_time() {
+fn only_one_owner_exists_at_a_time() {
     let lock = OwnerLock::new(0);
     let first = lock.own().unwrap();
     assert!(lock.own().is_none());
@@ -56,7 +56,7 @@ fn there_is_one_owner_at_a_time() {
 }
 
 #[test]
-fn a_visit_that_panics_locks_nobody_out() {
+fn panic_inside_leaves_lock_usable() {
     let lock = Arc::new(OwnerLock::new(1));
     let of = Arc::clone(&lock);
     let panicked = thread::spawn(move || of.own().map(|mut owner| owner.visit(|_| panic!("inside"))));

@@ -1,45 +1,45 @@
-//! How much memory this process may lock, and whether a plan fits before it is begun.
+//! The memory that this process may lock, and a check of a plan against it.
 //!
-//! In: what the kernel says of this process. Out: a budget, and the advice that an administrator can follow. Invariant:
-//! what the kernel does not say counts as nothing locked and nothing allowed beyond the limit.
+//! Input: the kernel's limits and status of this process. Output: a budget, and advice that an administrator can
+//! follow. Invariant: values that the kernel does not report count as nothing locked and no privilege.
 
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::path::Path;
 
-/// The capability to lock memory beyond the limit, by its bit.
+/// The bit of the capability to lock memory beyond the limit.
 const CAP_IPC_LOCK: u32 = 14;
 
-/// What a process may lock.
+/// The locked-memory budget of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemlockBudget {
     /// The limit in bytes (RLIMIT_MEMLOCK). `None` is no limit.
     pub limit_bytes: Option<u64>,
-    /// Bytes that the process has locked or pinned for devices. What io_uring has registered is counted for the user and
-    /// not shown.
+    /// Bytes that the process has locked or pinned for devices. The kernel accounts io_uring registrations to the user
+    /// and does not report them here.
     pub locked_bytes: u64,
-    /// Whether the process may pass the limit (CAP_IPC_LOCK in the first user namespace).
+    /// True if the process may exceed the limit (CAP_IPC_LOCK in the initial user namespace).
     pub privileged: bool,
 }
 
-/// A plan to lock more than is allowed.
+/// The error that a plan exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{asked} bytes cannot be locked beside {locked}: the limit is {limit}. Raise it to {} KiB (ulimit -l, LimitMEMLOCK= of \
-     the unit, --ulimit memlock= of the container), give CAP_IPC_LOCK, or ask for less",
+    "{asked} bytes cannot be locked in addition to {locked}: the limit is {limit}. Raise it to {} KiB (ulimit -l, \
+     LimitMEMLOCK= of the unit, --ulimit memlock= of the container), give CAP_IPC_LOCK, or request less",
     asked.saturating_add(*locked).div_ceil(1_024)
 )]
 pub struct OverBudget {
-    /// What is to be locked.
+    /// Bytes to lock.
     pub asked: u64,
-    /// What is locked.
+    /// Bytes locked already.
     pub locked: u64,
-    /// What may be locked.
+    /// The limit in bytes.
     pub limit: u64,
 }
 
 impl MemlockBudget {
-    /// Reads the budget of this process as it is now.
+    /// Reads the current budget of this process.
     #[must_use]
     pub fn read() -> Self {
         Self { limit_bytes: getrlimit(Resource::Memlock).current, ..Self::read_from(Path::new("/proc/self")) }
@@ -55,7 +55,7 @@ impl MemlockBudget {
         let capable = field("CapEff:")
             .and_then(|mask| u64::from_str_radix(mask, 16).ok())
             .is_some_and(|mask| mask >> CAP_IPC_LOCK & 1 == 1);
-        // In a user namespace of its own a process has every capability, and none of them counts for locking.
+        // In a user namespace of its own a process has every capability, but none of them counts for locking.
         let map = fs::read_to_string(process.join("uid_map")).unwrap_or_default();
         let first = map.split_whitespace().eq(["0", "0", "4294967295"]);
         Self {
@@ -65,17 +65,17 @@ impl MemlockBudget {
         }
     }
 
-    /// Bytes that can still be locked. `None` is no limit.
+    /// Returns the bytes that can still be locked; `None` means no limit.
     #[must_use]
     pub fn room_bytes(&self) -> Option<u64> {
         let limit = self.limit_bytes.filter(|_| !self.privileged)?;
         Some(limit.saturating_sub(self.locked_bytes))
     }
 
-    /// Whether so many bytes more can be locked.
+    /// Checks that `bytes` more can be locked.
     ///
     /// # Errors
-    /// [`OverBudget`] says by how much the limit is too low and how to raise it.
+    /// [`OverBudget`] has the numbers and how to raise the limit.
     pub fn check(&self, bytes: u64) -> Result<(), OverBudget> {
         match self.room_bytes() {
             Some(room) if bytes > room => Err(OverBudget {
@@ -103,7 +103,7 @@ mod tests {
     const FIRST: &str = "         0          0 4294967295\n";
 
     #[test]
-    fn a_plan_above_the_limit_is_refused_with_the_limit_it_needs() {
+    fn plan_above_the_limit_is_refused_with_the_required_limit() {
         let budget = of("Name: x\nVmLck:\t    1024 kB\nVmPin:\t 4 kB\nCapEff:\t0000000000000000\n", FIRST);
         assert_eq!(budget.room_bytes(), Some((8 << 20) - (1_028 << 10)));
         assert_eq!(budget.check((8 << 20) - (1_028 << 10)), Ok(()));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn privilege_counts_only_in_the_first_user_namespace() {
+    fn privilege_counts_only_in_the_initial_user_namespace() {
         let all = "CapEff:\t000001fffeffffff\n";
         assert_eq!(of(all, FIRST).room_bytes(), None);
         assert_eq!(of(all, "0 1000 1\n").room_bytes(), Some(8 << 20));

@@ -1,13 +1,14 @@
-//! Registered buffers of a ring: memory that io_uring has pinned and knows by number.
+//! Registered buffers of a ring: memory that io_uring has pinned and addresses by slot number.
 //!
-//! In: ranges of mapped memory. Out: numbers for [`Fixed`](crate::uring::Fixed) transfers. Invariant: the table's idea of
-//! what stands under a number and the kernel's are the same; a number is free or has one range.
+//! Input: ranges of mapped memory. Output: slots for [`Fixed`](crate::uring::Fixed) transfers. Invariant: this table
+//! and the kernel's have the same range in every slot; a slot is free or has one range.
 //!
-//! A range that is unregistered while a transfer on it is in flight stays pinned until that is answered: the kernel counts.
+//! A range that is unregistered while a transfer on it is in flight stays pinned until that completes: the kernel
+//! counts references.
 //!
 //! # What this does not do
-//! It does not keep memory mapped. A number whose memory was given back meanwhile still names the old pages, which nobody
-//! else gets; unregister first.
+//! It does not keep memory mapped. A slot whose memory was unmapped still names the old pages, which the kernel does
+//! not reuse; unregister first.
 
 #[cfg(test)]
 mod tests;
@@ -21,14 +22,14 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::PoisonError;
 
-/// Most numbers of one table (IORING_MAX_REG_BUFFERS).
+/// The maximum slots of one table (IORING_MAX_REG_BUFFERS).
 pub const SLOTS_MAX: u32 = 1 << 14;
-/// Most bytes under one number.
+/// The maximum bytes of one slot.
 pub const REGISTRATION_BYTES_MAX: usize = 1 << 30;
 
 const REGISTER: &str = "io_uring register buffers";
 const UPDATE: &str = "io_uring update buffers";
-/// Of `linux/io_uring.h`.
+/// Constants of `linux/io_uring.h`.
 const IORING_REGISTER_BUFFERS2: libc::c_uint = 15;
 const IORING_REGISTER_BUFFERS_UPDATE: libc::c_uint = 16;
 const IORING_RSRC_REGISTER_SPARSE: u32 = 1;
@@ -54,7 +55,7 @@ struct UpdateCall {
     reserved_too: u32,
 }
 
-/// `struct iovec`, in numbers. All zero is an empty place.
+/// `struct iovec`, as numbers. All zero is an empty slot.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Vector {
@@ -65,17 +66,17 @@ struct Vector {
 const _: () = assert!(size_of::<RegisterCall>() == 32 && size_of::<UpdateCall>() == 32);
 const _: () = assert!(size_of::<Vector>() == 2 * size_of::<usize>());
 
-/// The table of one ring. It may be used from any thread while the ring works.
+/// The table of one ring. Any thread may use it while the ring works.
 pub struct BufferTable {
-    /// The ring's, once more, so that the ring outlives the table.
+    /// A duplicate of the ring's descriptor, so that the ring outlives the table.
     ring: OwnedFd,
     slots: Mutex<Vec<Option<Memory>>>,
-    /// Counts changes of the slots, from 1.
+    /// The number of changes of the slots, from 1.
     changes: AtomicU64,
 }
 
 impl BufferTable {
-    /// Gives a ring a table of empty places.
+    /// Gives a ring a table of empty slots.
     pub(crate) fn open(ring: Option<BorrowedFd<'_>>, slots: u32) -> Result<Self, PinError> {
         let ring = ring.ok_or(PinError::new(REGISTER, 0, libc::ENOSYS))?;
         if slots == 0 || slots > SLOTS_MAX {
@@ -85,48 +86,48 @@ impl BufferTable {
         let ring = copy.map_err(|error| PinError::new(REGISTER, 0, error.raw_os_error().unwrap_or(0)))?;
         let call =
             RegisterCall { count: slots, flags: IORING_RSRC_REGISTER_SPARSE, reserved: 0, data: 0, tags: 0 };
-        // SAFETY: bounds, alignment and lifetime: the kernel reads one structure of the length that it is told from this
+        // SAFETY: bounds, alignment and lifetime: the kernel reads one structure, whose length it is given, from this
         // stack. Aliasing: it writes nothing.
         let answer = unsafe { register(&ring, IORING_REGISTER_BUFFERS2, &call) };
         answer.map_err(|errno| PinError::new(REGISTER, 0, errno.raw_os_error()))?;
         Ok(Self { ring, slots: Mutex::new(vec![None; slots as usize]), changes: AtomicU64::new(1) })
     }
 
-    /// How many numbers there are.
+    /// Returns the number of slots.
     #[must_use]
     pub fn slots(&self) -> u32 {
         u32::try_from(self.locked().len()).unwrap_or(SLOTS_MAX)
     }
 
-    /// Numbers that are free.
+    /// Returns the number of free slots.
     #[must_use]
     pub fn free_slots(&self) -> usize {
         self.locked().iter().filter(|slot| slot.is_none()).count()
     }
 
-    /// What stands under a number.
+    /// Returns the memory of a slot.
     #[must_use]
     pub fn at(&self, slot: u32) -> Option<Memory> {
         self.locked().get(slot as usize).copied().flatten()
     }
 
-    /// Grows with every change of what stands under the numbers, so that a copy of [`all`](Self::all) can be kept.
+    /// Returns a counter that grows with every change of a slot, so that a copy of [`all`](Self::all) can be cached.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// What stands under every number.
+    /// Returns the memory of every slot.
     pub(crate) fn all(&self) -> Vec<Option<Memory>> {
         self.locked().clone()
     }
 
-    /// Says that the slots, which are locked, have changed.
+    /// Counts a change of the slots, which the caller has locked.
     fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Whether the bytes lie in the memory under a number.
+    /// Returns true if the bytes lie in the memory of a slot.
     pub(crate) fn covers(&self, slot: u32, address: usize, bytes: usize) -> bool {
         self.at(slot).is_some_and(|memory| {
             let offset = address.checked_sub(memory.address());
@@ -135,10 +136,10 @@ impl BufferTable {
         })
     }
 
-    /// Pins ranges and puts them under numbers in a row. Returns the first number.
+    /// Pins ranges and registers them in consecutive slots. Returns the first slot.
     ///
     /// # Errors
-    /// [`PinError`] says what to change: no free numbers in a row, a range that is empty or longer than
+    /// [`PinError`] names the remedy: no consecutive free slots, a range that is empty or longer than
     /// [`REGISTRATION_BYTES_MAX`], no memory that may be locked (ENOMEM, EPERM), or pages that cannot be pinned
     /// (EOPNOTSUPP, EFAULT). Nothing is registered then.
     pub fn register(&self, ranges: &[Memory]) -> Result<u32, PinError> {
@@ -149,11 +150,11 @@ impl BufferTable {
         Ok(u32::try_from(first).unwrap_or(u32::MAX))
     }
 
-    /// Pins ranges in the place of what stands under the numbers from `first`.
+    /// Pins ranges and replaces the contents of the slots from `first` on.
     ///
     /// # Errors
-    /// As for [`register`](Self::register), or there are not that many numbers. Those from `first` are empty then, unless
-    /// the ranges were refused before the kernel was asked.
+    /// As for [`register`](Self::register), or there are not that many slots. The slots from `first` on are empty then,
+    /// unless the ranges were refused before the system call.
     pub fn update(&self, first: u32, ranges: &[Memory]) -> Result<(), PinError> {
         let mut slots = self.locked();
         let end = (first as usize).checked_add(ranges.len()).filter(|&end| end <= slots.len());
@@ -163,10 +164,10 @@ impl BufferTable {
         self.put(&mut slots, first as usize, ranges)
     }
 
-    /// Empties numbers. Their memory is let go when the last transfer on it is answered.
+    /// Empties slots. Their memory is unpinned when the last transfer on it completes.
     ///
     /// # Errors
-    /// There are no such numbers, or the kernel refuses; then they count as taken for good.
+    /// There are no such slots, or the kernel refuses; then they count as taken for good.
     pub fn unregister(&self, numbers: Range<u32>) -> Result<(), PinError> {
         let mut slots = self.locked();
         let range = numbers.start as usize..numbers.end as usize;
@@ -198,7 +199,7 @@ impl BufferTable {
         let vector = |range: &Memory| Vector { address: range.address(), bytes: range.bytes() };
         let vectors: Vec<Vector> = ranges.iter().map(vector).collect();
         let mut at = 0;
-        // The kernel says how far it came if it came anywhere, and why it went no further only if it did not.
+        // The kernel returns the number of slots done if there is one, and the error only if there is none.
         let refusal = loop {
             match self.tell(first + at, &vectors[at..]) {
                 Ok(0) => break Errno::IO,
@@ -212,7 +213,7 @@ impl BufferTable {
                 return Ok(());
             }
         };
-        // Whatever stood there and whatever came of this goes: better empty than half of each.
+        // Empty all of these slots instead of leaving some old and some new.
         let empty = vec![Vector { address: 0, bytes: 0 }; vectors.len()];
         if self.tell(first, &empty).is_ok_and(|done| done == empty.len()) {
             slots.iter_mut().skip(first).take(ranges.len()).for_each(|place| *place = None);
@@ -221,7 +222,7 @@ impl BufferTable {
         Err(PinError::new(UPDATE, ranges[at].bytes(), refusal.raw_os_error()))
     }
 
-    /// Lets the kernel put vectors under numbers. Returns how many it did.
+    /// Registers vectors in slots from `first` on and returns how many the kernel did.
     fn tell(&self, first: usize, vectors: &[Vector]) -> Result<usize, Errno> {
         let number = |count: usize| u32::try_from(count).map_err(|_| Errno::INVAL);
         let call = UpdateCall {
@@ -232,9 +233,9 @@ impl BufferTable {
             count: number(vectors.len())?,
             reserved_too: 0,
         };
-        // SAFETY: bounds, alignment and lifetime: the kernel reads one structure from this stack and the vectors, as many
-        // as are counted, which are borrowed for the call. Aliasing: it writes none of it. The memory that the vectors
-        // name is pinned and neither read nor written now; any address is harmless.
+        // SAFETY: bounds, alignment and lifetime: the kernel reads one structure from this stack and the vectors, as
+        // many as are counted, which are borrowed for the call. Aliasing: it writes none of it. The memory that the
+        // vectors name is pinned and neither read nor written now; any address is harmless.
         unsafe { register(&self.ring, IORING_REGISTER_BUFFERS_UPDATE, &call) }
     }
 
@@ -243,12 +244,12 @@ impl BufferTable {
     }
 }
 
-/// Makes a call that takes one structure.
+/// Executes a registration call that takes one structure.
 ///
 /// # Safety
 /// The structure is the one that the operation takes, and what it names may be read by the kernel during the call.
 unsafe fn register<T>(ring: &OwnedFd, operation: libc::c_uint, call: &T) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise; the structure's length goes with it.
+    // SAFETY: the caller's promise; the structure's length is passed with it.
     let answer = unsafe {
         let call = std::ptr::from_ref(call);
         libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), operation, call, size_of::<T>())
@@ -263,7 +264,7 @@ fn total(ranges: &[Memory]) -> usize {
     ranges.iter().map(|range| range.bytes()).sum()
 }
 
-/// The first of `count` free places in a row.
+/// Returns the first of `count` consecutive free slots.
 fn free_row(slots: &[Option<Memory>], count: usize) -> Option<usize> {
     let mut free = 0;
     for (at, slot) in slots.iter().enumerate() {

@@ -1,14 +1,14 @@
-//! VFIO type 1: memory under addresses of a device's own, behind an IOMMU.
+//! VFIO type 1: memory mapped at I/O virtual addresses, behind an IOMMU.
 //!
-//! In: ranges of mapped memory. Out: the addresses by which the devices of a container reach them. Invariant: what the
-//! container's books say is mapped and what the kernel has mapped is the same, down to the byte. Where it turns out not to
-//! be, the address is never used again (an unmap that came back short) or nothing is ever mapped again (an address that was
-//! taken): a device that writes through a stale mapping corrupts memory in silence.
+//! Input: ranges of mapped memory. Output: the addresses by which the devices of a container access them. Invariant:
+//! the container's records of what is mapped and the kernel's mappings are the same, down to the byte. When they turn
+//! out to differ, the address is never used again (an unmap that came back short) or nothing is ever mapped again (an
+//! address that was taken): a device that writes through a stale mapping corrupts memory silently.
 //!
 //! # The number of mappings
-//! A container has room for 65,535 mappings by default (`dma_entry_limit` of `vfio_iommu_type1`), however long they are. One
-//! mapping takes a whole range, and ranges that touch are [joined](Container::map_all) first: chunks of 4 MiB reach 256 GiB
-//! under the default limit, where pages of 4 KiB would end at 256 MiB.
+//! A container has room for 65,535 mappings by default (`dma_entry_limit` of `vfio_iommu_type1`), of any length. One
+//! mapping takes a whole range, and adjacent ranges are [joined](Container::map_all) first: chunks of 4 MiB reach 256
+//! GiB under the default limit, where pages of 4 KiB would end at 256 MiB.
 //!
 //! # What this does not do
 //! It does not keep memory mapped in the process; the kernel holds its pages until they are unmapped here.
@@ -40,31 +40,31 @@ use std::sync::PoisonError;
 
 const MAP: &str = "VFIO map";
 
-/// What a kernel with VFIO does, as far as mapping goes. Errors are the kernel's numbers.
+/// The mapping operations of a kernel with VFIO. Errors are the kernel's numbers.
 pub trait TypeOne: Send + Sync + fmt::Debug {
-    /// Maps memory for reading and writing at a device's address (VFIO_IOMMU_MAP_DMA).
+    /// Maps memory for reading and writing at an I/O virtual address (VFIO_IOMMU_MAP_DMA).
     ///
     /// # Errors
     /// Nothing is mapped.
     fn map(&self, memory: Memory, iova: u64) -> Result<(), i32>;
 
-    /// Unmaps a range (VFIO_IOMMU_UNMAP_DMA). Returns how many bytes were mapped there and are not any more.
+    /// Unmaps a range (VFIO_IOMMU_UNMAP_DMA). Returns how many bytes of it were mapped and no longer are.
     ///
     /// # Errors
-    /// Nothing is known of the range then.
+    /// The state of the range is then unknown.
     fn unmap(&self, iova: u64, bytes: u64) -> Result<u64, i32>;
 }
 
-/// Memory under a device's address.
+/// Memory mapped at an I/O virtual address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// The device's address of the first byte.
+    /// The I/O virtual address of the first byte.
     pub iova: u64,
     /// The memory.
     pub memory: Memory,
 }
 
-/// An address space that devices share, and what is mapped in it.
+/// An address space that devices share, and its mappings.
 pub struct Container<K> {
     kernel: K,
     limits: Limits,
@@ -75,59 +75,59 @@ pub struct Container<K> {
 struct Books {
     addresses: Addresses,
     mapped: BTreeMap<u64, Memory>,
-    /// Mappings that the kernel may or may not still have.
+    /// The number of mappings that the kernel may or may not still have.
     lost: u32,
-    /// Why nothing is mapped any more.
+    /// The error after which nothing is mapped any more.
     stopped: Option<PinError>,
 }
 
 impl<K: TypeOne> Container<K> {
-    /// Books over a kernel's container in which nothing is mapped.
+    /// Creates the records of a kernel's container in which nothing is mapped.
     pub fn new(kernel: K, limits: Limits) -> Self {
         let addresses = Addresses::within(&limits.ranges, limits.page_bytes());
         let books = Books { addresses, mapped: BTreeMap::new(), lost: 0, stopped: None };
         Self { kernel, limits, books: Mutex::new(books) }
     }
 
-    /// What the container can take.
+    /// Returns the limits of the container.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// What is beneath.
+    /// Returns the kernel interface.
     #[must_use]
     pub fn kernel(&self) -> &K {
         &self.kernel
     }
 
-    /// Mappings that can still be made.
+    /// Returns the number of mappings that can still be made.
     #[must_use]
     pub fn room(&self) -> u32 {
         self.locked().room(&self.limits)
     }
 
-    /// Bytes that are mapped.
+    /// Returns the bytes that are mapped.
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
         self.locked().mapped.values().map(|memory| memory.bytes()).sum()
     }
 
-    /// Maps a range as one. The device's address agrees with the process's as far as the largest page that fits goes, so
-    /// that the IOMMU can use pages of that size.
+    /// Maps a range as one mapping. The I/O virtual address is congruent to the process's address modulo the largest
+    /// page that fits, so that the IOMMU can use pages of that size.
     ///
     /// # Errors
-    /// [`PinError`] says what to change. An address that the books had free and the kernel had not (EEXIST) stops the
-    /// container: every later call has the same error.
+    /// [`PinError`] names the remedy. An address that is free in the records but taken in the kernel (EEXIST) stops the
+    /// container: every later call returns the same error.
     pub fn map(&self, memory: Memory) -> Result<Mapping, PinError> {
         let mut books = self.locked();
         self.put(&mut books, memory)
     }
 
-    /// Maps ranges, those that touch or overlap as one. Returns the mappings, the lowest address of the process first.
+    /// Maps ranges, joining those that touch or overlap. Returns the mappings, the lowest address of the process first.
     ///
     /// # Errors
-    /// As for [`map`](Self::map); what had been mapped is unmapped again.
+    /// As for [`map`](Self::map); the ranges mapped so far are unmapped again.
     pub fn map_all(&self, ranges: &[Memory]) -> Result<Vec<Mapping>, PinError> {
         let mut books = self.locked();
         let mut made: Vec<Mapping> = Vec::new();
@@ -135,7 +135,7 @@ impl<K: TypeOne> Container<K> {
             match self.put(&mut books, memory) {
                 Ok(mapping) => made.push(mapping),
                 Err(error) => {
-                    // What does not come back is noted in the books, and the first refusal is the one to tell.
+                    // A failed unmap is recorded as lost, and the first error is the one to return.
                     for mapping in made {
                         let _ = self.take(&mut books, mapping);
                     }
@@ -146,11 +146,11 @@ impl<K: TypeOne> Container<K> {
         Ok(made)
     }
 
-    /// Unmaps what was mapped, as a whole.
+    /// Unmaps a mapping as a whole.
     ///
     /// # Errors
-    /// The mapping is not one of this container; or the kernel refused, or unmapped another number of bytes: then a device
-    /// may still reach the memory, which must never be used for anything else.
+    /// The mapping is not one of this container; or the kernel refused, or unmapped another number of bytes: then a
+    /// device may still access the memory, which must never be used for anything else.
     pub fn unmap(&self, mapping: Mapping) -> Result<(), UnmapError> {
         let mut books = self.locked();
         self.take(&mut books, mapping)
@@ -180,7 +180,7 @@ impl<K: TypeOne> Container<K> {
             Err(errno) => {
                 let error = refused(errno);
                 if errno == libc::EEXIST {
-                    // Somebody else's mapping is there, or a stale one of ours. The address stays taken.
+                    // Another mapping, or a stale one of this container, is there. The address stays taken.
                     books.stopped = Some(error);
                 } else {
                     books.addresses.give_back(iova, bytes);
@@ -226,7 +226,7 @@ impl Books {
     }
 }
 
-/// Ranges in the order of their addresses, those that touch or overlap as one.
+/// Returns ranges in the order of their addresses, joining those that touch or overlap.
 fn joined(ranges: &[Memory]) -> Vec<Memory> {
     let mut sorted = ranges.to_vec();
     sorted.sort_unstable();

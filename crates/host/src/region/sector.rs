@@ -1,9 +1,9 @@
 //! Small buffers that direct I/O takes: whole 512-byte sectors, aligned like them.
 //!
-//! In: pages of a pool, to be cut into equal buffers; or a count of sectors, for what is no payload. Out: bytes whose
-//! address does not change when the value moves, which is what lets a kernel work on them while a ring owns them.
-//! Invariants: address and length are multiples of [`SECTOR_BYTES`]; buffers of one cut never overlap; the pages go back
-//! to where they came from when the last buffer of the cut is gone, and not before.
+//! Input: pages of a pool, to be cut into equal buffers; or a count of sectors, for memory that holds no payload.
+//! Output: bytes whose address does not change when the value moves, so that the kernel can work on them while a ring
+//! owns them. Invariants: address and length are multiples of [`SECTOR_BYTES`]; buffers of one cut never overlap; the
+//! pages return to their source when the last buffer of the cut is dropped, and not before.
 
 use crate::reservation::Span;
 use std::fmt;
@@ -12,7 +12,7 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
 
-/// Bytes of a sector: the smallest unit of direct I/O.
+/// The size of a sector: the smallest unit of direct I/O.
 pub const SECTOR_BYTES: usize = 512;
 
 #[derive(Clone, Copy)]
@@ -22,24 +22,24 @@ struct Sector([u8; SECTOR_BYTES]);
 const _: () = assert!(size_of::<Sector>() == SECTOR_BYTES);
 const _: () = assert!(crate::reservation::PAGE_BYTES.is_multiple_of(SECTOR_BYTES));
 
-/// Where pages go when the last buffer that was cut from them is gone.
+/// The receiver of pages after the last buffer that was cut from them is dropped.
 pub trait TakesBack: Send + Sync {
     /// Takes the pages back.
     fn take_back(&self, span: Span);
 }
 
-/// What buffers are parts of. It touches none of its bytes.
+/// The memory that buffers are parts of. It accesses none of its bytes.
 enum Whole {
-    /// A boxed slice that was taken apart: where it starts and how many sectors it has.
+    /// A boxed slice taken apart: its start and its number of sectors.
     Heap(NonNull<Sector>, usize),
-    /// Pages, empty only while they go back.
+    /// Pages; `None` only while they return to their source.
     Pages(Option<Span>, Box<dyn TakesBack>),
 }
 
-// SAFETY: bounds and alignment: not concerned. Lifetime: heap memory belongs to no thread. Aliasing: the pointer is used
-// by the drop alone, when nobody else has it; pages and their home are `Send` themselves.
+// SAFETY: bounds and alignment: not concerned. Lifetime: heap memory belongs to no thread. Aliasing: the pointer is
+// used by the drop alone, when no other holder is left; pages and their `SpanSink` are `Send` themselves.
 unsafe impl Send for Whole {}
-// SAFETY: as for Send: through `&Whole` nothing can be reached.
+// SAFETY: as for Send: `&SectorBacking` gives access to nothing.
 unsafe impl Sync for Whole {}
 
 impl Drop for Whole {
@@ -47,8 +47,8 @@ impl Drop for Whole {
         match self {
             Self::Heap(start, sectors) => {
                 let owned = ptr::slice_from_raw_parts_mut(start.as_ptr(), *sectors);
-                // SAFETY: start and count are those of the boxed slice that `zeroed` leaked, which nobody else frees, and
-                // the last buffer over it is gone.
+                // SAFETY: start and count are those of the boxed slice that `zeroed` leaked, which nothing else frees,
+                // and the last buffer over it is gone.
                 drop(unsafe { Box::from_raw(owned) });
             }
             Self::Pages(span, home) => {
@@ -62,62 +62,64 @@ impl Drop for Whole {
 
 /// Memory in whole, aligned sectors. Derefs to its bytes while the CPU owns it.
 pub struct SectorBuffer {
-    // A pointer and not a `Box`: a box that moves claims its bytes anew, which a kernel at work on them would break.
+    // A pointer and not a `Box`: moving a box asserts unique access to its bytes, which a kernel at work on them
+    // violates.
     start: NonNull<u8>,
     sectors: u32,
     label: u32,
-    /// Keeps the bytes.
+    /// Keeps the bytes alive.
     _whole: Arc<Whole>,
 }
 
-// SAFETY: the sectors belong to this value alone and to no thread in particular; access follows `&` and `&mut`. The whole
-// that it keeps is `Send` and `Sync`.
+// SAFETY: the sectors belong to this value alone and to no thread in particular; access follows `&` and `&mut`. The
+// `SectorBacking` that it keeps is `Send` and `Sync`.
 unsafe impl Send for SectorBuffer {}
 // SAFETY: through `&SectorBuffer` the bytes can only be read.
 unsafe impl Sync for SectorBuffer {}
 
 impl SectorBuffer {
-    /// `sectors` zeroed sectors of the heap: for tables and the like. Payload is [cut](Self::cut) from a pool.
+    /// Allocates `sectors` zeroed sectors on the heap, for tables and the like. Payload is [cut](Self::cut) from a
+    /// pool.
     #[must_use]
     pub fn zeroed(sectors: usize) -> Self {
         let owned = vec![Sector([0; SECTOR_BYTES]); sectors].into_boxed_slice();
         let start = NonNull::from(Box::leak(owned)).cast::<Sector>();
-        let whole = Arc::new(Whole::Heap(start, sectors));
-        // Four billion sectors are more than any heap has.
+        let backing = Arc::new(Whole::Heap(start, sectors));
+        // No heap holds four billion sectors.
         Self {
             start: start.cast(),
             sectors: u32::try_from(sectors).unwrap_or(u32::MAX),
             label: 0,
-            _whole: whole,
+            _whole: backing,
         }
     }
 
-    /// Pages cut into as many buffers of `sectors` sectors as fit, in order; all carry the label. The pages go to `home`
-    /// when the last of the buffers is dropped: at once when none fits.
+    /// Cuts pages into as many buffers of `sectors` sectors as fit, in order; all carry the label. The pages go to
+    /// `sink` when the last of the buffers is dropped: at once when none fits.
     #[must_use]
     pub fn cut(span: Span, sectors: u32, label: u32, home: Box<dyn TakesBack>) -> Vec<Self> {
         let start = span.start();
         let bytes = sectors as usize * SECTOR_BYTES;
         let count = span.bytes().checked_div(bytes).unwrap_or(0);
-        let whole = Arc::new(Whole::Pages(Some(span), home));
+        let backing = Arc::new(Whole::Pages(Some(span), home));
         (0..count)
             .map(|nth| {
-                // SAFETY: `nth * bytes` is less than the span's length, so the place lies within the span's pages, which
-                // are mapped as long as `whole` keeps the span.
+                // SAFETY: `nth * bytes` is less than the span's length, so the address lies within the span's pages,
+                // which are mapped as long as `backing` keeps the span.
                 let start = unsafe { start.add(nth * bytes) };
-                Self { start, sectors, label, _whole: Arc::clone(&whole) }
+                Self { start, sectors, label, _whole: Arc::clone(&backing) }
             })
             .collect()
     }
 
-    /// What the buffer was labelled with when it was cut.
+    /// Returns the label that the buffer got when it was cut.
     #[must_use]
     #[inline]
     pub fn label(&self) -> u32 {
         self.label
     }
 
-    /// Where the bytes start, for a kernel that is given them.
+    /// Returns the first address, for a system call.
     pub(crate) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -128,10 +130,10 @@ impl Deref for SectorBuffer {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: bounds and lifetime: `sectors` sectors from `start` are heap memory that `zeroed` made, or lie within a
-        // span that is mapped and initialised; both stay until `_whole` is dropped with this value. Alignment: of
-        // bytes. Aliasing: buffers of one cut are apart, `Whole` touches no byte, a span has no other access while it is
-        // in there; a shared borrow of `self` excludes writers.
+        // SAFETY: bounds and lifetime: `sectors` sectors from `start` are heap memory that `zeroed` allocated, or lie
+        // within a span that is mapped and initialised; both stay until `_backing` is dropped with this value.
+        // Alignment: of bytes. Aliasing: buffers of one cut are apart, `SectorBacking` accesses no byte, a span has no
+        // other access while it is in there; a shared borrow of `self` excludes writers.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.sectors as usize * SECTOR_BYTES) }
     }
 }
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_stays_when_the_value_moves() {
+    fn address_is_stable_when_value_moves() {
         let buffer = SectorBuffer::zeroed(2);
         let before = buffer.as_ptr();
         let moved = Box::new(buffer);
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_one_cut_are_apart_and_aligned() {
+    fn buffers_of_one_cut_are_disjoint_and_aligned() {
         let (reservation, span) = shelf(9);
         let (first, end) = (span.address(), span.address() + span.bytes());
         let mut cut = SectorBuffer::cut(span, 9, 77, Box::new(Shelf(Arc::clone(&reservation))));
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_go_back_with_the_last_buffer_on_whatever_thread() {
+    fn pages_return_with_last_buffer_on_any_thread() {
         let (reservation, span) = shelf(9);
         let mut cut = SectorBuffer::cut(span, 9, 0, Box::new(Shelf(Arc::clone(&reservation))));
         let last = cut.pop().unwrap();
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_too_few_for_a_buffer_go_back_at_once() {
+    fn pages_too_few_for_one_buffer_return_at_once() {
         for sectors in [0, 9] {
             let (reservation, span) = shelf(1);
             assert!(

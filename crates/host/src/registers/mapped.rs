@@ -1,7 +1,7 @@
-//! Registers of a real device, mapped.
+//! Mapped registers of a real device.
 //!
-//! In: a device's file and where a BAR is in it. Out: [`Registers`]. Invariant: the mapping stays as long as a handle
-//! does, and nobody ever holds a reference into it.
+//! Input: a device's file and the place of a BAR in it. Output: [`Registers`]. Invariant: the mapping stays as long as
+//! a handle does, and no reference into it ever exists.
 
 use super::Registers;
 use rustix::io::Errno;
@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A BAR in this process.
+/// A BAR mapped into this process.
 #[derive(Clone)]
 pub struct MappedRegisters {
     window: Arc<Window>,
@@ -24,44 +24,45 @@ struct Window {
 }
 
 // SAFETY: bounds and alignment: not concerned. Lifetime: the window belongs to the process, not to a thread, and is
-// unmapped once, by the last handle. Aliasing: it is touched by volatile loads and stores of single words only, which a
-// device orders.
+// unmapped once, by the last handle. Aliasing: it is accessed by volatile loads and stores of single words only, which
+// a device orders.
 unsafe impl Send for Window {}
 
 // SAFETY: as for Send.
 unsafe impl Sync for Window {}
 
 impl MappedRegisters {
-    /// Maps `bytes` bytes from `offset` of a device's file on; both whole pages.
+    /// Maps `bytes` bytes from `offset` of a device's file on; both must be whole pages.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel's error.
     pub fn map(device: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<Self, Errno> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: bounds: the kernel maps `bytes` bytes or fails; the file is a device's, whose regions do not shrink.
-        // Alignment: it chooses an address on a page. Lifetime: ours until `Window::drop` unmaps it. Aliasing: a null hint
-        // without FIXED replaces no mapping.
+        // Alignment: it chooses an address on a page. Lifetime: ours until `RegisterWindow::drop` unmaps it. Aliasing:
+        // a null hint without FIXED replaces no mapping.
         let mapped = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, device, offset) };
         let start = NonNull::new(mapped?.cast::<u32>()).ok_or(Errno::NOMEM)?;
         Ok(Self { window: Arc::new(Window { start, bytes }) })
     }
 
-    /// Takes the device away from every handle: what they store goes nowhere from now on, and they load zeroes. The kernel
-    /// is free to give the device to somebody else. May be called while others use the registers.
+    /// Detaches every handle from the device: from now on stores have no effect on it and loads return zeroes. The
+    /// kernel may then give the device to another user. May be called while other threads use the registers.
     ///
     /// # Errors
     /// The kernel has no memory for that; nothing has changed.
     pub fn detach(&self) -> Result<(), Errno> {
         let Window { start, bytes } = *self.window;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
-        // SAFETY: bounds and alignment: exactly the range that the kernel gave for this window. Lifetime: it stays mapped, to
-        // other pages, until `Window::drop`, which cannot run while `self` lives. Aliasing: nobody holds a reference into it;
-        // a volatile access of another thread finds one page or the other, for the kernel replaces them at once.
+        // SAFETY: bounds and alignment: exactly the range that the kernel returned for this window. Lifetime: it stays
+        // mapped, to other pages, until `RegisterWindow::drop`, which cannot run while `self` lives. Aliasing: no
+        // reference into it exists; a volatile access of another thread finds one page or the other, for the kernel
+        // replaces them at once.
         let mapped = unsafe { mmap_anonymous(start.as_ptr().cast::<c_void>(), bytes, access, flags) };
         mapped.map(drop)
     }
 
-    /// Where a register is. Good for one word while `self` lives.
+    /// Returns the address of a register, valid for one word while `self` lives.
     #[inline]
     fn place(&self, at: usize) -> *mut u32 {
         let Window { start, bytes } = *self.window;
@@ -78,8 +79,8 @@ impl Registers for MappedRegisters {
     #[inline]
     fn load32(&self, at: usize) -> u32 {
         let place = self.place(at);
-        // SAFETY: bounds and alignment: `place` checked both; a mapping is whole pages. Lifetime: `self` keeps the mapping.
-        // Aliasing: no reference into it exists, and volatile expects others to change it.
+        // SAFETY: bounds and alignment: `register_address` checked both; a mapping is whole pages. Lifetime: `self`
+        // keeps the mapping. Aliasing: no reference into it exists, and volatile tolerates changes by the device.
         u32::from_le(unsafe { place.read_volatile() })
     }
 
@@ -97,30 +98,30 @@ impl Registers for MappedRegisters {
     }
 }
 
-/// Puts stores to memory in front of a store to a device.
+/// Orders stores to memory before a store to a device.
 #[inline]
 #[cfg(not(target_arch = "aarch64"))]
 fn store_fence() {
-    // x86: stores to memory and to uncached registers keep their order; the compiler has to be told.
+    // x86: stores to memory and to uncached registers keep their order; only the compiler must not reorder them.
     std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
 }
 
-/// Puts stores to memory in front of a store to a device.
+/// Orders stores to memory before a store to a device.
 #[inline]
 #[cfg(target_arch = "aarch64")]
 fn store_fence() {
-    // SAFETY: a barrier touches no memory and no register; that it concerns the outer shareable domain, where devices are,
-    // is what the fence of the language has not.
+    // SAFETY: a barrier touches no memory and no register; it covers the outer shareable domain, where devices are,
+    // which the fence of the language does not.
     unsafe { std::arch::asm!("dmb oshst", options(nostack, preserves_flags)) };
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
         let start = self.start.as_ptr().cast::<c_void>();
-        // SAFETY: bounds and alignment: exactly the range that the kernel gave. Lifetime: this is the last handle, so no
-        // load or store runs or will. Aliasing: no reference into the range was ever made.
+        // SAFETY: bounds and alignment: exactly the range that the kernel returned. Lifetime: this is the last handle,
+        // so no load or store runs or will. Aliasing: no reference into the range was ever made.
         let unmapped = unsafe { munmap(start, self.bytes) };
-        debug_assert!(unmapped.is_ok(), "a mapping that we made can be unmapped");
+        debug_assert!(unmapped.is_ok(), "a mapping of this process can be unmapped");
     }
 }
 
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_arrive_where_they_were_meant_in_little_endian() {
+    fn stores_are_little_endian_at_their_offset() {
         let (file, registers) = file();
         registers.store32(0x14, 0x0102_0304);
         registers.store64(0x28, 0x1112_1314_1516_1718);
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_taken_away_hears_nothing_and_its_file_is_let_go() {
+    fn detached_device_gets_no_stores_and_its_file_is_unmapped() {
         let (file, registers) = file();
         let other = registers.clone();
         other.store32(0x10, 7);
@@ -177,13 +178,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "register 0x1000 of 0x1000 bytes")]
-    fn a_register_behind_the_window_is_a_mistake_of_ours() {
+    fn register_beyond_the_window_panics() {
         let _ = file().1.load32(0x1000);
     }
 
     #[test]
     #[should_panic(expected = "register 0x2 of")]
-    fn a_register_between_words_is_a_mistake_of_ours() {
+    fn unaligned_register_panics() {
         file().1.store32(2, 0);
     }
 }

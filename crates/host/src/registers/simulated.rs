@@ -1,13 +1,13 @@
-//! Registers without a device: words that hold what was stored, until the device is taken away.
+//! Registers without a device: words that hold what was stored, until the device is removed.
 //!
-//! In: loads and stores. Out: the same values, or all ones after [`SimulatedRegisters::remove`]. Whoever plays a device
-//! with effects of its own implements [`Registers`] itself.
+//! Input: loads and stores. Output: the same values, or all ones after [`SimulatedRegisters::remove`]. A simulated
+//! device whose registers have effects implements [`Registers`] itself.
 
 use super::{ABSENT, Registers};
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// A window of words. A clone is another handle to the same.
+/// A window of words. A clone is another handle to the same window.
 #[derive(Clone, Debug)]
 pub struct SimulatedRegisters {
     words: Arc<[AtomicU32]>,
@@ -15,14 +15,14 @@ pub struct SimulatedRegisters {
 }
 
 impl SimulatedRegisters {
-    /// At least `bytes` bytes of zeroes.
+    /// Creates a window of at least `bytes` zero bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         let words = (0..bytes.div_ceil(4)).map(|_| AtomicU32::new(0)).collect();
         Self { words, removed: Arc::new(AtomicBool::new(false)) }
     }
 
-    /// Takes the device away: everything reads as all ones from now on, and stores go nowhere.
+    /// Removes the device: from now on every load returns all ones, and stores have no effect.
     pub fn remove(&self) {
         self.removed.store(true, Ordering::Release);
     }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_was_taken_away_reads_as_all_ones_and_takes_nothing() {
+    fn removed_device_reads_all_ones_and_ignores_stores() {
         let registers = SimulatedRegisters::new(0x2000);
         registers.clone().store64(8, 0x1_0000_0002);
         assert_eq!((registers.load64(8), registers.present(8)), (0x1_0000_0002, Some(2)));

@@ -1,21 +1,21 @@
-//! What stands behind reserved pages, and in which order a caller wants it tried.
+//! The kinds of pages that back reserved addresses, and the order in which a caller wants them tried.
 //!
-//! In: a caller's wish. Out: the kinds of pages to ask the kernel for, one after the other. Invariant: an order names at
-//! least one kind and each kind at most once.
+//! Input: a caller's preference. Output: the kinds of pages to request from the kernel, in order. Invariant: an order
+//! names at least one kind and each kind at most once.
 
 use std::fmt;
 
-/// Bytes of a page, the unit of reservations.
+/// The size of a page, the unit of reservations.
 pub const PAGE_BYTES: usize = 4_096;
 
-/// Kinds of pages, the largest first.
+/// A kind of page, the largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Backing {
-    /// Pages of 1 GiB out of the kernel's fixed pool.
+    /// Pages of 1 GiB from the kernel's fixed pool.
     Huge1G,
-    /// Pages of 2 MiB out of the kernel's fixed pool.
+    /// Pages of 2 MiB from the kernel's fixed pool.
     Huge2M,
-    /// Ordinary memory that the kernel is asked to build of 2 MiB pages, as far as it finds any in one piece.
+    /// Ordinary memory that the kernel is advised to build of 2 MiB pages where it finds contiguous ones.
     Transparent,
     /// Pages of 4 KiB.
     Small,
@@ -25,7 +25,7 @@ impl Backing {
     /// Every kind, the largest first.
     pub const ALL: [Self; 4] = [Self::Huge1G, Self::Huge2M, Self::Transparent, Self::Small];
 
-    /// Pages of [`PAGE_BYTES`] that one page of this kind replaces; a run must start on a multiple and be one.
+    /// Returns the pages of [`PAGE_BYTES`] in one page of this kind; a run must start on a multiple and be one.
     #[must_use]
     pub const fn granule_pages(self) -> u32 {
         match self {
@@ -35,7 +35,7 @@ impl Backing {
         }
     }
 
-    /// Whether it comes out of the kernel's fixed pool of huge pages.
+    /// Returns true if it comes from the kernel's fixed pool of huge pages.
     #[must_use]
     pub const fn is_pooled(self) -> bool {
         matches!(self, Self::Huge1G | Self::Huge2M)
@@ -53,7 +53,7 @@ impl fmt::Display for Backing {
     }
 }
 
-/// Kinds of pages in the order in which they are to be tried.
+/// A preference among kinds of pages: the order in which to try them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
     first: Backing,
@@ -73,13 +73,13 @@ impl Wish {
     pub const TRANSPARENT: Self =
         Self { first: Backing::Transparent, others: [Some(Backing::Small), None, None] };
 
-    /// This kind or none.
+    /// Returns an order with this kind only.
     #[must_use]
     pub const fn only(backing: Backing) -> Self {
         Self { first: backing, others: [None; 3] }
     }
 
-    /// The same wish, with another kind as its last resort. A kind that it names already stays where it is.
+    /// Appends another kind as the last resort. A kind already in the order stays where it is.
     #[must_use]
     pub fn or(mut self, backing: Backing) -> Self {
         if !self.order().any(|named| named == backing)
@@ -90,14 +90,14 @@ impl Wish {
         self
     }
 
-    /// The kinds, in order.
+    /// Returns the kinds, in order.
     pub fn order(&self) -> impl Iterator<Item = Backing> + use<> {
         std::iter::once(self.first).chain(self.others.into_iter().flatten())
     }
 }
 
 impl Default for Wish {
-    /// [`Wish::HUGE`].
+    /// Returns [`Wish::HUGE`].
     fn default() -> Self {
         Self::HUGE
     }
@@ -108,9 +108,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wish_names_each_kind_once_in_the_order_it_was_made() {
-        let wish = Wish::only(Backing::Small).or(Backing::Huge2M).or(Backing::Small).or(Backing::Huge1G);
-        assert!(wish.order().eq([Backing::Small, Backing::Huge2M, Backing::Huge1G]));
+    fn each_kind_is_tried_once_in_the_order_given() {
+        let order = Wish::only(Backing::Small).or(Backing::Huge2M).or(Backing::Small).or(Backing::Huge1G);
+        assert!(order.order().eq([Backing::Small, Backing::Huge2M, Backing::Huge1G]));
         assert!(Wish::LARGEST.order().eq(Backing::ALL));
         assert!(Wish::HUGE.or(Backing::Huge1G).order().count() == 4);
         assert!(Wish::LARGEST.or(Backing::Small).order().eq(Backing::ALL));

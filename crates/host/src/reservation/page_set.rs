@@ -1,39 +1,40 @@
 //! A set of pages, one bit each.
 //!
-//! In: runs of pages. Out: whether all of a run are in it. Invariant: a run that is empty or reaches beyond the set is
-//! never held, and never changes it.
+//! Input: runs of pages. Output: true if all pages of a run are in it. Invariant: a run that is empty or reaches beyond
+//! the set is never held, and never changes it.
 
 use super::PageRun;
 
-/// Pages of one word.
+/// The pages of one word.
 const WORD_PAGES: u32 = u64::BITS;
 
-/// Which pages of a reservation can be claimed.
+/// The pages of a reservation that can be claimed.
 pub(super) struct PageSet {
     words: Vec<u64>,
     pages: u32,
 }
 
 impl PageSet {
-    /// An empty set that `pages` pages fit in. Its memory is taken when bits are first set.
+    /// Creates an empty set of capacity `pages`. Its memory is allocated when bits are first set.
     pub(super) fn empty(pages: u32) -> Self {
         Self { words: vec![0; pages.div_ceil(WORD_PAGES) as usize], pages }
     }
 
-    /// Whether the run has a page and lies within the pages that fit.
+    /// Returns true if the run has a page and lies within the capacity.
     #[inline]
     pub(super) fn reaches(&self, run: PageRun) -> bool {
         run.pages > 0 && run.first < self.pages && run.pages <= self.pages - run.first
     }
 
-    /// Takes every page of the run out of the set if all of them are in it. `false` if not, and nothing has changed.
+    /// Removes every page of the run from the set if all of them are in it. Otherwise returns `false` and changes
+    /// nothing.
     #[inline]
     pub(super) fn take(&mut self, run: PageRun) -> bool {
         let parts = Parts::of(run);
         match self.words(run) {
             Some([only]) if *only & parts.only == parts.only => *only &= !parts.only,
             Some([head, middle @ .., tail]) => {
-                // No early end: the middle is as fast to read whole, and it is nearly always there.
+                // No early exit: the middle is as fast to read whole, and it is nearly always complete.
                 let whole = middle.iter().fold(u64::MAX, |all, word| all & word) == u64::MAX;
                 if !whole || *head & parts.head != parts.head || *tail & parts.tail != parts.tail {
                     return false;
@@ -47,7 +48,7 @@ impl PageSet {
         true
     }
 
-    /// Puts every page of a run within reach into the set.
+    /// Inserts every page of a run within reach into the set.
     #[inline]
     pub(super) fn insert(&mut self, run: PageRun) {
         let parts = Parts::of(run);
@@ -62,7 +63,7 @@ impl PageSet {
         }
     }
 
-    /// The words that a run within reach touches.
+    /// Returns the words that hold a run within reach.
     #[inline]
     fn words(&mut self, run: PageRun) -> Option<&mut [u64]> {
         if !self.reaches(run) {
@@ -72,7 +73,7 @@ impl PageSet {
     }
 }
 
-/// The bits of a run in the first word that it touches, in the last, and in the one that is both.
+/// The bits of a run in its first word, in its last, and in the one that is both.
 struct Parts {
     head: u64,
     tail: u64,
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_at_every_place_of_a_word_are_taken_exactly() {
+    fn runs_at_every_bit_position_are_taken_exactly() {
         for first in 0..PAGES {
             for pages in 1..=PAGES - first {
                 let run = PageRun { first, pages };
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_lacks_a_page_is_not_taken_and_nothing_changes() {
+    fn run_with_missing_page_is_not_taken_and_changes_nothing() {
         for lacking in 0..PAGES {
             let (before, behind) = ((0, lacking), (lacking + 1, PAGES - lacking - 1));
             let mut set = set(&[before, behind]);
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_out_of_reach_are_never_taken_and_change_nothing() {
+    fn out_of_range_runs_are_never_taken_and_change_nothing() {
         let mut set = set(&[(0, PAGES)]);
         for (first, pages) in
             [(0, 0), (PAGES, 1), (PAGES - 1, 2), (u32::MAX, 1), (1, u32::MAX), (0, PAGES + 1)]

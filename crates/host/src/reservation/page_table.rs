@@ -1,8 +1,8 @@
-//! Which claims stand where: the way back from an address to its pages, for callers that carry addresses only.
+//! The table of claims: maps an address back to its pages, for callers that carry addresses only.
 //!
-//! In: claims, and spans that are given up for their address. Out: the span of an address that was given up, once.
-//! Invariant: the word of a claim's first page says how long it is and who has it, every other word is 0; a claim's word
-//! reads `Raw` exactly while its span has been given up, and whoever takes it out of that state makes the one span anew.
+//! Input: claims, and spans that are leaked for their address. Output: the span of a leaked address, once. Invariant:
+//! the word of a claim's first page holds its length and its owner, every other word is 0; a claim's word reads `Raw`
+//! exactly while its span is leaked, and the thread that takes it out of that state makes the one span anew.
 
 use super::backing::PAGE_BYTES;
 use super::span::Span;
@@ -12,31 +12,31 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Why an address is not one that was given up.
+/// An error of adopting an address that was not leaked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdoptError {
-    /// It lies outside the reservation.
+    /// The address lies outside the reservation.
     #[error("the address is not of this memory: free it where it was allocated")]
     Foreign,
-    /// It lies inside a claim, not at its start.
+    /// The address lies inside a claim, not at its start.
     #[error("the address points into a buffer: free it by the address at which it starts")]
     Interior,
-    /// It was given back already.
+    /// The address was freed already.
     #[error("the buffer at this address was freed before")]
     DoubleFree,
-    /// A buffer starts there which was never given up for its address.
+    /// The claim at the address was never leaked.
     #[error("the buffer at this address is owned by a value, not by its address: drop that value instead")]
     NotRaw,
 }
 
-/// Who has a claim.
+/// The owner of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimState {
     /// A value of this process.
     Owned,
-    /// Whoever has its address.
+    /// The holder of its address.
     Raw,
-    /// A value again, after whoever had the address gave it back.
+    /// A value again, after the holder of the address freed it.
     Adopted,
 }
 
@@ -45,7 +45,7 @@ pub enum ClaimState {
 pub struct Found {
     /// Its pages.
     pub run: PageRun,
-    /// Who has it.
+    /// Its owner.
     pub state: ClaimState,
 }
 
@@ -54,8 +54,8 @@ const RAW: u32 = 2;
 const ADOPTED: u32 = 3;
 const STATE_BITS: u32 = 2;
 
-/// The table of a reservation. A clone is another handle to the same one; every method can be called from any thread, with
-/// no lock held.
+/// The table of a reservation. A clone is another handle to the same one; every method can be called from any thread,
+/// with no lock held.
 #[derive(Clone)]
 pub struct PageTable {
     table: Arc<Table>,
@@ -66,45 +66,45 @@ struct Table {
     words: Box<[AtomicU32]>,
 }
 
-// SAFETY: the pointer is only the place from which addresses are counted; what is made of it is a `Span`, which is `Send`.
+// SAFETY: the pointer is only the origin of address computations; what is made of it is a `PageSpan`, which is `Send`.
 unsafe impl Send for Table {}
 // SAFETY: as for Send, and the words are atomics.
 unsafe impl Sync for Table {}
 
 impl PageTable {
-    /// A table for `pages` pages from `start`, none of which is claimed.
+    /// Creates a table for `pages` pages from `start`, none of which is claimed.
     pub(super) fn new(start: NonNull<u8>, pages: u32) -> Self {
         assert!(pages <= PAGES_MAX, "a claim's length fits its word");
         Self { table: Arc::new(Table { start, words: zeroed(pages as usize) }) }
     }
 
-    /// Where page 0 starts.
+    /// Returns the address of page 0.
     #[inline]
     pub(super) fn start(&self) -> NonNull<u8> {
         self.table.start
     }
 
-    /// Notes a claim. The run is within the table and no other claim covers any of it.
+    /// Stores a claim. The run is within the table and no other claim covers any of it.
     #[inline]
     pub(super) fn note(&self, run: PageRun) {
         // Relaxed: only the thread that leaks the span publishes it, and it does so with a release.
         self.table.words[run.first as usize].store((run.pages << STATE_BITS) | OWNED, Ordering::Relaxed);
     }
 
-    /// Forgets a claim whose span has been taken back.
+    /// Erases a claim whose span has been taken back.
     #[inline]
     pub(super) fn forget(&self, run: PageRun) {
         self.table.words[run.first as usize].store(0, Ordering::Relaxed);
     }
 
-    /// Whether the address lies in the reservation.
+    /// Returns true if the address lies in the reservation.
     #[must_use]
     #[inline]
     pub fn contains(&self, address: *const u8) -> bool {
         self.offset(address).is_some()
     }
 
-    /// Gives a span up for its address. [`adopt`](Self::adopt) makes it a span again.
+    /// Converts a span to its address. [`adopt`](Self::adopt) makes it a span again.
     ///
     /// # Panics
     /// The span is of another reservation.
@@ -113,13 +113,13 @@ impl PageTable {
     pub fn leak(&self, span: Span) -> NonNull<u8> {
         let start = span.start();
         let run = span.run();
-        assert!(self.place(run.first) == start, "a span goes back to the reservation it came from");
+        assert!(self.place(run.first) == start, "a span must be leaked by its own reservation");
         // Release, and acquire in `adopt`: what was written through this span is seen by the next one.
         self.table.words[run.first as usize].store((run.pages << STATE_BITS) | RAW, Ordering::Release);
         start
     }
 
-    /// The span that was given up for this address.
+    /// Returns the span that was leaked for this address.
     ///
     /// # Errors
     /// [`AdoptError`] for any other address. Of two callers with one address exactly one gets the span.
@@ -136,16 +136,16 @@ impl PageTable {
         match word.compare_exchange(seen, adopted, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => {
                 let run = PageRun { first: index(page), pages: seen >> STATE_BITS };
-                // SAFETY: the word was `Raw`, so `leak` has consumed the one span over exactly this run, and the exchange
-                // let only this caller take it out of that state. The claim still stands in the reservation, which keeps
-                // its pages committed and, even when it is dropped, mapped.
+                // SAFETY: the word was `Raw`, so `leak` has consumed the one span over exactly this run, and the
+                // exchange let only this caller take it out of that state. The claim still exists in the reservation,
+                // which keeps its pages committed and, even when it is dropped, mapped.
                 Ok(unsafe { Span::over(self.place(run.first), run) })
             }
             Err(now) => Err(self.not_raw(offset, now)),
         }
     }
 
-    /// The claim that covers an address, as it stood at some moment of the call.
+    /// Returns the claim that covers an address, as of some moment during the call.
     #[must_use]
     pub fn find(&self, address: *const u8) -> Option<Found> {
         let page = self.offset(address)? / PAGE_BYTES;
@@ -159,14 +159,14 @@ impl PageTable {
         None
     }
 
-    /// How many bytes an address lies behind the start of a run that it is in. `None` if it is not.
+    /// Returns the offset of an address in a run; `None` if it is outside.
     #[must_use]
     pub fn offset_in(&self, address: *const u8, run: PageRun) -> Option<usize> {
         let offset = self.offset(address)?.checked_sub(run.first as usize * PAGE_BYTES)?;
         (offset < run.bytes()).then_some(offset)
     }
 
-    /// Why the address at `offset`, whose page has this word, cannot be adopted.
+    /// Returns the reason why the address at `offset`, whose page has this word, cannot be adopted.
     #[cold]
     fn not_raw(&self, offset: usize, word: u32) -> AdoptError {
         match state(word) {
@@ -189,12 +189,12 @@ impl PageTable {
     #[inline]
     pub(super) fn place(&self, page: u32) -> NonNull<u8> {
         let place = self.table.start.as_ptr().wrapping_add(page as usize * PAGE_BYTES);
-        // A reservation does not wrap around the address space, so no place in it is null.
+        // A reservation does not wrap around the address space, so no address in it is null.
         NonNull::new(place).unwrap_or(self.table.start)
     }
 }
 
-/// A page number, which `PageTable::new` has bounded.
+/// Converts a page number, which `PageTable::new` has bounded.
 #[inline]
 fn index(page: usize) -> u32 {
     u32::try_from(page).unwrap_or(u32::MAX)
@@ -210,7 +210,7 @@ fn state(word: u32) -> Option<ClaimState> {
     }
 }
 
-/// So many words of 0, whose memory is taken when they are first written.
+/// Allocates `words` words of 0, whose memory is taken when they are first written.
 #[cfg(not(loom))]
 fn zeroed(words: usize) -> Box<[AtomicU32]> {
     let words = Box::<[AtomicU32]>::new_zeroed_slice(words);

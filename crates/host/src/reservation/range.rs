@@ -1,7 +1,8 @@
-//! The system calls under a reservation: address space taken, pages put behind parts of it and taken away again.
+//! The system calls of a reservation: reserving addresses, committing pages to parts of them and decommitting those.
 //!
-//! In: runs that the reservation has checked. Out: memory, or the kernel's refusal. Invariant: the whole range stays ours
-//! from `reserve` to `unmap`, whatever fails in between, but for runs that are reported [`BackError::Lost`].
+//! Input: runs that the reservation has checked. Output: memory, or the kernel's error. Invariant: the whole range
+//! belongs to the reservation from `reserve` to `unmap`, whichever call fails in between, except for runs that are
+//! reported [`BackError::Lost`].
 
 use super::PageRun;
 use super::backing::{Backing, PAGE_BYTES};
@@ -14,16 +15,16 @@ use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 
-/// Why a run got no pages.
+/// An error of committing or decommitting a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BackError {
     /// The kernel refused; the run is as it was.
     Refused(Errno),
-    /// The kernel refused half way, and the run's addresses may be somebody else's now: never touch them again.
+    /// The kernel failed half way, and the run's addresses may belong to another mapping now: never access them again.
     Lost(Errno),
 }
 
-/// Address space of ours.
+/// A reserved range of addresses.
 pub(super) struct Range {
     start: NonNull<u8>,
     bytes: usize,
@@ -33,12 +34,12 @@ pub(super) struct Range {
 
 // SAFETY: a mapping belongs to the process and to no thread; the methods that change it take `&mut`.
 unsafe impl Send for Range {}
-// SAFETY: through `&Range` only its place can be seen.
+// SAFETY: through `&AddressRange` only its addresses can be read.
 unsafe impl Sync for Range {}
 
 impl Range {
-    /// Reserves `bytes` bytes, a multiple of the page size, that start on a multiple of `align`, a power of two. Nothing is
-    /// behind them. With a file, they are a shared mapping of it from its start.
+    /// Reserves `bytes` bytes, a multiple of the page size, that start on a multiple of `align`, a power of two. They
+    /// have no pages. With a file, they are a shared mapping of it from its start.
     pub(super) fn reserve(bytes: usize, align: usize, shared: Option<OwnedFd>) -> Result<Self, Errno> {
         let asked = bytes.checked_add(align).ok_or(Errno::NOMEM)?;
         // SAFETY: a private mapping at an address of the kernel's choice touches no memory that exists.
@@ -52,9 +53,9 @@ impl Range {
         give_back(start.wrapping_byte_add(bytes), align - lead);
         if let Some(file) = &shared {
             let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
-            // SAFETY: what is replaced is the mapping that was made above, into which nobody has an address.
+            // SAFETY: what is replaced is the mapping that was made above, into which no code has an address.
             let mapped = unsafe { mmap(start, bytes, ProtFlags::empty(), flags, file, 0) };
-            // A refusal may have left a hole that somebody else has found since: what is there now is not unmapped.
+            // A failure may have left a hole that another mapping now fills: what is there now is not unmapped.
             let _ = mapped?;
         }
         let start = NonNull::new(start.cast::<u8>()).ok_or(Errno::NOMEM)?;
@@ -65,7 +66,7 @@ impl Range {
         self.start
     }
 
-    /// Lets pages come from one node, from now on.
+    /// Binds pages that are committed from now on to one node.
     pub(super) fn bind(&mut self, node: NodeId) -> Result<(), BindError> {
         bind_range(self.start.as_ptr().addr(), self.bytes, node)?;
         self.node = Some(node);
@@ -76,7 +77,7 @@ impl Range {
         self.shared.as_ref()
     }
 
-    /// Puts zeroed, writable pages of one kind behind a run that has none, every one of them present afterwards.
+    /// Commits zeroed, writable pages of one kind to a run that has none, every one of them present afterwards.
     pub(super) fn back(&mut self, run: PageRun, backing: Backing) -> Result<(), BackError> {
         if backing.is_pooled() { self.back_pooled(run, backing) } else { self.back_ordinary(run, backing) }
     }
@@ -88,9 +89,9 @@ impl Range {
             _ => Advice::LinuxNoHugepage,
         };
         let all = || {
-            // SAFETY: the run lies in this range, nothing is committed in it and so nobody has an address into it.
+            // SAFETY: the run lies in this range, nothing is committed in it and so no code has an address into it.
             unsafe { mprotect(start, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }?;
-            // A kernel without huge pages knows neither advice; then the pages are small, which is what is left to have.
+            // A kernel without huge pages supports neither advice; then the pages are small, which is what remains.
             // SAFETY: the advice changes how the run is backed, not what it holds.
             let advised = unsafe { madvise(start, bytes, advice) };
             if backing == Backing::Transparent {
@@ -100,13 +101,13 @@ impl Range {
         };
         let backed: Result<(), Errno> = all();
         backed.map_err(|errno| {
-            // Pages that came before the refusal go back with the attempt.
+            // Pages that were committed before the failure are released.
             let _ = self.empty_ordinary(run);
             BackError::Refused(errno)
         })
     }
 
-    /// Huge pages are made elsewhere and moved into place when they are all there: a fixed mapping that fails half way
+    /// Maps huge pages elsewhere and moves them into place once all are present: a fixed mapping that fails half way
     /// would leave a hole in the range.
     fn back_pooled(&mut self, run: PageRun, backing: Backing) -> Result<(), BackError> {
         if self.shared.is_some() {
@@ -119,7 +120,7 @@ impl Range {
         let made =
             unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) };
         let made = made.map_err(BackError::Refused)?;
-        // The range's policy does not reach a mapping beside it; whether it can be had was told when the range was bound.
+        // The range's policy does not apply to a mapping outside it; `bind` reported whether the node can be used.
         let bound = self.node.map_or(Ok(()), |node| bind_range(made.addr(), bytes, node));
         if bound.is_err() {
             give_back(made, bytes);
@@ -129,14 +130,15 @@ impl Range {
             give_back(made, bytes);
             return Err(BackError::Refused(errno));
         }
-        // SAFETY: the source is the mapping made above, into which nobody has an address; what is replaced lies in this
-        // range, nothing is committed there, and so nobody has an address into it either.
+        // SAFETY: the source is the mapping made above, into which no code has an address; what is replaced lies in
+        // this range, nothing is committed there, and so no code has an address into it either.
         let moved = unsafe { mremap_fixed(made, bytes, bytes, MremapFlags::MAYMOVE, start) };
         let Err(errno) = moved else {
             return Ok(());
         };
         give_back(made, bytes);
-        // The kernel may have unmapped the target before it refused. If nobody took the place since, it is ours again.
+        // The kernel may have unmapped the target before it failed. If no other mapping took the addresses since, they
+        // are reserved again.
         if self.fill_hole(start, bytes) {
             Err(BackError::Refused(errno))
         } else {
@@ -144,11 +146,11 @@ impl Range {
         }
     }
 
-    /// Makes a place that may have become a hole address space of ours again; `false` if somebody else has it.
+    /// Reserves again the addresses of a possible hole; returns `false` if another mapping has them.
     fn fill_hole(&self, start: *mut c_void, bytes: usize) -> bool {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-        // SAFETY: without replacing, a mapping touches no memory that exists. A kernel that does not know the flag takes
-        // the address for a hint, which is found out below.
+        // SAFETY: without replacing, a mapping touches no memory that exists. A kernel that does not support the flag
+        // takes the address for a hint, which the comparison below detects.
         match unsafe { mmap_anonymous(start, bytes, ProtFlags::empty(), flags) } {
             Ok(found) if found == start => true,
             Ok(elsewhere) => {
@@ -159,14 +161,14 @@ impl Range {
         }
     }
 
-    /// Takes away the pages behind a run, which were of this kind. Nobody has an address into it any more.
+    /// Removes the pages of a run, which were of this kind. No code may have an address into it any more.
     pub(super) fn empty(&mut self, run: PageRun, backing: Backing) -> Result<(), BackError> {
         if !backing.is_pooled() {
             return self.empty_ordinary(run).map_err(BackError::Refused);
         }
         let (start, bytes) = self.place(run);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the run lies in this range and the caller has made sure that nobody has an address into it.
+        // SAFETY: the run lies in this range and the caller guarantees that no code has an address into it.
         match unsafe { mmap_anonymous(start, bytes, ProtFlags::empty(), flags) } {
             Ok(_) => {
                 // Best effort: the next commit of ordinary pages here should come from the range's node again, and the
@@ -180,28 +182,28 @@ impl Range {
 
     fn empty_ordinary(&mut self, run: PageRun) -> Result<(), Errno> {
         let (start, bytes) = self.place(run);
-        // Locked pages are not given up; who locked them and forgot has nothing left to protect.
-        // SAFETY: unlocking changes nothing about what the pages hold.
+        // The kernel does not discard locked pages; a lock left on unclaimed pages protects nothing.
+        // SAFETY: unlocking does not change the contents of the pages.
         let _ = unsafe { munlock(start, bytes) };
         if let Some(file) = &self.shared {
             let offset = start.addr() - self.start.as_ptr().addr();
             let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             fallocate(file, punch, offset as u64, bytes as u64)?;
         } else {
-            // SAFETY: the run lies in this range and nobody has an address into it; its bytes read as 0 afterwards.
+            // SAFETY: the run lies in this range and no code has an address into it; its bytes read as 0 afterwards.
             unsafe { madvise(start, bytes, Advice::LinuxDontNeed) }?;
         }
-        // The pages are gone. If the kernel cannot split its bookkeeping now, the run stays accessible and empty, and the
-        // next attempt finds it so.
-        // SAFETY: nobody has an address into the run.
+        // The pages are gone. If the kernel cannot split its mapping now, the run stays accessible and empty, and the
+        // next commit finds it so.
+        // SAFETY: no code has an address into the run.
         let _ = unsafe { mprotect(start, bytes, MprotectFlags::empty()) };
         Ok(())
     }
 
-    /// Gives the whole range back.
+    /// Unmaps the whole range.
     ///
     /// # Safety
-    /// Nobody has an address into it or ever uses one again, and no run of it was lost.
+    /// No code has an address into it that it will use again, and no run of it was lost.
     pub(super) unsafe fn unmap(&mut self) {
         give_back(self.start.as_ptr().cast(), self.bytes);
     }
@@ -212,27 +214,28 @@ impl Range {
     }
 }
 
-/// Makes every page of a writable mapping present, with an error where a touch would have been a signal; and keeps it out
-/// of children of a fork, where pages that a device writes would be somebody else's.
+/// Makes every page of a writable mapping present, with an error where an access would have raised a signal; and
+/// excludes it from children of a fork, which must not share pages that a device writes.
 fn present(start: *mut c_void, bytes: usize) -> Result<(), Errno> {
-    // SAFETY: the advice concerns children that are made later; it changes nothing about what the pages hold.
+    // SAFETY: the advice concerns children that are made later; it does not change the contents of the pages.
     unsafe { madvise(start, bytes, Advice::LinuxDontFork) }?;
     loop {
-        // SAFETY: the caller's mapping is writable and nobody has an address into it; faulting pages in writes nothing.
+        // SAFETY: the caller's mapping is writable and no code has an address into it; faulting pages in writes
+        // nothing.
         match unsafe { madvise(start, bytes, Advice::LinuxPopulateWrite) } {
             Err(Errno::INTR) => {}
-            // "Bad address" is how the call says that a touch would have raised a bus error.
+            // "Bad address" means that an access would have raised a bus error.
             Err(Errno::FAULT | Errno::HWPOISON) => return Err(Errno::NOMEM),
             other => return other,
         }
     }
 }
 
-/// Unmaps a part of a mapping that nobody has an address into.
+/// Unmaps a part of a mapping to which no address is in use.
 fn give_back(start: *mut c_void, bytes: usize) {
     if bytes > 0 {
-        // SAFETY: called only with page-aligned parts of a mapping of this module, whose owner gives them up here.
-        // A failure leaves the pages mapped, which leaks address space but breaks nothing.
+        // SAFETY: called only with page-aligned parts of a mapping of this module that its owner no longer uses. A
+        // failure leaves the pages mapped, which leaks address space but breaks nothing.
         let _ = unsafe { munmap(start, bytes) };
     }
 }

@@ -1,7 +1,8 @@
-//! Claimed pages: the CPU's, or lent to a device.
+//! Claimed pages, owned by the CPU or lent to a device.
 //!
-//! In: a claim. Out: bytes, as long as the pages are the CPU's; an address and a length while they are lent. Invariant:
-//! of each byte there is at most one [`Span`] or [`LentSpan`] in the process, and it is mapped as long as that lives.
+//! Input: a claim. Output: bytes, as long as the CPU owns the pages; an address and a length while they are lent.
+//! Invariant: of each byte there is at most one [`Span`] or [`LentSpan`] in the process, and it is mapped as long as
+//! that lives.
 
 use super::PageRun;
 use super::backing::PAGE_BYTES;
@@ -13,8 +14,8 @@ use std::slice;
 
 /// Pages that the CPU owns. Derefs to their bytes.
 ///
-/// It goes back by [`Reservation::release`](super::Reservation::release). One that is dropped instead stays claimed for
-/// ever: no harm comes of it but that its memory is gone for everybody.
+/// It is returned by [`Reservation::release`](super::Reservation::release). Dropping it instead leaves it claimed for
+/// ever: the memory is leaked, and nothing else breaks.
 #[must_use = "a span that is dropped stays claimed for ever"]
 pub struct Span {
     start: NonNull<u8>,
@@ -27,52 +28,52 @@ unsafe impl Send for Span {}
 unsafe impl Sync for Span {}
 
 impl Span {
-    /// A span over `run`, which starts at `start`.
+    /// Creates a span over `run`, which starts at `start`.
     ///
     /// # Safety
-    /// The run's bytes are mapped readable and writable, they are initialised, and they stay so until this value has been
-    /// taken back; no other span or reference covers any of them meanwhile.
+    /// The run's bytes are mapped readable and writable, they are initialised, and they stay so until this value has
+    /// been taken back; no other span or reference covers any of them during that time.
     #[inline]
     pub(super) unsafe fn over(start: NonNull<u8>, run: PageRun) -> Self {
         Self { start, run }
     }
 
-    /// Which pages of its reservation.
+    /// Returns its pages in the reservation.
     #[must_use]
     #[inline]
     pub fn run(&self) -> PageRun {
         self.run
     }
 
-    /// The first of its pages.
+    /// Returns its first page.
     #[must_use]
     #[inline]
     pub fn first(&self) -> u32 {
         self.run.first
     }
 
-    /// How many pages.
+    /// Returns the number of pages.
     #[must_use]
     #[inline]
     pub fn pages(&self) -> u32 {
         self.run.pages
     }
 
-    /// Where it starts in this process.
+    /// Returns the first address in this process.
     #[must_use]
     #[inline]
     pub fn address(&self) -> usize {
         self.start.as_ptr().addr()
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> usize {
         self.run.bytes()
     }
 
-    /// Gives the bytes into a device's hands: until they are [`back`](LentSpan::back) nobody here can look at them.
+    /// Lends the bytes to a device: until [`back`](LentSpan::back) no code of this process can access them.
     #[inline]
     pub fn lend(self) -> LentSpan {
         LentSpan { span: self }
@@ -89,9 +90,9 @@ impl Deref for Span {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: bounds and lifetime: `over` was promised that the run's bytes are mapped and initialised as long as this
-        // value lives. Alignment: of bytes. Aliasing: no other span covers them, and a shared borrow of `self` excludes
-        // writers.
+        // SAFETY: bounds and lifetime: the caller of `new` promised that the run's bytes are mapped and initialised as
+        // long as this value lives. Alignment: of bytes. Aliasing: no other span covers them, and a shared borrow of
+        // `self` excludes writers.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.run.bytes()) }
     }
 }
@@ -99,7 +100,7 @@ impl Deref for Span {
 impl DerefMut for Span {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and a unique borrow of `self` excludes everybody else.
+        // SAFETY: as above, and a unique borrow of `self` excludes every other access.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.run.bytes()) }
     }
 }
@@ -112,50 +113,50 @@ impl fmt::Debug for Span {
 
 const _: () = assert!(size_of::<Span>() == 16 && PAGE_BYTES == 4_096);
 
-/// Pages in a device's hands. There is no way to their bytes until they are back.
+/// Pages lent to a device. Their bytes are inaccessible until they are back.
 ///
-/// Who takes it back while the device still works on it gets bytes that change under a reference, as with any memory that
-/// hardware writes: whoever starts the device's work keeps this value until the device has answered.
+/// Taking it back while the device still works on it gives bytes that change under a reference, as with any memory that
+/// hardware writes: the code that starts the device's work keeps this value until the device has completed it.
 #[must_use = "pages that are never taken back stay claimed for ever"]
 pub struct LentSpan {
     span: Span,
 }
 
 impl LentSpan {
-    /// Which pages of its reservation.
+    /// Returns its pages in the reservation.
     #[must_use]
     #[inline]
     pub fn run(&self) -> PageRun {
         self.span.run
     }
 
-    /// Where it starts in this process.
+    /// Returns the first address in this process.
     #[must_use]
     #[inline]
     pub fn address(&self) -> usize {
         self.span.address()
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> usize {
         self.span.bytes()
     }
 
-    /// The pages as something that can be pinned.
+    /// Returns the pages as memory that can be pinned.
     #[must_use]
     pub fn memory(&self) -> Memory {
         Memory::new(self.address(), self.bytes())
     }
 
-    /// Where the bytes start, for a kernel that is given them.
+    /// Returns the first address, for a system call.
     #[inline]
     pub(crate) fn start(&self) -> *mut u8 {
         self.span.start.as_ptr()
     }
 
-    /// The device is done: the bytes are the CPU's again.
+    /// Returns the bytes to the CPU after the device has completed.
     #[inline]
     pub fn back(self) -> Span {
         self.span

@@ -1,4 +1,4 @@
-//! Examples of what a reservation gives and refuses, and a seeded run against a naive model.
+//! Examples of a reservation's results and errors, and a seeded run against a naive model.
 
 use super::*;
 use std::fs;
@@ -14,7 +14,7 @@ fn small(pages: u32) -> Reservation {
 }
 
 #[test]
-fn claims_are_zeroed_bytes_of_exactly_their_pages() {
+fn claim_gives_zeroed_bytes_of_exactly_its_pages() {
     let mut reservation = small(600);
     assert_eq!(reservation.address() % (2 << 20), 0);
     for wanted in [run(0, 1), run(1, 255), run(256, 344)] {
@@ -31,14 +31,14 @@ fn claims_are_zeroed_bytes_of_exactly_their_pages() {
 }
 
 #[test]
-fn a_long_reservation_starts_on_a_gibibyte() {
+fn long_reservation_starts_on_a_gibibyte() {
     for _ in 0..4 {
         assert_eq!(Reservation::new(1 << 30).unwrap().address() % (1 << 30), 0);
     }
 }
 
 #[test]
-fn no_page_is_claimed_twice_nor_before_it_is_committed() {
+fn claim_of_claimed_or_uncommitted_page_is_refused() {
     let mut reservation = Reservation::new(64 * PAGE_BYTES).unwrap();
     assert_eq!(
         reservation.claim(run(3, 2)).unwrap_err(),
@@ -63,7 +63,7 @@ fn no_page_is_claimed_twice_nor_before_it_is_committed() {
 }
 
 #[test]
-fn pages_are_committed_once_and_taken_away_only_unclaimed_and_as_they_came() {
+fn decommit_takes_only_unclaimed_runs_exactly_as_committed() {
     let mut reservation = Reservation::new(64 * PAGE_BYTES).unwrap();
     assert_eq!(reservation.commit(run(8, 8), Wish::only(Backing::Small)), Ok(Backing::Small));
     for overlapping in [run(8, 8), run(0, 9), run(15, 1), run(0, 64), run(9, 2)] {
@@ -90,7 +90,7 @@ fn pages_are_committed_once_and_taken_away_only_unclaimed_and_as_they_came() {
 }
 
 #[test]
-fn a_span_outlives_a_reservation_that_is_dropped() {
+fn span_outlives_its_dropped_reservation() {
     let mut reservation = small(4);
     let mut span = reservation.claim(run(1, 2)).unwrap();
     let kept = reservation.claim(run(3, 1)).unwrap();
@@ -103,7 +103,7 @@ fn a_span_outlives_a_reservation_that_is_dropped() {
 }
 
 #[test]
-fn an_address_brings_its_span_back_once() {
+fn leaked_address_is_adopted_exactly_once() {
     let mut reservation = small(16);
     let table = reservation.table().clone();
     let mut span = reservation.claim(run(4, 3)).unwrap();
@@ -129,15 +129,15 @@ fn an_address_brings_its_span_back_once() {
 }
 
 #[test]
-#[should_panic(expected = "a span goes back to the reservation it came from")]
-fn a_span_of_another_reservation_is_not_taken() {
+#[should_panic(expected = "a span must be released to its own reservation")]
+fn releasing_span_of_another_reservation_panics() {
     let (mut one, mut other) = (small(4), small(4));
     let span = one.claim(run(0, 1)).unwrap();
     other.release(span);
 }
 
 #[test]
-fn committed_pages_are_present_and_stay_out_of_children() {
+fn committed_pages_are_present_and_excluded_from_fork() {
     for mut reservation in [Reservation::new(1 << 20).unwrap(), Reservation::shared(1 << 20).unwrap()] {
         reservation.commit(run(16, 64), Wish::only(Backing::Small)).unwrap();
         let maps = fs::read_to_string("/proc/self/smaps").unwrap();
@@ -150,7 +150,7 @@ fn committed_pages_are_present_and_stay_out_of_children() {
 }
 
 #[test]
-fn a_shared_reservation_is_seen_through_its_descriptor() {
+fn shared_reservation_is_visible_through_its_descriptor() {
     let mut reservation = Reservation::shared(64 * PAGE_BYTES).unwrap();
     reservation.commit(run(0, 64), Wish::only(Backing::Huge2M).or(Backing::Small)).unwrap();
     let device = Foreign::take(reservation.descriptor().unwrap(), 0, 64 * PAGE_BYTES).unwrap();
@@ -166,11 +166,11 @@ fn a_shared_reservation_is_seen_through_its_descriptor() {
     reservation.release(span);
     reservation.decommit(run(0, 64)).unwrap();
     device.copy_in(5 * PAGE_BYTES, &mut seen).unwrap();
-    assert_eq!(seen, [0; 4], "what was taken away holds nothing");
+    assert_eq!(seen, [0; 4], "decommitted pages read as zero");
 }
 
 #[test]
-fn pages_given_up_to_others_are_never_claimed_again() {
+fn pages_converted_to_shared_memory_are_never_claimed_again() {
     let mut reservation = Reservation::shared(8 * PAGE_BYTES).unwrap();
     reservation.commit(run(0, 8), Wish::only(Backing::Small)).unwrap();
     let mut span = reservation.claim(run(2, 2)).unwrap();
@@ -188,7 +188,7 @@ fn pages_given_up_to_others_are_never_claimed_again() {
 }
 
 #[test]
-fn lengths_that_cannot_be_are_errors() {
+fn invalid_lengths_are_errors() {
     assert_eq!(Reservation::new(0).unwrap_err(), ReserveError::Length { bytes: 0 });
     assert!(matches!(Reservation::new(usize::MAX), Err(ReserveError::Length { .. })));
     assert!(matches!(Reservation::shared(5 << 40), Err(ReserveError::Length { .. })));
@@ -196,8 +196,8 @@ fn lengths_that_cannot_be_are_errors() {
 }
 
 #[test]
-fn dropped_reservations_give_their_addresses_back() {
-    // Together far more address space than there is: only unmapping makes this pass.
+fn dropped_reservations_are_unmapped() {
+    // Together far more than the address space: only unmapping makes this pass.
     for _ in 0..200 {
         let mut reservation = Reservation::new(1 << 40).unwrap();
         reservation.commit(run(1 << 20, 1), Wish::only(Backing::Small)).unwrap();
@@ -206,7 +206,7 @@ fn dropped_reservations_give_their_addresses_back() {
     }
 }
 
-/// What a page is, in a model that keeps a line for each.
+/// The state of a page in a model that keeps one entry per page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Page {
     Nothing,
@@ -243,7 +243,7 @@ impl Model {
     }
 
     fn release(&mut self, reservation: &mut Reservation, claim: u64, span: Span) {
-        assert!(span.iter().all(|&byte| byte == claim.to_le_bytes()[0]), "somebody else wrote claim {claim}");
+        assert!(span.iter().all(|&byte| byte == claim.to_le_bytes()[0]), "claim {claim} was overwritten");
         for page in self.of(span.run()).unwrap() {
             let Page::Claimed { commit, claim: of } = *page else { unreachable!("{page:?}") };
             assert_eq!(of, claim);
@@ -276,7 +276,7 @@ impl Model {
 }
 
 #[test]
-fn whatever_an_allocator_asks_no_byte_has_two_spans() {
+fn random_requests_never_give_two_spans_over_one_byte() {
     const PAGES: u32 = 130;
     for (seed, shared) in [(1, false), (2, true), (3, false)] {
         let mut random = fastrand::Rng::with_seed(seed);

@@ -1,19 +1,19 @@
 //! The types of a build without TLS.
 //!
-//! In: wishes for keys. Out: [`TlsError::NotBuilt`]. Invariant: no value of these types exists, so whoever would use one need
-//! not ask how the build was made.
+//! Input: requests for keys. Output: [`TlsError::NotBuilt`]. Invariant: no value of these types exists, so code that
+//! uses one need not check how the build was made.
 
 use super::{TlsEnd, TlsError, TlsKey};
 use std::convert::Infallible;
 
-/// Keys of one end; there are none in this build.
+/// The keys of one end, which cannot be constructed in this build.
 #[derive(Debug)]
 pub struct TlsKeys {
     none: Infallible,
 }
 
 impl TlsKeys {
-    /// Says that the build has no TLS.
+    /// Reports that the build has no TLS.
     ///
     /// # Errors
     /// [`TlsError::NotBuilt`], always.
@@ -22,14 +22,14 @@ impl TlsKeys {
     }
 }
 
-/// One end of a session; there is none in this build.
+/// One end of a session, which cannot be constructed in this build.
 #[derive(Debug)]
 pub struct TlsSession {
     none: Infallible,
 }
 
 impl TlsSession {
-    /// A session needs keys, which nobody has.
+    /// Requires keys, which cannot exist.
     ///
     /// # Errors
     /// None: there are no keys to call it with.
@@ -37,24 +37,24 @@ impl TlsSession {
         match keys.none {}
     }
 
-    /// Whether the other end has proved its key.
+    /// Returns true if the other end has proved its key.
     #[must_use]
     pub fn is_established(&self) -> bool {
         match self.none {}
     }
 
-    /// The identity of the key that the other end proved.
+    /// Returns the identity of the key that the other end proved.
     #[must_use]
     pub fn identity(&self) -> Option<&str> {
         match self.none {}
     }
 
-    /// Takes what the socket received.
+    /// Takes bytes that the socket received.
     pub fn feed(&mut self, _bytes: &[u8]) {
         match self.none {}
     }
 
-    /// Gives what the other end said.
+    /// Decrypts bytes of the other end.
     ///
     /// # Errors
     /// None: there is no session.
@@ -62,7 +62,7 @@ impl TlsSession {
         match self.none {}
     }
 
-    /// Takes what is to be sent.
+    /// Encrypts plaintext for sending.
     ///
     /// # Errors
     /// None: there is no session.
@@ -70,13 +70,13 @@ impl TlsSession {
         match self.none {}
     }
 
-    /// What the socket shall send.
+    /// Returns the bytes for the socket to send.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         match self.none {}
     }
 
-    /// The socket sent so much of it.
+    /// Removes bytes that the socket has sent.
     pub fn sent(&mut self, _bytes: usize) {
         match self.none {}
     }

@@ -1,14 +1,14 @@
-//! The two buffers between a session and its socket, and the functions by which the C library reaches them.
+//! The two buffers between a session and its socket, and the callbacks by which the C library accesses them.
 //!
-//! In: received bytes, sealed bytes. Out: the same, in order. Invariant: who calls the library holds no lock, so that the
-//! library's calls find the buffers free; nothing here can panic, because no panic may cross C.
+//! Input: received bytes, sealed bytes. Output: the same, in order. Invariant: a caller of the library holds no lock,
+//! so that the library's callbacks find the buffers unlocked; nothing here can panic, because no panic may cross C.
 
 use s2n_tls::connection::Connection;
 use s2n_tls::error::Error;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes on their way in and out.
+/// The received and the sealed bytes.
 #[derive(Debug, Default)]
 pub(super) struct Channel {
     received: Vec<u8>,
@@ -26,7 +26,7 @@ impl Channel {
         self.received.extend_from_slice(bytes);
     }
 
-    /// Moves what the library sealed behind `out`.
+    /// Moves sealed bytes to the end of `out`.
     pub(super) fn collect(&mut self, out: &mut Vec<u8>) {
         if out.is_empty() {
             std::mem::swap(out, &mut self.sealed);
@@ -45,7 +45,7 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a connection receive and send by these buffers.
+    /// Makes a connection receive and send through these buffers.
     ///
     /// # Safety
     /// `self` outlives the connection's last call into the library.
@@ -53,8 +53,8 @@ impl Shared {
         let context: *mut c_void = Arc::as_ptr(&self.0).cast_mut().cast();
         connection.set_receive_callback(Some(receive))?;
         connection.set_send_callback(Some(send))?;
-        // SAFETY: the address stays that of the mutex, which does not move inside its `Arc`, and the caller promises that it
-        // outlives the connection; the library only hands the pointer back to `receive`.
+        // SAFETY: the address stays that of the mutex, which does not move inside its `Arc`, and the caller promises
+        // that it outlives the connection; the library only passes the pointer back to `receive`.
         unsafe { connection.set_receive_context(context) }?;
         // SAFETY: as above, for `send`.
         unsafe { connection.set_send_context(context) }?;
@@ -62,13 +62,13 @@ impl Shared {
     }
 }
 
-/// Hands the library received bytes.
+/// Copies received bytes to the library.
 ///
 /// # Safety
 /// `context` is what [`Shared::serve`] set, and `into` has room for `bytes` bytes.
 unsafe extern "C" fn receive(context: *mut c_void, into: *mut u8, bytes: u32) -> c_int {
-    // SAFETY: `serve` set the address of a `Mutex<Channel>` that outlives the connection. It is only ever used through shared
-    // references, so aliasing is the mutex's business.
+    // SAFETY: `install_callbacks` set the address of a `Mutex<TlsChannel>` that outlives the connection. It is only
+    // ever used through shared references, and the mutex guards against aliasing.
     let channel = unsafe { &*context.cast::<Mutex<Channel>>() };
     let mut channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
     let waiting = channel.received.get(channel.taken..).unwrap_or(&[]);
@@ -77,14 +77,14 @@ unsafe extern "C" fn receive(context: *mut c_void, into: *mut u8, bytes: u32) ->
     if count == 0 {
         return would_block();
     }
-    // SAFETY: `count` is within what is waiting and within the room that the library promises at `into`; the library's buffer
-    // is no part of ours. Bytes have no alignment.
+    // SAFETY: `count` is within the waiting bytes and within the room that the library promises at `into`; the
+    // library's buffer does not overlap `received`. Bytes have no alignment.
     unsafe { std::ptr::copy_nonoverlapping(waiting.as_ptr(), into, count) };
     channel.taken += count;
     c_int::try_from(count).unwrap_or(-1)
 }
 
-/// Takes sealed bytes from the library, all of them.
+/// Takes all sealed bytes from the library.
 ///
 /// # Safety
 /// `context` is what [`Shared::serve`] set, and `bytes` bytes lie at `from`.
@@ -95,15 +95,15 @@ unsafe extern "C" fn send(context: *mut c_void, from: *const u8, bytes: u32) -> 
     let (Ok(count), Ok(answer)) = (usize::try_from(bytes), c_int::try_from(bytes)) else {
         return would_block();
     };
-    // SAFETY: the library promises so many initialised bytes at `from`, and does not write them before this returns.
+    // SAFETY: the library promises `count` initialised bytes at `from`, and does not write them before this returns.
     let sealed = unsafe { std::slice::from_raw_parts(from, count) };
     channel.sealed.extend_from_slice(sealed);
     answer
 }
 
-/// Says as a socket does that it cannot go on now.
+/// Reports EAGAIN as a socket does.
 fn would_block() -> c_int {
-    // SAFETY: it takes nothing and gives the address of this thread's own errno.
+    // SAFETY: the call takes nothing and returns the address of this thread's own errno.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: that address is valid and aligned for as long as the thread lives, and only this thread uses it.
     unsafe { *errno = libc::EAGAIN };

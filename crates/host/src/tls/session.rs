@@ -1,8 +1,9 @@
-//! Keys and sessions, by s2n-tls.
+//! Keys and sessions over s2n-tls.
 //!
-//! In: keys, received bytes, bytes to send. Out: opened bytes, sealed bytes, the identity that was proved. Invariant: a session
-//! without a pre-shared key, or with another cipher suite than NVMe names, never becomes established; after an error it stays
-//! over. Clauses: RFC 8446; cipher suites of the NVMe TCP Transport Specification 1.1, section 3.6.1.
+//! Input: keys, received bytes, plaintext to send. Output: plaintext received, sealed bytes, the proved identity.
+//! Invariant: a session without a pre-shared key, or with another cipher suite than NVMe names, never becomes
+//! established; after an error it stays ended. Clauses: RFC 8446; cipher suites of the NVMe TCP Transport Specification
+//! 1.1, section 3.6.1.
 
 use super::channel::Shared;
 use super::{TlsEnd, TlsError, TlsHash, TlsKey};
@@ -16,12 +17,12 @@ use std::task::Poll;
 
 /// A policy of the library with TLS 1.3 alone and elliptic curves for forward secrecy.
 const POLICY: &str = "AWS-CRT-SDK-TLSv1.3-2023";
-/// What may be agreed on.
+/// The acceptable cipher suites.
 const CIPHER_SUITES: [&str; 2] = ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384"];
-/// Types of the record that an end may begin with: alert and handshake (RFC 8446 section 5.1).
+/// The record types that an end may begin with: alert and handshake (RFC 8446 section 5.1).
 const FIRST_RECORDS: [u8; 2] = [21, 22];
 
-/// Keys of one end, ready for any number of sessions.
+/// The keys of one end, for any number of sessions.
 pub struct TlsKeys {
     config: Config,
     keys: Vec<Psk>,
@@ -41,7 +42,7 @@ impl TlsKeys {
     pub fn new(keys: &[TlsKey<'_>]) -> Result<Self, TlsError> {
         let make = || {
             let mut builder = Config::builder();
-            // Nobody is believed by a certificate.
+            // No certificate is trusted.
             builder.with_system_certs(false)?;
             builder.set_security_policy(&Policy::from_version(POLICY)?)?;
             // A delay after an error blinds attacks on CBC padding, which TLS 1.3 does not have.
@@ -65,7 +66,7 @@ fn prepare(key: &TlsKey<'_>) -> Result<Psk, Error> {
     builder.build()
 }
 
-/// Where a session stands.
+/// The state of a session.
 ///
 /// ```text
 ///   Handshaking --the other end proved a key--> Established --error, closed--> Over
@@ -80,14 +81,14 @@ enum State {
 
 /// One end of a session.
 pub struct TlsSession {
-    /// Before the channel, so that it is gone before what it refers to.
+    /// Declared before the channel, so that it is dropped before the buffers it refers to.
     connection: Connection,
     channel: Shared,
     state: State,
     identity: Option<String>,
     outgoing: Vec<u8>,
     sent: usize,
-    /// The other end has said something.
+    /// True if the other end has sent a byte.
     spoken: bool,
 }
 
@@ -102,10 +103,10 @@ impl std::fmt::Debug for TlsSession {
 }
 
 impl TlsSession {
-    /// A session over a connection that was just made. A client's first bytes are ready to be sent.
+    /// Creates a session over a new connection. A client's first bytes are then ready to be sent.
     ///
     /// # Errors
-    /// [`TlsError::SetUp`] when the library has no memory or does not take the keys.
+    /// [`TlsError::SetUp`] when the library has no memory or does not accept the keys.
     pub fn new(end: TlsEnd, keys: &TlsKeys) -> Result<Self, TlsError> {
         let mode = match end {
             TlsEnd::Client => Mode::Client,
@@ -132,27 +133,28 @@ impl TlsSession {
         for key in &keys.keys {
             self.connection.append_psk(key)?;
         }
-        // SAFETY: the channel is a field of the session behind the connection, and never replaced: it is dropped after it.
+        // SAFETY: the channel is a field of the session behind the connection, and never replaced: it is dropped after
+        // it.
         unsafe { self.channel.serve(&mut self.connection) }
     }
 
-    /// Whether the other end has proved its key.
+    /// Returns true if the other end has proved its key.
     #[must_use]
     pub fn is_established(&self) -> bool {
         self.state == State::Established
     }
 
-    /// The identity of the key that the other end proved.
+    /// Returns the identity of the key that the other end proved.
     #[must_use]
     pub fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
     }
 
-    /// Takes what the socket received; [`open`](Self::open) until it gives 0.
+    /// Takes bytes that the socket received; the caller then calls [`open`](Self::open) until it returns 0.
     pub fn feed(&mut self, bytes: &[u8]) {
         if let (false, Some(first)) = (self.spoken, bytes.first()) {
             self.spoken = true;
-            // The library would wait for the rest of whatever record other bytes look like.
+            // The library would interpret other bytes as a record header and wait for the rest of that record.
             if !FIRST_RECORDS.contains(first) {
                 let reason = format!("the other end does not speak TLS (it begins with byte {first:02x}h)");
                 self.state = State::Over(TlsError::Failed { reason });
@@ -161,11 +163,11 @@ impl TlsSession {
         self.channel.lock().feed(bytes);
     }
 
-    /// Goes on with the handshake, and gives what the other end said: so many bytes of `into`, 0 when more must be fed first.
+    /// Continues the handshake, and decrypts into `into`. Returns the bytes written, 0 when more must be fed first.
     ///
     /// # Errors
-    /// [`TlsError::Failed`] when the other end has no key of ours or a record was changed, [`TlsError::Closed`] when it closed
-    /// the session. What [`outgoing`](Self::outgoing) still holds tells the other end why.
+    /// [`TlsError::Failed`] when the other end has no matching key or a record was changed, [`TlsError::Closed`] when
+    /// it closed the session. The rest of [`outgoing`](Self::outgoing) holds the alert for the other end.
     pub fn open(&mut self, into: &mut [u8]) -> Result<usize, TlsError> {
         self.drive()?;
         if !self.is_established() {
@@ -181,7 +183,7 @@ impl TlsSession {
         }
     }
 
-    /// Takes what is to be sent, all of it.
+    /// Encrypts all of the plaintext for sending.
     ///
     /// # Errors
     /// As [`open`](Self::open); and when the session is not established yet.
@@ -203,19 +205,19 @@ impl TlsSession {
         Ok(())
     }
 
-    /// What the socket shall send.
+    /// Returns the bytes for the socket to send.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         self.outgoing.get(self.sent..).unwrap_or(&[])
     }
 
-    /// The socket sent so much of it.
+    /// Removes bytes that the socket has sent.
     ///
     /// # Panics
-    /// When there was less.
+    /// The session had fewer bytes to send.
     pub fn sent(&mut self, bytes: usize) {
         self.sent += bytes;
-        assert!(self.sent <= self.outgoing.len(), "more was sent than there was");
+        assert!(self.sent <= self.outgoing.len(), "the socket reported more bytes than were outgoing");
         if self.sent == self.outgoing.len() {
             self.outgoing.clear();
             self.sent = 0;
@@ -237,7 +239,7 @@ impl TlsSession {
         }
     }
 
-    /// A handshake is over; what it agreed on must be what was asked for.
+    /// Ends a handshake: it must have agreed on a pre-shared key and an accepted cipher suite.
     fn establish(&mut self) -> Result<(), TlsError> {
         let length = self.connection.negotiated_psk_identity_length().unwrap_or(0);
         let mut identity = vec![0; length];
@@ -256,14 +258,14 @@ impl TlsSession {
     }
 
     fn fail(&mut self, error: &Error) -> TlsError {
-        let alert = self.connection.alert().map(|alert| format!(", the other end said alert {alert}"));
+        let alert = self.connection.alert().map(|alert| format!(", received alert {alert}"));
         let reason = format!("{} ({}{})", error.message(), error.name(), alert.unwrap_or_default());
         self.end(TlsError::Failed { reason })
     }
 
     fn end(&mut self, error: TlsError) -> TlsError {
         if !matches!(self.state, State::Over(_)) {
-            // An alert is a courtesy: without it the other end learns by the end of the connection.
+            // The alert is optional: without it the other end sees the connection close.
             let _ = self.connection.poll_shutdown_send();
             self.collect();
             self.state = State::Over(error.clone());
@@ -297,7 +299,7 @@ mod tests {
         TlsSession::new(end, &TlsKeys::new(keys).unwrap()).unwrap()
     }
 
-    /// Carries bytes one way, so many at a time; what `to` opened.
+    /// Carries bytes from one end to the other in steps, and returns what `to` decrypted.
     fn carry(from: &mut TlsSession, to: &mut TlsSession, step: usize) -> Result<Vec<u8>, TlsError> {
         let mut opened = Vec::new();
         let mut room = [0; 5_000];
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn both_hashes_shake_hands_and_carry_bytes_however_they_are_cut() {
+    fn handshake_and_data_work_for_both_hashes_at_any_segmentation() {
         for (key, suite) in [(SHORT, CIPHER_SUITES[0]), (LONG, CIPHER_SUITES[1])] {
             for step in [1, 7, 1_000, usize::MAX] {
                 let mut client = session(TlsEnd::Client, &[key]);
@@ -345,16 +347,16 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_key_an_unknown_identity_and_no_tls_at_all_are_refused() {
+    fn wrong_key_unknown_identity_and_plaintext_are_refused() {
         let wrong = TlsKey { secret: &[8; 32], ..SHORT };
-        let stranger = TlsKey { identity: "NVMe1R01 other s x", ..SHORT };
-        for key in [wrong, stranger, LONG] {
+        let unknown = TlsKey { identity: "NVMe1R01 other s x", ..SHORT };
+        for key in [wrong, unknown, LONG] {
             let mut client = session(TlsEnd::Client, &[key]);
             let mut server = session(TlsEnd::Server, &[SHORT]);
             let refused = carry(&mut client, &mut server, 100).unwrap_err();
             assert!(matches!(refused, TlsError::Failed { .. }), "{refused}");
             assert!(!server.is_established() && server.identity().is_none());
-            assert_eq!(server.open(&mut [0; 9]), Err(refused), "it stays over");
+            assert_eq!(server.open(&mut [0; 9]), Err(refused), "it stays ended");
             assert!(server.seal(b"x").is_err());
         }
         let mut server = session(TlsEnd::Server, &[SHORT]);
@@ -362,12 +364,12 @@ mod tests {
         let refused = server.open(&mut [0; 9]).unwrap_err().to_string();
         assert!(
             refused.contains("does not speak TLS"),
-            "an ICReq is no ClientHello, and that is seen at once: {refused}"
+            "an ICReq is refused before more bytes arrive: {refused}"
         );
     }
 
     #[test]
-    fn a_changed_record_ends_the_session_and_shows_nothing() {
+    fn changed_record_ends_the_session_and_returns_no_bytes() {
         let mut client = session(TlsEnd::Client, &[SHORT]);
         let mut server = session(TlsEnd::Server, &[SHORT]);
         shake(&mut client, &mut server, usize::MAX).unwrap();
@@ -381,14 +383,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sealed_before_the_other_end_proved_its_key() {
+    fn no_data_is_sealed_before_the_key_is_proved() {
         let mut client = session(TlsEnd::Client, &[SHORT]);
         assert!(client.seal(b"early").is_err());
         assert!(!client.outgoing().windows(5).any(|bytes| bytes == b"early"));
     }
 
     #[test]
-    fn a_key_that_is_too_short_is_refused() {
+    fn too_short_key_is_refused() {
         let short = TlsKey { secret: &[1; 8], ..SHORT };
         assert!(matches!(TlsKeys::new(&[short]), Err(TlsError::SetUp { .. })));
     }

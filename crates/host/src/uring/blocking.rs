@@ -1,8 +1,8 @@
-//! The plain machinery of a [`FileRing`](super::FileRing), for kernels that refuse io_uring.
+//! The blocking implementation of a [`FileRing`](super::FileRing), for kernels that refuse io_uring.
 //!
-//! In: transfers. Out: their answers. Reads are made on the spot, for they are short; writes and syncs run in order on
-//! a thread of their own, so that the caller goes on while the disk is waited for. Invariant: whoever runs a transfer
-//! owns its buffers; dropping the ring waits for the thread.
+//! Input: transfers. Output: their completions. Reads run in the calling thread, for they are short; writes and syncs
+//! run in order on a thread of their own, so that the caller does not wait for the disk. Invariant: the thread that
+//! runs a transfer owns its buffers; dropping the ring waits for the thread.
 
 use super::{Finished, Transfer};
 use rustix::event::{EventfdFlags, eventfd};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
-/// Transfers in the hands of a thread.
+/// Transfers executed by a thread.
 #[derive(Debug)]
 pub(super) struct BlockingRing {
     file: Arc<File>,
@@ -57,14 +57,14 @@ impl BlockingRing {
             None => Err((id, transfer)),
         };
         if let Err((id, transfer)) = sent {
-            // The thread is gone, which only a panic in it explains; the transfer is still answered.
+            // The thread is gone, which only a panic in it explains; the transfer is still completed.
             self.ready.push_back(transfer.failed(id, Errno::IO.raw_os_error()));
             ring(&self.bell);
         }
     }
 
     pub(super) fn poll(&mut self, done: &mut Vec<Finished>) {
-        // The bell is silenced before the answers are taken, so that one that comes in between rings again.
+        // The eventfd is cleared before the completions are taken, so that one that comes in between sets it again.
         let mut counter = [0; 8];
         let _ = read(&*self.bell, &mut counter);
         done.extend(self.ready.drain(..));
@@ -86,7 +86,7 @@ impl BlockingRing {
 
 impl Drop for BlockingRing {
     fn drop(&mut self) {
-        // The thread ends when it has run everything that was handed to it.
+        // The thread ends when it has executed every transfer sent to it.
         self.work = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -94,12 +94,12 @@ impl Drop for BlockingRing {
     }
 }
 
-/// Rings the bell: any count but zero does. It cannot fail but by being full, and then it rings already.
+/// Sets the eventfd: any count but zero does. The write fails only if the counter is full, and then it is set already.
 fn ring(bell: &OwnedFd) {
     let _ = write(bell, &[1; 8]);
 }
 
-/// Makes the system calls of one transfer.
+/// Executes the system calls of one transfer.
 fn run(file: &File, id: u64, transfer: Transfer) -> Finished {
     match transfer {
         Transfer::SyncData => {

@@ -1,8 +1,8 @@
-//! Lent pages that a ring knows by number, on their way through a transfer.
+//! Lent pages in a transfer, addressed by their slot in the ring's table of registered buffers.
 //!
-//! In: a [`LentSpan`] and the number under which its memory was registered. Out: the same, once the transfer is answered.
-//! Invariant: the bytes belong to this value alone, so that a kernel at work on them disturbs nobody, whatever the number
-//! says: a wrong one is an error or moves other registered pages, never pages of somebody who can look at them.
+//! Input: a [`LentSpan`] and the slot under which its memory was registered. Output: the same, once the transfer is
+//! completed. Invariant: the bytes belong to this value alone, so that no other code sees the kernel change them, even
+//! with a wrong slot: that is an error or moves other registered pages, never pages that safe code can access.
 
 use crate::reservation::LentSpan;
 
@@ -16,44 +16,44 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// The first `bytes` bytes of the span, or all of it if that is less, registered under the number `slot` of the
-    /// ring's [table](super::FileRing::table).
+    /// Takes the first `bytes` bytes of the span, or all of it if that is less, registered in `slot` of the ring's
+    /// [table](super::FileRing::table).
     pub fn new(span: LentSpan, slot: u32, bytes: usize) -> Self {
         let bytes = bytes.min(span.bytes());
         Self { span, slot, bytes }
     }
 
-    /// The number.
+    /// Returns the slot.
     #[must_use]
     pub fn slot(&self) -> u32 {
         self.slot
     }
 
-    /// Where the bytes start in this process.
+    /// Returns the first address in this process.
     #[must_use]
     pub fn address(&self) -> usize {
         self.span.address()
     }
 
-    /// How many bytes are transferred.
+    /// Returns the number of bytes transferred.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The pages.
+    /// Returns the pages.
     pub fn back(self) -> LentSpan {
         self.span
     }
 
-    /// What an entry of the submission queue names: place, length and number. The table that was asked before has no
-    /// range longer and no number larger than these hold.
+    /// Returns address, length and slot for a submission entry. The table was checked before: it has no longer range
+    /// and no larger slot than these types hold.
     pub(super) fn place(&self) -> (*mut u8, u32, u16) {
         let bytes = u32::try_from(self.bytes).unwrap_or(u32::MAX);
         (self.span.start(), bytes, u16::try_from(self.slot).unwrap_or(u16::MAX))
     }
 
-    /// Looks at the bytes while nobody else works on them.
+    /// Runs a closure on the bytes while no transfer works on them.
     pub(super) fn visit<R>(self, look: impl FnOnce(&mut [u8]) -> R) -> (Self, R) {
         let mut span = self.span.back();
         let result = look(&mut span[..self.bytes]);

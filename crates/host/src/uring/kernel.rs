@@ -1,11 +1,11 @@
-//! The io_uring machinery of a [`FileRing`](super::FileRing).
+//! The io_uring implementation of a [`FileRing`](super::FileRing).
 //!
-//! In: transfers, at most as many as there are slots. Out: their answers. Invariant: a slot holds a transfer's buffers
-//! and their address list from before the kernel hears of it until the kernel's answer has been read; the ring is not
-//! dropped before every slot is empty.
+//! Input: transfers, at most as many as there are slots. Output: their completions. Invariant: a slot holds a
+//! transfer's buffers and their address list from before the kernel receives it until the kernel's completion has been
+//! read; the ring is not dropped before every slot is empty.
 //!
-//! The descriptor to sleep on is the ring's own: the kernel shows it readable exactly while answers wait, so nobody has
-//! to drain a counter, and answers cost no signal.
+//! The descriptor to poll is the ring's own: the kernel shows it readable exactly while completions wait, so there is
+//! no counter to drain, and completions cost no signal.
 
 use super::{Finished, Fixed, Transfer};
 use crate::region::SectorBuffer;
@@ -25,7 +25,7 @@ struct IoVector {
 
 const _: () = assert!(size_of::<IoVector>() == 2 * size_of::<usize>());
 
-/// What a transfer in flight keeps alive.
+/// The values that a transfer in flight keeps alive.
 #[derive(Default)]
 struct Slot {
     id: u64,
@@ -36,7 +36,7 @@ struct Slot {
 
 /// Transfers in flight in the kernel.
 pub(super) struct KernelRing {
-    // Dropped by hand, and only once the kernel is done with every slot.
+    // Dropped only after `Drop` has drained every slot.
     uring: IoUring,
     file: File,
     slots: Vec<Slot>,
@@ -47,7 +47,7 @@ pub(super) struct KernelRing {
 // here belongs to a thread (the ring is opened without single-issuer).
 unsafe impl Send for KernelRing {}
 
-/// Asks the kernel for a ring. It is refused with EPERM or ENOSYS in many containers.
+/// Creates a ring. Many containers refuse it with EPERM or ENOSYS.
 pub(super) fn setup(entries: u32) -> io::Result<IoUring> {
     let entries = entries.next_power_of_two();
     IoUring::builder().setup_cqsize(entries * 2).build(entries)
@@ -61,10 +61,10 @@ impl KernelRing {
         Self { uring, file, slots, free }
     }
 
-    /// Takes a transfer; the caller has made sure that a slot is free.
+    /// Takes a transfer; the caller guarantees a free slot.
     pub(super) fn submit(&mut self, id: u64, transfer: Transfer) {
         let Some(index) = self.free.pop() else {
-            unreachable!("the ring counts what is in flight");
+            unreachable!("the ring limits transfers in flight to its slots");
         };
         let slot = &mut self.slots[index as usize];
         slot.id = id;
@@ -94,11 +94,11 @@ impl KernelRing {
     }
 
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: the entry names this ring's file, which outlives it, and a slot's address list and buffers, or the lent
-        // pages that the slot owns: all stay in place, unread and unwritten, until the kernel's answer is taken in
-        // `poll` or the ring is drained.
+        // SAFETY: the entry names this ring's file, which outlives it, and a slot's address list and buffers, or the
+        // lent pages that the slot owns: all stay in place, unread and unwritten, until the kernel's completion is
+        // taken in `poll` or the ring is drained.
         let pushed = unsafe { self.uring.submission().push(entry) };
-        // The queue has a place for every slot, and every kick empties it.
+        // The queue has an entry for every slot, and every kick empties it.
         assert!(pushed.is_ok(), "the submission queue is smaller than the slots");
     }
 
@@ -145,7 +145,7 @@ impl KernelRing {
 }
 
 impl Slot {
-    /// Keeps the buffers and lists their addresses. Returns how many there are.
+    /// Keeps the buffers, lists their addresses and returns their number.
     fn hold(&mut self, buffers: Vec<SectorBuffer>) -> u32 {
         self.vectors.clear();
         self.vectors
@@ -168,8 +168,8 @@ impl Drop for KernelRing {
             }
             self.poll(&mut answers);
             if failures > 1_000 {
-                // The kernel will neither answer nor let go. Memory that it may still write must never be reused; lent
-                // pages that are dropped stay claimed for ever by themselves.
+                // The kernel neither completes nor releases the transfers. Memory that it may still write must never be
+                // reused; lent pages that are dropped stay claimed for ever anyway.
                 for slot in self.slots.drain(..) {
                     slot.buffers.into_iter().for_each(leak);
                     slot.vectors.leak();

@@ -1,4 +1,4 @@
-//! Both machineries keep the same promises.
+//! Tests of both implementations.
 
 use super::*;
 use crate::region::SECTOR_BYTES;
@@ -35,7 +35,7 @@ fn only(ring: &mut FileRing, transfer: Transfer) -> Finished {
 }
 
 #[test]
-fn a_gathered_write_is_read_back_scattered() {
+fn gathered_write_reads_back_scattered() {
     for choice in BOTH {
         let mut ring = open(8, choice);
         let buffers = (1..=5).map(buffer).collect();
@@ -53,7 +53,7 @@ fn a_gathered_write_is_read_back_scattered() {
 }
 
 #[test]
-fn a_read_behind_the_end_moves_fewer_bytes_and_says_so() {
+fn read_past_the_end_returns_bytes_moved() {
     for choice in BOTH {
         let mut ring = open(2, choice);
         only(&mut ring, Transfer::Write { offset: 0, buffers: vec![buffer(1)] });
@@ -65,7 +65,7 @@ fn a_read_behind_the_end_moves_fewer_bytes_and_says_so() {
 }
 
 #[test]
-fn an_error_brings_the_buffers_back() {
+fn failed_transfer_returns_its_buffers() {
     for choice in BOTH {
         let path = tempfile::NamedTempFile::new().unwrap();
         let read_only = File::open(path.path()).unwrap();
@@ -78,7 +78,7 @@ fn an_error_brings_the_buffers_back() {
 }
 
 #[test]
-fn a_full_ring_gives_the_transfer_back() {
+fn full_ring_returns_the_transfer() {
     for choice in BOTH {
         let mut ring = open(3, choice);
         for id in 0..3 {
@@ -96,7 +96,7 @@ fn a_full_ring_gives_the_transfer_back() {
 }
 
 #[test]
-fn dropping_the_ring_waits_for_what_is_in_flight() {
+fn dropping_the_ring_waits_for_transfers_in_flight() {
     for choice in BOTH {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut ring = FileRing::open(file.reopen().unwrap(), 64, choice).unwrap();
@@ -112,7 +112,7 @@ fn dropping_the_ring_waits_for_what_is_in_flight() {
 }
 
 #[test]
-fn the_descriptor_is_readable_exactly_while_answers_wait() {
+fn descriptor_is_readable_exactly_while_completions_wait() {
     for choice in BOTH {
         let mut ring = open(4, choice);
         let readable = |ring: &FileRing, millis: i64| {
@@ -131,7 +131,7 @@ fn the_descriptor_is_readable_exactly_while_answers_wait() {
 }
 
 #[test]
-fn a_ring_that_was_refused_says_so_and_works() {
+fn blocking_ring_reports_its_kind_and_zero_entries_are_refused() {
     let ring = open(1, UringChoice::Never);
     assert_eq!(ring.kind(), RingKind::Blocking { refused: None });
     assert!(matches!(
@@ -141,7 +141,7 @@ fn a_ring_that_was_refused_says_so_and_works() {
 }
 
 #[test]
-fn a_ring_moves_between_threads_with_transfers_in_flight() {
+fn ring_moves_between_threads_with_transfers_in_flight() {
     for choice in BOTH {
         let mut ring = open(4, choice);
         ring.submit(5, Transfer::Write { offset: 0, buffers: vec![buffer(1)] }).unwrap();

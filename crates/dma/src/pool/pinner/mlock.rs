@@ -1,14 +1,15 @@
-//! Pages that the kernel must keep in memory.
+//! A pinner that locks pages in memory.
 //!
-//! In: ranges. Out: locked ranges. Invariant: what could not be locked whole is not locked in part.
+//! Input: ranges. Output: locked ranges. Invariant: a range that cannot be locked completely is not left locked in
+//! part.
 //!
 //! # What this does not do
-//! The kernel may still move locked pages: a device needs a pinner that knows it.
+//! The kernel may still migrate locked pages: a device needs a pinner that maps them for it.
 
 use super::{PinError, PinToken, Pinner, within_memlock};
 use headwater_host::pinning::{Memory, lock, unlock};
 
-/// Locks memory by `mlock`, so that nothing waits for a fault or for swap.
+/// A pinner that locks memory by `mlock`, so that no access waits for a fault or for swap.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mlock;
 
@@ -26,7 +27,7 @@ impl Pinner for Mlock {
         match lock(memory) {
             Ok(()) => Ok(PinToken::at(address, bytes)),
             Err(error) => {
-                // Pages before the one that failed may be locked. If they stay so, they count, and do no other harm.
+                // Pages before the one that failed may be locked. If the unlock fails they count, without other harm.
                 let _ = unlock(memory);
                 Err(error.into())
             }

@@ -1,11 +1,11 @@
-//! Memory that another process, or a device behind one, maps by descriptor.
+//! A pinner for memory that another process, or a device behind one, maps by descriptor.
 //!
-//! In: the grounds of a shared pool, and ranges in them. Out: the offset of each in the file, and what the other side has to
-//! be told. Invariant: a range is listed exactly while there is memory behind it.
+//! Input: the address range of a shared pool, and ranges in it. Output: the offset of each in the file, and the list
+//! that the other process needs. Invariant: a range is listed exactly while it has memory.
 //!
 //! # What this does not do
-//! It locks nothing: the pages are present, and a process that uses them waits if they were swapped out. It does not take
-//! them away from the other side either; what is not listed any more reads as zeroes there.
+//! It locks nothing: the pages are present, and a process that accesses them waits if they were swapped out. It does
+//! not revoke the other process's access; a range no longer listed reads as zeroes there.
 
 use super::{Grounds, PinError, PinToken, Pinner};
 use crate::pool::placement::NodeId;
@@ -14,18 +14,18 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 
-/// Where in the file of a node there is memory.
+/// A range of a node's file that has memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedRange {
-    /// The node, each of which has a file of its own.
+    /// The node; each node has its own file.
     pub node: NodeId,
-    /// Offset in the file, in bytes; it is what the pool calls the device's address.
+    /// Offset in the file, in bytes; the pool uses it as the device address.
     pub offset: u64,
     /// Length in bytes.
     pub bytes: usize,
 }
 
-/// Pins nothing, and knows what others have to map. The pool must be opened with
+/// A pinner that pins nothing and records the ranges that other processes have to map. The pool must be opened with
 /// [`Sharing::Shared`](crate::pool::Sharing::Shared).
 #[derive(Debug, Default)]
 pub struct SharedRegion {
@@ -35,7 +35,7 @@ pub struct SharedRegion {
 #[derive(Debug, Default)]
 struct State {
     nodes: Vec<Shared>,
-    /// By address in this process.
+    /// Ranges by address in this process.
     ranges: BTreeMap<usize, SharedRange>,
 }
 
@@ -48,18 +48,18 @@ struct Shared {
 }
 
 impl SharedRegion {
-    /// A descriptor of a node's memory to give to somebody, who maps ranges of it
-    /// ([`Foreign::take`](headwater_host::foreign::Foreign::take)). It is sealed: nobody can change its length.
+    /// Returns a descriptor of a node's memory for another process, which maps ranges of it
+    /// ([`Foreign::take`](headwater_host::foreign::Foreign::take)). It is sealed: its length cannot change.
     ///
     /// # Errors
-    /// The pool has no such node (`NotFound`), or the system has no descriptor to give.
+    /// The pool has no such node (`NotFound`), or no descriptor is available.
     pub fn descriptor(&self, node: NodeId) -> std::io::Result<OwnedFd> {
         let state = self.locked();
         let found = state.nodes.iter().find(|shared| shared.node == node);
         found.ok_or(std::io::ErrorKind::NotFound)?.file.try_clone()
     }
 
-    /// Where there is memory now, in order.
+    /// Returns the ranges that have memory now, in order.
     #[must_use]
     pub fn ranges(&self) -> Vec<SharedRange> {
         let mut ranges: Vec<SharedRange> = self.locked().ranges.values().copied().collect();

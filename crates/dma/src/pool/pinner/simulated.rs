@@ -1,7 +1,7 @@
-//! A pinner that costs virtual time and fails when it is told to.
+//! A simulated pinner with costs in virtual time and injected failures.
 //!
-//! In: costs, and errors to come. Out: tokens with device addresses of its own numbering. Invariant: ranges that are pinned
-//! never overlap, and only what is pinned is unpinned; either is an error as a device's driver would give it.
+//! Input: costs, and errors to inject. Output: tokens with simulated device addresses. Invariant: pinned ranges never
+//! overlap, and only pinned ranges are unpinned; either violation is an error, as from a real driver.
 
 use super::{PinError, PinToken, Pinner, Time};
 use headwater_host::clock::Nanos;
@@ -9,7 +9,7 @@ use headwater_host::sync::{AtomicU64, Mutex, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::PoisonError;
 
-/// What pinning costs, in virtual time.
+/// Costs of pinning, in virtual time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SimulatedCosts {
     /// For each call that pins.
@@ -22,12 +22,12 @@ pub struct SimulatedCosts {
     pub unpin_page: Nanos,
 }
 
-/// Device addresses start here, so that one is never mistaken for an address of the process.
+/// First device address, chosen so that it differs from every address of the process.
 const IOVA_BASE: u64 = 1 << 40;
 
 const PAGE_BYTES: usize = headwater_host::reservation::PAGE_BYTES;
 
-/// The pinner, and the virtual clock that it moves.
+/// A simulated pinner, and the virtual clock that it advances.
 #[derive(Debug, Default)]
 pub struct SimulatedPinner {
     costs: SimulatedCosts,
@@ -50,28 +50,29 @@ struct Refusal {
 }
 
 impl SimulatedPinner {
-    /// A pinner with these costs, at time zero.
+    /// Creates a pinner with these costs, at time zero.
     #[must_use]
     pub fn new(costs: SimulatedCosts) -> Self {
         Self { costs, ..Self::default() }
     }
 
-    /// Lets virtual time pass.
+    /// Advances the virtual time.
     pub fn pass(&self, span: Nanos) {
         self.now.fetch_add(span.0, Ordering::Relaxed);
     }
 
-    /// Refuses one pin with the kernel's number `errno`, after letting `after` more succeed. Several are used in turn.
+    /// Refuses one pin with the error number `errno`, after `after` successful ones. Several refusals are applied in
+    /// turn.
     pub fn refuse(&self, errno: i32, after: u32) {
         self.locked(|state| state.refusals.push_back(Refusal { after, errno }));
     }
 
-    /// From now on ranges are unpinned only in part, as by a device that does not let go; or no longer.
+    /// Makes unpins fail from now on, as for a device that does not release memory; or succeed again.
     pub fn hold_on(&self, stuck: Stuck) {
         self.locked(|state| state.stuck = stuck == Stuck::Yes);
     }
 
-    /// Bytes that are pinned now.
+    /// Returns the bytes pinned now.
     #[must_use]
     pub fn pinned_bytes(&self) -> usize {
         self.locked(|state| state.pinned.values().map(|token| token.bytes).sum())
@@ -87,12 +88,12 @@ impl SimulatedPinner {
     }
 }
 
-/// Whether a simulated device lets go of memory.
+/// Behaviour of the simulated device on unpin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stuck {
-    /// It keeps a part.
+    /// The device keeps the memory.
     Yes,
-    /// It lets go of everything.
+    /// The device releases the memory.
     No,
 }
 

@@ -1,7 +1,7 @@
-//! Memory that a ring of the kernel's knows by number.
+//! A pinner that registers memory with an io_uring ring.
 //!
-//! In: ranges. Out: the number of each. Invariant: a number stands for one chunk of the pool from before its first buffer is
-//! given out until after its last one is back.
+//! Input: ranges. Output: the buffer number of each. Invariant: a number identifies one chunk of the pool from before
+//! its first buffer is handed out until after its last one is returned.
 
 use super::{PinError, PinToken, Pinner, within_memlock};
 use headwater_host::pinning::Memory;
@@ -9,19 +9,20 @@ use headwater_host::pinning::uring::BufferTable;
 use std::fmt;
 use std::sync::Arc;
 
-/// Registers memory with the table of a ring ([`FileRing::table`](headwater_host::uring::FileRing::table)).
+/// A pinner that registers memory in the buffer table of a ring
+/// ([`FileRing::table`](headwater_host::uring::FileRing::table)).
 pub struct UringBuffers {
     table: Arc<BufferTable>,
 }
 
 impl UringBuffers {
-    /// A pinner for the ring of this table. One number is used for each chunk.
+    /// Creates a pinner for the ring of this table. Each chunk uses one number.
     #[must_use]
     pub fn new(table: Arc<BufferTable>) -> Self {
         Self { table }
     }
 
-    /// The table.
+    /// Returns the buffer table.
     #[must_use]
     pub fn table(&self) -> &BufferTable {
         &self.table
@@ -33,13 +34,13 @@ impl Pinner for UringBuffers {
         "io_uring"
     }
 
-    /// What io_uring has registered already counts for the user and is shown nowhere, so a plan that passes can still end
-    /// in [`PinError::LimitReached`].
+    /// Checks the limit of locked memory. Memory that io_uring has already registered for the user counts but is not
+    /// visible, so a size that passes can still end in [`PinError::LimitReached`].
     fn preflight(&self, bytes: usize) -> Result<(), PinError> {
         within_memlock(bytes)
     }
 
-    /// One transfer names one number.
+    /// Returns false: one transfer names one number.
     fn joins(&self) -> bool {
         false
     }

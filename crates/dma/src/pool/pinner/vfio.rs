@@ -1,21 +1,21 @@
-//! Memory that PCI devices reach through an IOMMU.
+//! A pinner for memory that PCI devices access through an IOMMU.
 //!
-//! In: ranges. Out: the device's address of each, one mapping a chunk. Invariant: what did not come back whole from the
-//! device is never used for anything else.
+//! Input: ranges. Output: the device address of each, one mapping per chunk. Invariant: memory that was not unmapped
+//! completely is never reused.
 
 use super::{PinError, PinToken, Pinner, within_memlock};
 use headwater_host::pinning::Memory;
 use headwater_host::pinning::vfio::{Container, Mapping, Type1, TypeOne, UnmapError};
 use std::sync::Arc;
 
-/// Maps memory into a container of VFIO type 1.
+/// A pinner that maps memory into a VFIO type 1 container.
 #[derive(Debug)]
 pub struct VfioType1<K = Type1> {
     container: Arc<Container<K>>,
 }
 
 impl<K> VfioType1<K> {
-    /// A pinner for the devices of this container.
+    /// Creates a pinner for the devices of this container.
     #[must_use]
     pub fn new(container: Arc<Container<K>>) -> Self {
         Self { container }
@@ -31,7 +31,8 @@ impl<K: TypeOne> Pinner for VfioType1<K> {
         within_memlock(bytes)
     }
 
-    /// Each chunk has an address of its own; two that touch in the process need not touch for the device.
+    /// Returns false: each chunk has its own device address; two adjacent in the process need not be adjacent for the
+    /// device.
     fn joins(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! A placement over machines that there are not: nodes without memory, without processors, at any distance.
+//! Placement on simulated machines: nodes without memory, without processors, at any distance.
 
 use super::*;
 use crate::pool::{ChunkRule, Pool, PoolConfig, PoolError, Request};
@@ -10,7 +10,8 @@ fn node(number: u32, cpus: &[usize], mebibytes: u64, distances: &[u32]) -> Memor
     MemoryNode { number, cpus: cpus.to_vec(), memory_bytes, distances: distances.to_vec() }
 }
 
-/// Two sockets; beside them memory without processors, and processors without memory that are closest to socket 2.
+/// Builds two sockets, a node of memory without processors, and a node of processors without memory that is closest to
+/// node 2.
 fn machine() -> Topology {
     let nodes = vec![
         node(0, &[0, 1], 1_024, &[10, 21, 17, 28]),
@@ -22,7 +23,7 @@ fn machine() -> Topology {
 }
 
 #[test]
-fn only_nodes_that_have_memory_count() {
+fn only_nodes_with_memory_are_used() {
     let found = MachineNodes::of(&machine()).unwrap();
     assert_eq!(found.nodes(), [NodeId(0), NodeId(2), NodeId(3)]);
     assert_eq!(found.distance(NodeId(0), NodeId(3)), 17);
@@ -41,7 +42,7 @@ fn every_processor_has_a_closest_node_with_memory() {
 }
 
 #[test]
-fn where_one_node_has_all_memory_there_is_nothing_to_choose() {
+fn a_machine_with_all_memory_on_one_node_has_no_placement() {
     let mut topology = machine();
     topology.nodes.retain(|node| matches!(node.number, 0 | 5));
     assert_eq!(MachineNodes::of(&topology), None);
@@ -49,14 +50,14 @@ fn where_one_node_has_all_memory_there_is_nothing_to_choose() {
 }
 
 #[test]
-fn distances_that_the_kernel_does_not_say_are_those_of_strangers() {
+fn missing_distances_are_remote() {
     let nodes = vec![node(0, &[0], 8, &[]), node(1, &[1], 8, &[])];
     let found = MachineNodes::of(&Topology { nodes, ..Topology::default() }).unwrap();
     assert_eq!((found.distance(NodeId(1), NodeId(1)), found.distance(NodeId(1), NodeId(0))), (10, REMOTE));
 }
 
 #[test]
-fn a_node_keeps_something_for_everybody_else() {
+fn a_node_keeps_a_reserve_free() {
     let found = MachineNodes::of(&machine()).unwrap();
     // A thirty-second of 1 GiB is 32 MiB.
     assert_eq!(found.judge(NodeId(0), 8 << 20, 40 << 20), Ok(()));
@@ -66,21 +67,21 @@ fn a_node_keeps_something_for_everybody_else() {
 }
 
 #[test]
-fn huge_pages_that_were_set_aside_are_the_kernels_to_refuse() {
+fn reserved_huge_pages_are_left_to_the_kernel() {
     let found = MachineNodes::of(&machine()).unwrap();
     assert_eq!(found.admit(NodeId(0), usize::MAX, Backing::Huge1G), Ok(()));
     assert_eq!(found.admit(NodeId(0), usize::MAX, Backing::Huge2M), Ok(()));
 }
 
 #[test]
-fn a_pool_looks_at_the_machine_by_itself() {
+fn the_default_placement_follows_the_machine() {
     let several = matches!(MachineNodes::find(), Ok(Some(_)));
     let config = PoolConfig::default();
     assert_eq!(config.placement.binds(), several);
     assert_eq!(config.placement.nodes().len() > 1, several);
 }
 
-/// The machine above, played: a thread is where it is told to be, and nodes have so much to spare.
+/// The machine above with a chosen current processor and chosen available memory per node.
 #[derive(Debug)]
 struct Played {
     machine: MachineNodes,
@@ -124,7 +125,7 @@ fn pool(cpu: usize, spare: [(u32, u64); 3]) -> Pool {
 const PLENTY: u64 = 1 << 30;
 
 #[test]
-fn memory_is_local_as_long_as_there_is_some_and_then_the_closest() {
+fn memory_is_local_while_available_and_then_from_the_closest_node() {
     for (spare, expected) in [
         ([(0, PLENTY), (2, PLENTY), (3, PLENTY)], 0),
         ([(0, 0), (2, PLENTY), (3, PLENTY)], 3),
@@ -137,7 +138,7 @@ fn memory_is_local_as_long_as_there_is_some_and_then_the_closest() {
 }
 
 #[test]
-fn a_node_that_was_named_does_not_spill() {
+fn a_request_for_a_named_node_uses_no_other() {
     let pool = pool(0, [(0, PLENTY), (2, 0), (3, PLENTY)]);
     let refused = pool.allocate(&Request::bytes(4_096).on(NodeId(2))).unwrap_err();
     assert!(matches!(refused, PoolError::Place(PlaceError { node: NodeId(2), .. })), "{refused}");

@@ -1,13 +1,13 @@
-//! The shape of the static tier, and how it refuses.
+//! The configuration of the static tier, and its errors.
 //!
-//! In: counts and limits. Out: a [`Shape`] that is known to work, or an error that says which number to change.
+//! Input: counts and limits. Output: a validated [`Shape`], or an error that says which number to change.
 
 use headwater_host::clock::Nanos;
 
 /// Bytes of a page: every slot starts on one, so that a slot is one entry of a PRP list.
 const PAGE_BYTES: u32 = 4_096;
 
-/// How many blocks there are and when a batch is closed.
+/// Number and size of the blocks, and limits of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagingConfig {
     /// Blocks for writes, at least one; with two, one fills while the other drains.
@@ -16,15 +16,15 @@ pub struct StagingConfig {
     pub read_blocks: u32,
     /// Bytes of each block.
     pub block_bytes: usize,
-    /// Longest request, and bytes of a slot: a multiple of 4,096.
+    /// Largest request, and bytes of a slot: a multiple of 4,096.
     pub slot_bytes: u32,
-    /// What every offset and length is a multiple of: the device's logical block, 1 for a device of bytes.
+    /// Unit of every offset and length: the device's logical block, or 1 for a byte-addressable device.
     pub unit_bytes: u32,
-    /// When a batch of writes is closed.
+    /// Limits at which a batch of writes is closed.
     pub batch: BatchLimits,
 }
 
-/// What closes a batch, whichever comes first. A flush closes it at once.
+/// Limits of a batch; the first one reached closes it. A flush closes it at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchLimits {
     /// Slots in it.
@@ -36,9 +36,9 @@ pub struct BatchLimits {
 }
 
 impl StagingConfig {
-    /// uDMA's: one block for reads, two for writes (section 4.2), 32 MB each (section 5.2), requests to 4 KiB
-    /// (section 4.1). The paper drains a block when it is full; a batch here is also closed by age, so that a write never
-    /// waits for 8,191 others.
+    /// Returns uDMA's configuration: one block for reads, two for writes (section 4.2), 32 MB each (section 5.2),
+    /// requests to 4 KiB (section 4.1). The paper drains a block when it is full; here age also closes a batch, so that
+    /// a write never waits for 8,191 more.
     #[must_use]
     pub const fn paper() -> Self {
         let block_bytes = 32 << 20;
@@ -57,14 +57,14 @@ const DEFAULT: StagingConfig = StagingConfig {
     batch: BATCH,
 };
 
-/// The paper's counts, with blocks of 1 MiB: 256 slots, which is more than a device takes at a time.
+/// The paper's counts, with blocks of 1 MiB: 256 slots, more than a device accepts at a time.
 impl Default for StagingConfig {
     fn default() -> Self {
         DEFAULT
     }
 }
 
-/// Numbers that were found to fit.
+/// A validated shape of the blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) slot_bytes: usize,
@@ -106,7 +106,7 @@ impl Shape {
         if length > slot_bytes {
             return Err(StageError::TooLong { bytes: length, slot_bytes });
         }
-        // Below a slot's length, which 32 bits hold.
+        // At most a slot's length, which fits in 32 bits.
         let bytes = u64::try_from(length).unwrap_or(u64::MAX);
         if !offset.is_multiple_of(unit_bytes) || !bytes.is_multiple_of(unit_bytes) {
             return Err(StageError::Misaligned { offset, bytes, unit_bytes });
@@ -115,7 +115,7 @@ impl Shape {
     }
 }
 
-/// Why a static tier of this shape cannot be.
+/// The reason why a configuration of the static tier is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StagingConfigError {
@@ -123,9 +123,9 @@ pub enum StagingConfigError {
     #[error("staging needs at least one block for writes and one for reads; the paper has two and one")]
     NoBlocks,
     /// Slots would not start on pages.
-    #[error("slots of {slot_bytes} bytes are no pages; make them a multiple of {PAGE_BYTES}")]
+    #[error("slots of {slot_bytes} bytes are not whole pages; make them a multiple of {PAGE_BYTES}")]
     Slot {
-        /// What was asked for.
+        /// Configured value.
         slot_bytes: u32,
     },
     /// The device's logical block does not divide a slot.
@@ -133,84 +133,84 @@ pub enum StagingConfigError {
         "a unit of {unit_bytes} bytes does not divide slots of {slot_bytes}; use the device's logical block"
     )]
     Unit {
-        /// What was asked for.
+        /// Configured value.
         unit_bytes: u32,
         /// Bytes of a slot.
         slot_bytes: u32,
     },
-    /// A block holds no slot, or all blocks more slots than can be numbered.
+    /// A block holds no slot, or all blocks hold more slots than 32 bits can number.
     #[error(
-        "blocks of {block_bytes} bytes hold no usable number of slots of {slot_bytes}; ask for 4 KiB to 1 GiB"
+        "blocks of {block_bytes} bytes hold no usable number of slots of {slot_bytes}; use 4 KiB to 1 GiB"
     )]
     Block {
-        /// What was asked for.
+        /// Configured value.
         block_bytes: usize,
         /// Bytes of a slot.
         slot_bytes: u32,
     },
-    /// The memory that was given for a block is shorter than a block.
-    #[error("a staging block was given {got_bytes} bytes of memory; it needs {block_bytes}")]
+    /// The memory of a block is shorter than a block.
+    #[error("the memory of a staging block has {got_bytes} bytes; it needs {block_bytes}")]
     Memory {
-        /// What was given.
+        /// Bytes provided.
         got_bytes: usize,
-        /// What was asked for.
+        /// Bytes required.
         block_bytes: usize,
     },
 }
 
-/// Why a request was not taken. Nothing changed, and no completion will follow.
+/// The reason why a request was refused. Nothing changed, and no completion will follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StageError {
-    /// No bytes.
-    #[error("a request of no bytes at {offset}; leave it out")]
+    /// The request has no bytes.
+    #[error("a request for 0 bytes at offset {offset}; request at least one unit")]
     Empty {
-        /// Where.
+        /// Offset of the request.
         offset: u64,
     },
     /// Longer than a slot.
-    #[error("{bytes} bytes are more than a slot of {slot_bytes} holds; take a buffer from the pool")]
+    #[error("{bytes} bytes exceed a slot of {slot_bytes} bytes; allocate a buffer from the pool")]
     TooLong {
-        /// What was asked for.
+        /// Requested bytes.
         bytes: usize,
-        /// What a slot holds.
+        /// Bytes of a slot.
         slot_bytes: usize,
     },
     /// Not in whole logical blocks.
     #[error(
-        "{bytes} bytes at {offset} are not whole units of {unit_bytes} bytes; read, change and write the rest too"
+        "{bytes} bytes at {offset} are not whole units of {unit_bytes} bytes; read, modify and write whole units"
     )]
     Misaligned {
-        /// Where.
+        /// Offset of the request.
         offset: u64,
-        /// How long.
+        /// Length of the request.
         bytes: u64,
         /// The device's logical block.
         unit_bytes: u64,
     },
-    /// The range runs over the end of the address space.
-    #[error("{bytes} bytes at {offset} run over the end of what 64 bits address; choose a lower offset")]
+    /// The range extends past the end of the address space.
+    #[error("{bytes} bytes at {offset} extend past the 64-bit address space; choose a lower offset")]
     Overflow {
-        /// Where.
+        /// Offset of the request.
         offset: u64,
-        /// How long.
+        /// Length of the request.
         bytes: u64,
     },
-    /// Every block is full, and one of them must complete whole before there is room.
+    /// Every block is full, and all slots of one of them must complete before there is room.
     #[error(
         "all staging blocks are full: retry after {completions} completions at the earliest ({undrained} writes are \
          not yet taken by `drain`)"
     )]
     Full {
-        /// How many answers the block that is nearest to empty still waits for.
+        /// Completions that the block closest to empty still waits for.
         completions: u32,
-        /// Writes that have not been handed to the device yet.
+        /// Writes not yet handed to the device.
         undrained: u32,
     },
-    /// Every slot for reads is with the device: there is room when one of them was finished.
-    #[error("all {in_flight} slots for reads are with the device: retry after the next read finished")]
+    /// Every slot for reads is in flight: there is room when one read is finished.
+    #[error("all {in_flight} slots for reads are in flight: retry after the next read finishes")]
     ReadsFull {
-        /// How many reads are under way.
+        /// Number of reads in flight.
         in_flight: u32,
     },
 }

@@ -1,22 +1,22 @@
-//! What staging blocks are made of.
+//! Memory of staging blocks.
 //!
-//! In: copies at places of a block. Out: the bytes. A device may read a block of writes, and write a block of reads,
-//! while we copy other bytes of it: memory that is handed to a device for real implements this by copies without
-//! references, as [`Foreign`] does.
+//! Input: copies at offsets of a block. Output: the bytes. A device may read a block of writes, and write a block of
+//! reads, while the CPU copies other bytes of it: memory that a device really accesses implements this by copies
+//! without references, as [`Foreign`] does.
 
 use headwater_host::foreign::Foreign;
 use headwater_host::region::Region;
 use std::fmt;
 
-/// One block: a run of memory, pinned for as long as it lives.
+/// A contiguous block of memory, pinned for its lifetime.
 pub trait StagingMemory: fmt::Debug {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn bytes(&self) -> usize;
 
-    /// Copies from the block, at `at`, to our own memory. The range lies in the block.
+    /// Copies from offset `at` of the block to `into`. The range lies in the block.
     fn copy_to(&self, at: usize, into: &mut [u8]);
 
-    /// Copies from our own memory to the block, at `at`. The range lies in the block.
+    /// Copies `from` to offset `at` of the block. The range lies in the block.
     fn copy_from(&mut self, at: usize, from: &[u8]);
 }
 

@@ -1,4 +1,4 @@
-//! Seeded runs of the static tier over a naive device, held to the simplest model: for every byte the list of writes.
+//! Seeded runs of the static tier over a simulated device, checked against a model: for every byte the list of writes.
 #![expect(clippy::cast_possible_truncation, reason = "the device of the model has 40,000 bytes")]
 
 use super::*;
@@ -10,7 +10,7 @@ const STEPS: usize = 6_000;
 #[derive(Debug)]
 struct Refused;
 
-/// A write on its way to the device, which applies it at some time before it answers.
+/// A write in flight, which the device applies at some time before it completes.
 struct InFlight {
     write: DrainWrite,
     bytes: Vec<u8>,
@@ -18,7 +18,7 @@ struct InFlight {
     fails: bool,
 }
 
-/// A read on its way: the device brings what it held at some time before it answers.
+/// A read in flight: the device copies its bytes at some time before it completes.
 struct Reading {
     read: ReadId,
     range: DeviceRange,
@@ -26,12 +26,12 @@ struct Reading {
     brought: bool,
 }
 
-/// A write as the model knows it.
+/// A write in the model.
 struct Known {
     offset: u64,
     bytes: Vec<u8>,
     failed: bool,
-    /// How often it was answered: exactly once in the end.
+    /// Number of completions: exactly one in the end.
     answers: u32,
 }
 
@@ -42,7 +42,7 @@ struct World {
     disk: Vec<u8>,
     writing: Vec<InFlight>,
     reading: Vec<Reading>,
-    /// By tag.
+    /// Writes by tag.
     known: Vec<Known>,
     unit: u64,
     seed: u64,
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// Often in the same corner, so that ranges overlap.
+    /// Chooses a range, often in the same part of the device, so that ranges overlap.
     fn range(&mut self) -> (u64, usize) {
         let span = if self.random.bool() { 6_000 } else { DEVICE_BYTES - 4_096 };
         let longest = if self.random.bool() { 4_096 } else { 600 };
@@ -94,9 +94,13 @@ impl World {
         match self.staging.stage(self.now, offset, &bytes, tag) {
             Ok(_) => self.known.push(Known { offset, bytes, failed: false, answers: 0 }),
             Err(StageError::Full { completions, undrained }) => {
-                assert!(completions > 0, "seed {}: full, but a block is empty", self.seed);
+                assert!(completions > 0, "seed {}: full, although a block is empty", self.seed);
                 let waiting = undrained as usize + self.writing.len();
-                assert!(waiting >= completions as usize, "seed {}: nothing would make room", self.seed);
+                assert!(
+                    waiting >= completions as usize,
+                    "seed {}: no pending write would make room",
+                    self.seed
+                );
             }
             Err(error) => panic!("seed {}: {error}", self.seed),
         }
@@ -111,14 +115,14 @@ impl World {
             for other in &self.writing {
                 let apart = other.write.range.offset + other.bytes.len() as u64 <= write.range.offset
                     || write.range.offset + bytes.len() as u64 <= other.write.range.offset;
-                assert!(apart, "seed {}: the device has two writes of one byte", self.seed);
+                assert!(apart, "seed {}: two overlapping writes are in flight", self.seed);
             }
             let fails = self.random.u32(0..10) == 0;
             self.writing.push(InFlight { write, bytes, applied: false, fails });
         }
     }
 
-    /// The device does something: applies, brings, or answers, in any order.
+    /// Performs one device step: applies a write, copies a read, or completes one, in any order.
     fn device(&mut self) {
         if !self.writing.is_empty() && self.random.bool() {
             let at = self.random.usize(0..self.writing.len());
@@ -151,8 +155,8 @@ impl World {
         let done = self.staging.complete(write.write.slot, result).unwrap();
         let known = &mut self.known[done.tag as usize];
         assert_eq!(known.offset, write.write.range.offset, "seed {}", self.seed);
-        assert_eq!(done.result.is_err(), write.fails, "seed {}: somebody else's result", self.seed);
-        assert!(known.bytes == write.bytes, "seed {}: the device was given other bytes", self.seed);
+        assert_eq!(done.result.is_err(), write.fails, "seed {}: the result of another write", self.seed);
+        assert!(known.bytes == write.bytes, "seed {}: the device received other bytes", self.seed);
         known.answers += 1;
         known.failed = write.fails;
     }
@@ -182,7 +186,7 @@ impl World {
         }
     }
 
-    /// What a read brings is, byte by byte, the newest write that has not failed.
+    /// Checks that a read returned, byte by byte, the newest write that has not failed.
     fn check(&self, offset: u64, bytes: &[u8]) {
         let mut expected = vec![0; bytes.len()];
         for known in self.known.iter().filter(|known| !known.failed) {
@@ -219,7 +223,7 @@ impl World {
         self.settle();
     }
 
-    /// Everything is answered once, and the disk is what the writes made of it.
+    /// Completes all requests, and checks that each completed once and that the disk holds the result of the writes.
     fn settle(&mut self) {
         let barrier = self.staging.flush();
         while !self.staging.is_settled(barrier) || !self.reading.is_empty() {
@@ -230,14 +234,14 @@ impl World {
         assert_eq!(self.staging.statistics().staged, 0, "seed {}", self.seed);
         let disk = self.disk.clone();
         self.check(0, &disk);
-        // The model begins again from the disk as it is.
+        // The model restarts from the disk's content.
         self.known.clear();
         self.known.push(Known { offset: 0, bytes: disk, failed: false, answers: 1 });
     }
 }
 
 #[test]
-fn random_requests_over_a_device_that_answers_in_any_order_and_fails_match_the_model() {
+fn random_requests_match_the_model_over_a_failing_device_that_reorders() {
     for seed in 0..60 {
         World::new(seed).run();
     }

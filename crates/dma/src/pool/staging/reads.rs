@@ -1,7 +1,7 @@
-//! The blocks of reads: slots that the device fills, and what was staged meanwhile.
+//! The blocks of reads: slots that the device fills, and bytes that were staged when a read began.
 //!
-//! In: ranges, writes that leave the overlay while a read is with the device. Out: the device's bytes with newer ones
-//! over them. Invariant: a read sees every byte that was staged when it began, whatever completes before it ends.
+//! Input: ranges; writes that complete while a read is in flight. Output: the device's bytes with newer ones over them.
+//! Invariant: a read sees every byte that was staged when it began, regardless of what completes before it ends.
 
 use super::config::Shape;
 use super::memory::StagingMemory;
@@ -9,11 +9,11 @@ use super::writes::narrow;
 use super::{DeviceRange, Place, ReadId, StageError};
 use std::ops::Range;
 
-/// Bytes that left the overlay while the read was with the device, the newest of each.
+/// Bytes of writes that completed while the read was in flight, the newest of each.
 #[derive(Clone, Debug, Default)]
 struct Patch {
     bytes: Vec<u8>,
-    /// For each unit of the read, whether `bytes` has it.
+    /// For each unit of the read, true if `bytes` contains it.
     units: Vec<bool>,
 }
 
@@ -33,7 +33,7 @@ impl Slot {
     }
 }
 
-/// Every read that the device has.
+/// All reads in flight at the device.
 #[derive(Debug)]
 pub(super) struct Reads<M> {
     memories: Vec<M>,
@@ -48,7 +48,7 @@ impl<M: StagingMemory> Reads<M> {
         Self { memories, slots: vec![Slot::default(); count], free: (0..count).rev().collect(), shape }
     }
 
-    /// Takes a slot for a read that was checked.
+    /// Takes a slot for a validated read.
     pub(super) fn begin(
         &mut self,
         offset: u64,
@@ -64,8 +64,8 @@ impl<M: StagingMemory> Reads<M> {
         Ok((id, DeviceRange { offset, bytes: length }, self.shape.place(index)))
     }
 
-    /// A write leaves the overlay because the device has it: reads under way keep what they should see of it, also where a
-    /// newer write hides it, for that one may fail. Writes that overlap leave in their order, so the newest stays.
+    /// Saves the bytes of a completed write for the reads in flight that must see them, also where a newer write hides
+    /// them, because that one may fail. Overlapping writes complete in their order, so the newest stays.
     pub(super) fn keep(&mut self, range: &Range<u64>, memory: &M, at: usize) {
         if self.free.len() == self.slots.len() {
             return;
@@ -86,14 +86,14 @@ impl<M: StagingMemory> Reads<M> {
         }
     }
 
-    /// Where a read's bytes come from and go, if the device has such a read and `into` is as long as it.
+    /// Returns the device range of a read, if it is in flight.
     pub(super) fn range(&self, id: ReadId) -> Option<Range<u64>> {
         let slot = self.slots.get(usize::try_from(id.index).ok()?)?;
         (slot.busy && slot.generation == id.generation).then(|| slot.range())
     }
 
-    /// Copies what the device brought, and what left the overlay meanwhile. The read is one that [`Self::range`] knows
-    /// and `into` is as long as it.
+    /// Copies the device's bytes, and over them the saved bytes of writes that completed since the read began. The id
+    /// must be one that [`Self::range`] accepts, and `into` as long as the read.
     pub(super) fn copy(&self, id: ReadId, into: &mut [u8]) {
         let Some(index) = usize::try_from(id.index).ok() else { return };
         let slot = &self.slots[index];
@@ -106,7 +106,7 @@ impl<M: StagingMemory> Reads<M> {
         }
     }
 
-    /// Gives the slot of a read back.
+    /// Frees the slot of a read.
     pub(super) fn end(&mut self, id: ReadId) {
         let Some(index) = usize::try_from(id.index).ok() else { return };
         let slot = &mut self.slots[index];
@@ -116,17 +116,17 @@ impl<M: StagingMemory> Reads<M> {
         self.free.push(index);
     }
 
-    /// Reads that the device has.
+    /// Returns the number of reads in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// The memory of a block, to be filled by a device that copies.
+    /// Returns the memory of a block, to be filled by a device that copies.
     pub(super) fn memory_mut(&mut self, block: usize) -> Option<&mut M> {
         self.memories.get_mut(block)
     }
 
-    /// The memory of a block.
+    /// Returns the memory of a block.
     pub(super) fn memory(&self, block: usize) -> Option<&M> {
         self.memories.get(block)
     }

@@ -1,4 +1,4 @@
-//! Examples of the static tier, one promise each.
+//! Examples of the static tier.
 
 use super::*;
 use headwater_host::foreign::Foreign;
@@ -52,7 +52,7 @@ fn a_batch_closes_by_count_by_bytes_and_by_age() {
     for place in 0..2 {
         staging.stage(NOW, place * 10, &[1], place).unwrap();
     }
-    assert_eq!(drained(&mut staging, NOW).len(), 0, "two of three");
+    assert_eq!(drained(&mut staging, NOW).len(), 0, "the count is not reached");
     staging.stage(NOW, 20, &[1], 2).unwrap();
     assert_eq!(drained(&mut staging, NOW).len(), 3, "the count is reached");
     staging.stage(NOW, 1_000, &[7; 100], 3).unwrap();
@@ -69,13 +69,13 @@ fn a_batch_closes_by_count_by_bytes_and_by_age() {
 }
 
 #[test]
-fn a_flush_closes_at_once_and_settles_with_what_was_staged_before_it() {
+fn a_flush_closes_the_batch_and_settles_with_the_writes_before_it() {
     let mut staging = small();
     staging.stage(NOW, 0, b"before", 1).unwrap();
     let barrier = staging.flush();
     let later = staging.stage(NOW, 100, b"after", 2).unwrap();
     let writes = drained(&mut staging, NOW);
-    assert_eq!(writes.len(), 1, "what came after the flush is not hurried");
+    assert_eq!(writes.len(), 1, "writes after the flush are not drained");
     assert!(!staging.is_settled(barrier));
     ok(&mut staging, writes[0].slot);
     assert!(staging.is_settled(barrier));
@@ -86,7 +86,7 @@ fn a_flush_closes_at_once_and_settles_with_what_was_staged_before_it() {
 }
 
 #[test]
-fn all_blocks_full_says_how_many_completions_to_wait_for() {
+fn a_full_tier_reports_how_many_completions_to_wait_for() {
     let mut staging = small();
     for place in 0..8 {
         staging.stage(NOW, place * 4_096, &[1; 4_096], place).unwrap();
@@ -94,7 +94,7 @@ fn all_blocks_full_says_how_many_completions_to_wait_for() {
     let full = staging.stage(NOW, 1 << 20, &[1], 8).unwrap_err();
     assert_eq!(full, StageError::Full { completions: 4, undrained: 8 });
     assert!(full.to_string().contains("retry after 4 completions"), "{full}");
-    // The refusal closed the batch, so that whoever waits for room makes it.
+    // The refusal closed the batch, so that a caller that drains makes room.
     let writes = drained(&mut staging, NOW);
     assert_eq!(writes.len(), 8);
     for write in &writes[4..7] {
@@ -137,14 +137,14 @@ fn a_failed_write_completes_its_own_slot_and_no_other() {
 }
 
 #[test]
-fn an_answer_that_belongs_to_nothing_is_refused() {
+fn a_result_for_no_request_in_flight_is_refused() {
     let mut staging = small();
     let slot = staging.stage(NOW, 0, b"x", 0).unwrap();
     assert_eq!(staging.complete::<Broken>(slot, Ok(())), Err(NotWithDevice), "it was not drained");
     staging.flush();
     drained(&mut staging, NOW);
     ok(&mut staging, slot);
-    assert_eq!(staging.complete::<Broken>(slot, Ok(())), Err(NotWithDevice), "it was answered before");
+    assert_eq!(staging.complete::<Broken>(slot, Ok(())), Err(NotWithDevice), "it was completed already");
     let mut bytes = [0; 8];
     let ReadStart::Device { read, .. } = staging.read(0, &mut bytes).unwrap() else {
         panic!("nothing is staged")
@@ -192,7 +192,7 @@ fn staged_bytes_are_read_without_the_device_and_partial_overlap_over_it() {
 }
 
 #[test]
-fn a_read_sees_what_was_staged_when_it_began_though_it_completes_before_the_read() {
+fn a_read_sees_staged_bytes_even_if_their_write_completes_first() {
     let mut staging = small();
     staging.stage(NOW, 0, b"first", 0).unwrap();
     staging.stage(NOW, 0, b"second", 1).unwrap();
@@ -206,14 +206,14 @@ fn a_read_sees_what_was_staged_when_it_began_though_it_completes_before_the_read
     let first = drained(&mut staging, NOW);
     ok(&mut staging, first[0].slot);
     let second = drained(&mut staging, NOW);
-    // The newer write fails, so that the older one is what the device has.
+    // The newer write fails, so the device holds the older one.
     staging.complete(second[0].slot, Err(Broken("media"))).unwrap();
     staging.finish_read::<Broken>(read, Ok(()), &mut bytes).unwrap();
     assert_eq!(&bytes, b"first...");
 }
 
 #[test]
-fn all_read_slots_taken_is_back_pressure_and_a_failed_read_gives_its_slot_back() {
+fn reads_are_refused_without_a_free_slot_and_a_failed_read_frees_its_slot() {
     let mut staging = small();
     let mut bytes = [0; 512];
     let reads: Vec<_> = (0..4).map(|place| staging.read(place * 512, &mut bytes).unwrap()).collect();
@@ -225,7 +225,7 @@ fn all_read_slots_taken_is_back_pressure_and_a_failed_read_gives_its_slot_back()
 }
 
 #[test]
-fn requests_that_cannot_be_are_told_what_to_change() {
+fn invalid_requests_are_refused() {
     let mut staging = open(&StagingConfig { unit_bytes: 512, ..SMALL }).unwrap();
     let mut refused = |offset, bytes: usize| staging.stage(NOW, offset, &vec![0; bytes], 0).unwrap_err();
     assert_eq!(refused(0, 0), StageError::Empty { offset: 0 });
@@ -238,7 +238,7 @@ fn requests_that_cannot_be_are_told_what_to_change() {
 }
 
 #[test]
-fn shapes_that_cannot_be_are_told_what_to_change() {
+fn invalid_configurations_are_refused() {
     let refused = |config| open(&config).unwrap_err();
     assert_eq!(refused(StagingConfig { write_blocks: 0, ..SMALL }), StagingConfigError::NoBlocks);
     assert_eq!(refused(StagingConfig { read_blocks: 0, ..SMALL }), StagingConfigError::NoBlocks);
@@ -257,7 +257,7 @@ fn shapes_that_cannot_be_are_told_what_to_change() {
 }
 
 #[test]
-fn the_papers_counts_are_a_preset() {
+fn the_counts_of_the_paper_are_a_preset() {
     let paper = StagingConfig::paper();
     assert_eq!((paper.read_blocks, paper.write_blocks, paper.block_bytes), (1, 2, 32 << 20));
     assert_eq!(paper.slot_bytes, 4_096);

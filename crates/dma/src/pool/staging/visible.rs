@@ -1,12 +1,12 @@
-//! Which staged write shows at each byte of the device.
+//! The map of the staged write that is visible at each byte of the device.
 //!
-//! In: ranges, as writes are staged and complete. Out: for a range, the newest staged write of every byte that has one.
-//! Invariant: segments never overlap, none is empty, and each belongs to a write that is staged now.
+//! Input: ranges, as writes are staged and complete. Output: for a range, the newest staged write of every byte that
+//! has one. Invariant: segments never overlap, none is empty, and each belongs to a write that is staged now.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The part of a segment that its first byte does not say.
+/// A segment, without its first byte, which is the key of the map.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     end: u64,
@@ -20,8 +20,8 @@ pub(super) struct Visible {
 }
 
 impl Visible {
-    /// A newer write lies over `range`. Tells every slot of which it hides a byte, in the order of the bytes, some more
-    /// than once.
+    /// Adds a newer write over `range`. Calls `hides` for every slot of which it hides a byte, in the order of the
+    /// bytes, for some slots more than once.
     pub(super) fn cover(&mut self, range: Range<u64>, slot: usize, mut hides: impl FnMut(usize)) {
         self.cut(range.start);
         self.cut(range.end);
@@ -32,20 +32,20 @@ impl Visible {
         self.segments.insert(range.start, Segment { end: range.end, slot });
     }
 
-    /// A write of `range` is staged no more.
+    /// Removes the write of `range` that is no longer staged.
     pub(super) fn uncover(&mut self, range: Range<u64>, slot: usize) {
         let mut from = range.start;
-        // A segment never reaches beyond the write that it belongs to, so those of this one all start in its range.
+        // A segment never extends past its own write, so the segments of this one all start in its range.
         while let Some((&start, &segment)) = self.segments.range(from..range.end).next() {
             if segment.slot == slot {
                 self.segments.remove(&start);
             }
-            // Segments of newer writes may end behind the range.
+            // Segments of newer writes may end past the range.
             from = segment.end.min(range.end);
         }
     }
 
-    /// What shows in `range`, cut to it, in the order of the bytes.
+    /// Returns the visible segments in `range`, clipped to it, in the order of the bytes.
     pub(super) fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, usize)> + '_ {
         let before = self.segments.range(..range.start).next_back();
         let inside = self.segments.range(range.clone());
@@ -55,7 +55,7 @@ impl Visible {
         })
     }
 
-    /// Makes `at` a border if it lies inside a segment.
+    /// Splits the segment that contains `at`, if any, at `at`.
     fn cut(&mut self, at: u64) {
         if let Some((_, segment)) = self.segments.range_mut(..at).next_back()
             && segment.end > at
@@ -80,9 +80,9 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_write_shows_and_the_rest_of_the_older_stays() {
+    fn the_newest_write_is_visible_and_the_rest_of_the_older_stays() {
         let mut visible = Visible::default();
-        visible.cover(10..40, 1, |_| panic!("nothing was there"));
+        visible.cover(10..40, 1, |_| panic!("nothing was staged"));
         let mut hidden = Vec::new();
         visible.cover(20..30, 2, |slot| hidden.push(slot));
         assert_eq!(hidden, [1]);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn random_covers_show_what_a_byte_by_byte_table_shows() {
+    fn random_writes_match_a_byte_by_byte_table() {
         let seed = 0x51AE;
         let mut random = fastrand::Rng::with_seed(seed);
         let mut visible = Visible::default();

@@ -1,8 +1,8 @@
-//! The blocks of staged writes: slots that fill, drain and come free.
+//! The blocks of staged writes: slots that fill, drain and become free.
 //!
-//! In: bytes to stage, answers of the device. Out: slots that may be written to the device now. Invariant: a write is
-//! handed out once, after every older write that overlaps it has completed; a block is used again when all its slots have
-//! completed.
+//! Input: bytes to stage, results of the device. Output: slots that may be written to the device now. Invariant: a
+//! write is handed out once, after every older write that overlaps it has completed; a block is reused when all its
+//! slots have completed.
 //!
 //! ```text
 //!                     batch closed,                 older writes
@@ -19,18 +19,18 @@ use super::{DeviceRange, Place, SlotId, StageError};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
-/// Where a slot is on its way.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
     Empty,
-    /// In the batch that is not closed yet.
+    /// In the batch that is still open.
     Open,
-    /// In a closed batch, behind older writes.
+    /// In a closed batch, waiting for older writes.
     Held,
-    /// The device may have it.
+    /// Ready to be handed to the device.
     Ready,
-    /// The device has it.
+    /// In flight at the device.
     Draining,
 }
 
@@ -42,7 +42,7 @@ struct Slot {
     offset: u64,
     length: usize,
     sequence: u64,
-    /// Older writes that overlap this one and have not completed.
+    /// Number of older overlapping writes that have not completed.
     behind: u32,
     /// Newer writes that wait for this one.
     before: Vec<usize>,
@@ -60,24 +60,24 @@ struct Block<M> {
     memory: M,
     /// Slots taken since the block was last empty.
     used: usize,
-    /// Of these, how many have not completed.
+    /// Slots of these that have not completed.
     live: usize,
 }
 
-/// Every staged write.
+/// All staged writes.
 #[derive(Debug)]
 pub(super) struct Writes<M> {
     blocks: Vec<Block<M>>,
     slots: Vec<Slot>,
     shape: Shape,
-    /// The block that takes writes.
+    /// The block that accepts writes.
     filling: usize,
-    /// The batch that is not closed.
+    /// Slots of the batch that is not closed.
     open: Vec<usize>,
     ready: VecDeque<usize>,
     held: u32,
     visible: Visible,
-    /// Sequences of all that is staged.
+    /// Sequence numbers of all staged writes.
     live: BTreeSet<u64>,
     next_sequence: u64,
 }
@@ -99,12 +99,12 @@ impl<M: StagingMemory> Writes<M> {
         }
     }
 
-    /// Whether the filling block takes another write.
+    /// Returns true if the filling block has room for another write.
     pub(super) fn has_place(&self) -> bool {
         self.blocks[self.filling].used < self.shape.slots_per_block
     }
 
-    /// Turns from a full block to an empty one.
+    /// Switches from a full block to an empty one.
     pub(super) fn swap(&mut self) -> Result<(), StageError> {
         let count = self.blocks.len();
         let empty =
@@ -120,7 +120,7 @@ impl<M: StagingMemory> Writes<M> {
         Ok(())
     }
 
-    /// Stages a write in the filling block, which has a place.
+    /// Stages a write in the filling block, which must have room.
     pub(super) fn stage(&mut self, offset: u64, bytes: &[u8], tag: u64) -> SlotId {
         let block = &mut self.blocks[self.filling];
         let index = self.filling * self.shape.slots_per_block + block.used;
@@ -139,7 +139,7 @@ impl<M: StagingMemory> Writes<M> {
         self.live.insert(self.next_sequence);
         self.next_sequence += 1;
         self.open.push(index);
-        // What does not show under this write is hidden by something that does, which waits for it already.
+        // A hidden older write is hidden by a visible one that already waits for it.
         let slots = &mut self.slots;
         let mut behind = 0;
         self.visible.cover(range, index, |older| {
@@ -169,7 +169,7 @@ impl<M: StagingMemory> Writes<M> {
         count
     }
 
-    /// The next write for the device, if one may go.
+    /// Returns the next write for the device, if one is ready.
     pub(super) fn next_ready(&mut self) -> Option<(SlotId, DeviceRange, Place)> {
         let index = self.ready.pop_front()?;
         let slot = &mut self.slots[index];
@@ -179,8 +179,8 @@ impl<M: StagingMemory> Writes<M> {
         Some((id, range, self.shape.place(index)))
     }
 
-    /// The device has answered for a slot. Tells the range of the write, the memory and the place where its bytes lie, for
-    /// the last time. Returns the write's tag, or `None` if the device does not have such a write.
+    /// Completes a slot that the device has answered. Calls `leaves` with the range of the write and the memory and
+    /// offset of its bytes, before they are freed. Returns the write's tag, or `None` if no such write is in flight.
     pub(super) fn complete(&mut self, id: SlotId, leaves: impl FnOnce(Range<u64>, &M, usize)) -> Option<u64> {
         let index = usize::try_from(id.index).ok()?;
         let slot = self.slots.get_mut(index)?;
@@ -209,12 +209,12 @@ impl<M: StagingMemory> Writes<M> {
                 self.ready.push_back(newer);
             }
         }
-        // The list goes back for its capacity.
+        // The list is kept for its capacity.
         self.slots[index].before = waiting;
         Some(tag)
     }
 
-    /// Copies the bytes that are staged in `range` over `into`, which holds the device's. Returns how many.
+    /// Copies the staged bytes of `range` over `into`, which holds the device's. Returns the number of bytes copied.
     pub(super) fn overlay(&self, range: Range<u64>, into: &mut [u8]) -> usize {
         let mut bytes = 0;
         for (part, index) in self.visible.within(range.clone()) {
@@ -229,45 +229,45 @@ impl<M: StagingMemory> Writes<M> {
         bytes
     }
 
-    /// How many bytes of a range are staged.
+    /// Returns the number of staged bytes in a range.
     pub(super) fn staged_bytes(&self, range: Range<u64>) -> u64 {
         self.visible.within(range).map(|(part, _)| part.end - part.start).sum()
     }
 
-    /// The sequence that the next write will have.
+    /// Returns the sequence number of the next write.
     pub(super) fn next_sequence(&self) -> u64 {
         self.next_sequence
     }
 
-    /// The oldest write that is still staged.
+    /// Returns the sequence number of the oldest staged write.
     pub(super) fn oldest(&self) -> Option<u64> {
         self.live.first().copied()
     }
 
-    /// Writes staged.
+    /// Returns the number of staged writes.
     pub(super) fn staged(&self) -> usize {
         self.live.len()
     }
 
-    /// Writes that the device does not have yet.
+    /// Returns the number of writes not yet handed to the device.
     pub(super) fn undrained(&self) -> u32 {
         narrow(self.open.len() + self.ready.len()).saturating_add(self.held)
     }
 
-    /// The memory of a block.
+    /// Returns the memory of a block.
     pub(super) fn memory(&self, block: usize) -> Option<&M> {
         self.blocks.get(block).map(|block| &block.memory)
     }
 }
 
 impl Shape {
-    /// Where a slot lies.
+    /// Returns the location of a slot.
     pub(super) fn place(&self, index: usize) -> Place {
         Place { block: index / self.slots_per_block, at: index % self.slots_per_block * self.slot_bytes }
     }
 }
 
-/// Slots are few enough for 32 bits: [`Shape::of`] has seen to it.
+/// Converts a number of slots, which [`Shape::of`] limits to 32 bits.
 pub(super) fn narrow(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

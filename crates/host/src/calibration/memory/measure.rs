@@ -1,7 +1,7 @@
-//! The operations themselves, timed.
+//! The timed operations of the memory costs.
 //!
-//! In: a clock and the time from which on no operation is repeated. Out: a row a size. Cells whose operation the system
-//! refuses stay empty.
+//! Input: a clock and the time from which on no operation is repeated. Output: one row per size. Cells whose operation
+//! the system refuses stay empty.
 
 use super::{MemoryCost, SIZES};
 use crate::clock::{Clock, Nanos};
@@ -14,21 +14,21 @@ use std::hint::black_box;
 use std::{fs, io};
 
 const PAGE_BYTES: usize = 4_096;
-/// Rounds of one cell, and how long they may take together.
+/// The rounds of one cell, and their time limit.
 const ROUNDS: usize = 15;
 const CELL_SPAN: Nanos = Nanos::from_micros(350);
-/// As much as what was touched last has to wait before it is touched again: more than most caches of a core.
+/// More than most caches of a core hold, so that memory is cold when it is accessed again.
 const COLD_BYTES: usize = 24 << 20;
 const LARGEST: usize = SIZES[SIZES.len() - 1];
 
-/// Memory that every way but mapping works on, resident before anything is timed.
+/// The memory that every operation but mapping works on, resident before anything is timed.
 struct Bench {
-    /// In pages of 4 KiB.
+    /// Pages of 4 KiB.
     small: Region,
-    /// In transparent huge pages, where there are any.
+    /// Transparent huge pages, where the kernel has them.
     huge: Option<Region>,
     cold: Region,
-    /// Where in `cold` the next cold copy goes.
+    /// The offset in `cold` of the next cold copy.
     at: usize,
     ring: Option<Registrar>,
     reserved_huge: bool,
@@ -61,8 +61,8 @@ impl Bench {
                 .is_ok_and(|pages| pages > 1),
         };
         let start = bench.small.as_mut_ptr().cast::<c_void>();
-        // SAFETY: bounds and alignment: exactly the mapping of a region that starts on a huge page. Lifetime: the region
-        // lives. Aliasing: the advice changes how untouched pages are backed, not what they hold.
+        // SAFETY: bounds and alignment: exactly the mapping of a region that starts on a huge page. Lifetime: the
+        // region lives. Aliasing: the advice changes how untouched pages are backed, not what they hold.
         let _only_slower_if_refused = unsafe { madvise(start, bench.small.len(), Advice::LinuxNoHugepage) };
         touch(&mut bench.small);
         touch(&mut bench.cold);
@@ -107,8 +107,8 @@ impl Bench {
     }
 }
 
-/// The median of a few rounds, or nothing if the system refused one. The first round is made in any case: a table with
-/// holes would say nothing of the ways that it compares, and one round of everything takes a few milliseconds.
+/// Returns the median of a few rounds, or `None` if the system refused one. The first round always runs: a table with
+/// empty cells would not compare the operations, and one round of everything takes a few milliseconds.
 fn cell(clock: &Clock, deadline: Nanos, operation: &mut dyn FnMut() -> io::Result<()>) -> Option<u64> {
     let start = clock.now();
     let until = start.after(CELL_SPAN).min(deadline);
@@ -128,7 +128,7 @@ fn touch(region: &mut Region) {
     region.chunks_mut(PAGE_BYTES).for_each(|page| page[0] = 1);
 }
 
-/// Copies from one half of the memory to the other, each time behind where it did so last.
+/// Copies from one half of the memory to the other, at an offset that advances with each call.
 fn copy_cold(cold: &mut Region, at: &mut usize, bytes: usize) {
     let (from, to) = cold.split_at_mut(COLD_BYTES / 2);
     if *at + bytes > from.len() {

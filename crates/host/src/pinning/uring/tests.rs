@@ -1,5 +1,5 @@
-//! A table on a real ring, and transfers through it.
-#![expect(clippy::print_stderr, reason = "a test that cannot run here says why")]
+//! Tests of a table on a real ring, and of transfers through it.
+#![expect(clippy::print_stderr, reason = "a skipped test prints its reason")]
 
 use super::*;
 use crate::file::{DirectChoice, open};
@@ -62,7 +62,7 @@ impl Bench {
         done.remove(0)
     }
 
-    /// Bytes that were moved; the pages go back.
+    /// Returns the bytes that were moved, after releasing the pages.
     fn finish(&mut self, check: impl FnOnce(&[u8])) -> Result<usize, i32> {
         let Finished { fixed, result, .. } = self.answer();
         let span = fixed.unwrap().back().back();
@@ -73,10 +73,10 @@ impl Bench {
 }
 
 #[test]
-fn what_was_written_by_number_is_read_by_number() {
+fn registered_write_reads_back_through_registered_read() {
     for choice in [UringChoice::Auto, UringChoice::Never] {
         let mut bench = Bench::open(choice);
-        // Without io_uring there is no table, and numbers mean nothing.
+        // Without io_uring there is no table, and slots are ignored.
         let slot = match bench.ring.kind() {
             RingKind::Uring => {
                 let Some(table) = bench.table(4) else { continue };
@@ -91,31 +91,31 @@ fn what_was_written_by_number_is_read_by_number() {
         bench.ring.submit(2, Transfer::ReadFixed { offset: 8_192, buffer }).unwrap();
         let moved = bench.finish(|bytes| {
             assert!(bytes[..4_096].iter().all(|&byte| byte == 0xA5), "{choice:?}");
-            assert!(bytes[4_096..].iter().all(|&byte| byte == 0), "no more than asked for");
+            assert!(bytes[4_096..].iter().all(|&byte| byte == 0), "bytes beyond the request are unchanged");
         });
         assert_eq!(moved, Ok(4_096));
     }
 }
 
 #[test]
-fn a_number_or_range_that_is_not_registered_is_rejected_before_it_starts() {
+fn unregistered_slot_or_range_is_rejected_before_it_starts() {
     let mut bench = Bench::open(UringChoice::Auto);
     let Some(table) = bench.table(2) else { return };
     let slot = table.register(&[bench.memory(0)]).unwrap();
-    // A number that is free, one that does not exist, memory of nobody, memory that runs over the end.
+    // A free slot, slots that do not exist, unregistered memory, memory that runs over the end.
     for (first, slot) in [(0, 1 - slot), (0, 2), (0, u32::MAX), (PAGES, slot), (PAGES - 1, slot)] {
         let span = bench.reservation.claim(run(first, 2)).unwrap().lend();
         let transfer = Transfer::ReadFixed { offset: 0, buffer: Fixed::new(span, slot, 8_192) };
         let rejected = bench.ring.submit(1, transfer).unwrap_err();
-        assert_eq!(rejected.reason, RejectedReason::NotRegistered, "page {first}, number {slot}");
-        let Transfer::ReadFixed { buffer, .. } = rejected.transfer else { unreachable!("it comes back") };
+        assert_eq!(rejected.reason, RejectedReason::NotRegistered, "page {first}, slot {slot}");
+        let Transfer::ReadFixed { buffer, .. } = rejected.transfer else { unreachable!("it is returned") };
         bench.reservation.release(buffer.back().back());
     }
     assert_eq!(bench.ring.in_flight(), 0);
 }
 
 #[test]
-fn a_range_that_is_unregistered_in_flight_is_still_transferred() {
+fn range_unregistered_in_flight_is_still_transferred() {
     let mut bench = Bench::open(UringChoice::Auto);
     let Some(table) = bench.table(1) else { return };
     for round in 0..200_u8 {
@@ -124,7 +124,7 @@ fn a_range_that_is_unregistered_in_flight_is_still_transferred() {
         bench.ring.submit(1, Transfer::WriteFixed { offset: 0, buffer }).unwrap();
         bench.ring.kick();
         table.unregister(slot..slot + 1).unwrap();
-        // Others may have the number while the write is on its way.
+        // The slot may be reused while the write is in flight.
         let other = table.register(&[bench.memory(PAGES)]).unwrap();
         assert_eq!(bench.finish(|_| ()), Ok(8_192));
         let buffer = Fixed::new(bench.filled(PAGES, !round), other, 8_192);
@@ -138,7 +138,7 @@ fn a_range_that_is_unregistered_in_flight_is_still_transferred() {
 }
 
 #[test]
-fn a_ring_that_is_dropped_in_flight_leaves_its_table_in_order() {
+fn table_stays_consistent_when_ring_is_dropped_in_flight() {
     let mut bench = Bench::open(UringChoice::Auto);
     let Some(table) = bench.table(2) else { return };
     let slot = table.register(&[bench.memory(0)]).unwrap();
@@ -147,11 +147,11 @@ fn a_ring_that_is_dropped_in_flight_leaves_its_table_in_order() {
     let Bench { ring, reservation, .. } = bench;
     drop(ring);
     table.unregister(slot..slot + 1).unwrap();
-    assert_eq!(reservation.claimed_pages(), 2, "pages that were in flight are nobody's");
+    assert_eq!(reservation.claimed_pages(), 2, "pages in flight stay claimed");
 }
 
 #[test]
-fn refusals_of_a_table_say_what_to_change() {
+fn table_errors_name_their_cause_and_change_nothing() {
     let mut bench = Bench::open(UringChoice::Never);
     assert_eq!(bench.ring.table(4).unwrap_err().cause, PinCause::Unsupported);
     let mut bench = Bench::open(UringChoice::Auto);
@@ -177,7 +177,7 @@ fn refusals_of_a_table_say_what_to_change() {
     assert_eq!((table.at(1), table.at(2)), (Some(bench.memory(PAGES)), None));
     assert_eq!(table.update(2, &[memory, memory]).unwrap_err().cause, PinCause::Unaligned);
     assert_eq!(table.update(1, &[hole]).unwrap_err().cause, PinCause::NotMapped);
-    assert_eq!(table.at(1), None, "what stood there is gone, and the table knows");
+    assert_eq!(table.at(1), None, "the failed update leaves the slot empty");
     assert_eq!(table.unregister(2..4).unwrap_err().errno, libc::EINVAL);
     table.unregister(0..1).unwrap();
     assert_eq!(table.free_slots(), 3);

@@ -1,24 +1,25 @@
-//! Addresses of a device that are free.
+//! The free I/O virtual addresses of a container.
 //!
-//! In: the ranges that an IOMMU translates. Out: runs of them, and back again. Invariant: a run that was given out lies in
-//! one of the ranges and overlaps no other that is out; free runs that touch are one.
+//! Input: the ranges that an IOMMU translates. Output: runs of them, allocated and freed. Invariant: an allocated run
+//! lies in one of the ranges and overlaps no other allocated run; adjacent free runs are merged.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// Free runs: first address and last address.
+/// The free runs: first address and last address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Addresses {
     free: BTreeMap<u64, u64>,
 }
 
 impl Addresses {
-    /// All whole pages of the ranges, but for page 0: devices and drivers take address 0 for none.
+    /// Collects all whole pages of the ranges, except page 0: devices and drivers treat address 0 as no address.
     pub(super) fn within(ranges: &[RangeInclusive<u64>], page: u64) -> Self {
         let mut addresses = Self { free: BTreeMap::new() };
         for range in ranges {
             let first = (*range.start()).max(page).checked_next_multiple_of(page);
-            // The end behind the last whole page; the very last page of all addresses is left out, so that it has one.
+            // The end after the last whole page; the very last page of all addresses is left out, so that an end
+            // exists.
             let end = range.end().saturating_add(1) / page * page;
             if let Some(first) = first.filter(|&first| first < end) {
                 addresses.give_back(first, end - first);
@@ -27,7 +28,7 @@ impl Addresses {
         addresses
     }
 
-    /// The lowest run of `bytes` bytes that starts `phase` behind a multiple of `align`.
+    /// Allocates the lowest run of `bytes` bytes that starts `phase` bytes after a multiple of `align`.
     pub(super) fn take(&mut self, bytes: u64, align: u64, phase: u64) -> Option<u64> {
         let fits = |(&first, &last): (&u64, &u64)| {
             let start = first.saturating_sub(phase).checked_next_multiple_of(align)?;
@@ -46,7 +47,7 @@ impl Addresses {
         Some(start)
     }
 
-    /// Makes a run free again, or for the first time. What of it is free already stays so.
+    /// Frees a run, or adds it for the first time. Any part that is free already stays free.
     pub(super) fn give_back(&mut self, start: u64, bytes: u64) {
         let (mut start, mut last) = (start, start.saturating_add(bytes - 1));
         while let Some((&first, &end)) = self.free.range(..=last.saturating_add(1)).next_back() {
@@ -59,13 +60,13 @@ impl Addresses {
         self.free.insert(start, last);
     }
 
-    /// Bytes that are free.
+    /// Returns the free bytes.
     #[cfg(test)]
     pub(super) fn free_bytes(&self) -> u64 {
         self.free.iter().map(|(first, last)| last - first + 1).sum()
     }
 
-    /// How many runs they are in.
+    /// Returns the number of free runs.
     #[cfg(test)]
     pub(super) fn runs(&self) -> usize {
         self.free.len()
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_pages_of_valid_ranges_are_given_out_and_never_page_zero() {
+    fn only_whole_pages_of_valid_ranges_except_page_zero_are_allocated() {
         let ranges = [0..=0x3fff, 0x8800..=0xb7ff, u64::MAX - 0x1fff..=u64::MAX, 0x5000..=0x5ffe];
         let mut addresses = Addresses::within(&ranges, 0x1000);
         let mut given = Vec::new();
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_keeps_its_place_within_a_large_page() {
+    fn run_keeps_its_offset_within_a_large_page() {
         let mut addresses = Addresses::within(&[0..=0xff_ffff], 0x1000);
         assert_eq!(addresses.take(0x40_0000, 0x20_0000, 0x3000), Some(0x3000));
         assert_eq!(addresses.take(0x1000, 0x20_0000, 0), Some(0x60_0000));

@@ -1,14 +1,14 @@
-//! The system calls of VFIO: their numbers, their structures, and what the kernel answers.
+//! The system calls of VFIO: their numbers, structures and results.
 //!
-//! In: descriptors and structures of `linux/vfio.h`. Out: answers, or the kernel's numbers. Invariant: a structure tells
-//! the kernel its own length, so that no kernel writes behind it.
+//! Input: descriptors and structures of `linux/vfio.h`. Output: results, or the kernel's error numbers. Invariant:
+//! every structure carries its own length, so that no kernel writes beyond it.
 
 use super::error::OpenError;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Of `linux/vfio.h`: `_IO(';', 100 + number)`.
+/// Computes a number of `linux/vfio.h`: `_IO(';', 100 + number)`.
 const fn call(number: libc::c_ulong) -> libc::c_ulong {
     (0x3B << 8) + 100 + number
 }
@@ -28,7 +28,7 @@ pub(super) const VFIO_IOMMU_GET_INFO: libc::c_ulong = call(12);
 pub(super) const VFIO_IOMMU_MAP_DMA: libc::c_ulong = call(13);
 pub(super) const VFIO_IOMMU_UNMAP_DMA: libc::c_ulong = call(14);
 
-/// `struct vfio_group_status` and `struct vfio_device_info` as far as they are read, and `struct vfio_irq_info`.
+/// `struct vfio_group_status` and `struct vfio_device_info` up to the fields used here, and `struct vfio_irq_info`.
 #[repr(C)]
 pub(super) struct Words4 {
     pub(super) size: u32,
@@ -52,10 +52,10 @@ pub(super) fn refused(call: &'static str) -> impl Fn(Errno) -> OpenError {
     move |errno| OpenError::Refused { call, errno: errno.raw_os_error() }
 }
 
-/// A call that takes the address of something.
+/// Executes a call that takes an address.
 ///
 /// # Safety
-/// The call reads and writes what is there and no more, and may.
+/// The call accesses only the value at the address, and may do so.
 pub(super) unsafe fn ioctl_at<T>(
     file: &impl AsRawFd,
     call: libc::c_ulong,
@@ -65,7 +65,7 @@ pub(super) unsafe fn ioctl_at<T>(
     answered(unsafe { libc::ioctl(file.as_raw_fd(), call, at) })
 }
 
-/// A call that takes a number.
+/// Executes a call that takes a number.
 ///
 /// # Safety
 /// The call takes a number, and no address.

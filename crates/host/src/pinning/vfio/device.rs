@@ -1,7 +1,7 @@
 //! A device of a container: its regions, its configuration space, its reset.
 //!
-//! In: the descriptor that the kernel gives for a device. Out: reads and writes of registers, BARs as
-//! [`MappedRegisters`]. Invariant: nothing is read or written outside the region that the kernel described.
+//! Input: the descriptor of a device. Output: reads and writes of registers, BARs as [`MappedRegisters`]. Invariant:
+//! nothing is read or written outside the region that the kernel described.
 
 use super::calls::{
     RegionInfo, VFIO_DEVICE_GET_INFO, VFIO_DEVICE_GET_REGION_INFO, VFIO_DEVICE_RESET, Words4, ioctl, ioctl_at,
@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-/// Indices of regions (`linux/vfio.h`).
+/// Region indices (`linux/vfio.h`).
 const REGION_BAR0: u32 = 0;
 const REGION_CONFIGURATION: u32 = 7;
 /// `VFIO_REGION_INFO_FLAG_MMAP` and `VFIO_DEVICE_FLAGS_RESET`.
@@ -31,25 +31,25 @@ pub struct Device {
     file: File,
 }
 
-/// Where a region of a device, a BAR or its configuration space, is in the device's file.
+/// The position of a region (a BAR or the configuration space) in the device's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRegion {
     /// Offset of the first byte.
     pub offset: u64,
-    /// Length in bytes; 0 for a region that the device has not.
+    /// Length in bytes; 0 for a region that the device lacks.
     pub bytes: u64,
 }
 
-/// Whether a device may read and write memory of its own accord.
+/// The device's right to access memory on its own (bus mastering).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mastering {
-    /// It may, within what its container maps.
+    /// Access to what its container maps.
     On,
-    /// It may not: what it had begun is over when this was read back.
+    /// No access: every access that the device had begun is complete once this was read back.
     Off,
 }
 
-/// What a PCI function says that it is.
+/// The class code of a PCI function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciClass {
     /// Base class: 01h mass storage.
@@ -61,7 +61,7 @@ pub struct PciClass {
 }
 
 impl PciClass {
-    /// A function of NVM Express with I/O queues (NVMe over PCIe Transport 1.0 section 3.8.1.5).
+    /// The class of an NVM Express function with I/O queues (NVMe over PCIe Transport 1.0 section 3.8.1.5).
     pub const NVME: Self = Self { base: 0x01, sub: 0x08, interface: 0x02 };
 }
 
@@ -74,7 +74,7 @@ impl Device {
         &self.file
     }
 
-    /// Where a region is, by its index (`VFIO_PCI_BAR0_REGION_INDEX` is 0, the configuration space 7).
+    /// Returns the position of a region by its index (`VFIO_PCI_BAR0_REGION_INDEX` is 0, the configuration space 7).
     ///
     /// # Errors
     /// The device has no such region.
@@ -85,8 +85,8 @@ impl Device {
 
     fn region_info(&self, index: u32) -> io::Result<RegionInfo> {
         let mut info = RegionInfo { size: 32, flags: 0, index, capability: 0, bytes: 0, offset: 0 };
-        // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure of the length that it is told
-        // on this stack. Aliasing: nobody else has its address.
+        // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure, whose length it is given,
+        // on this stack. Aliasing: no other code has its address.
         let answer = unsafe { ioctl_at(&self.file, VFIO_DEVICE_GET_REGION_INFO, &raw mut info) };
         answer?;
         Ok(info)
@@ -108,21 +108,22 @@ impl Device {
         self.file.write_all_at(bytes, place(region, at, bytes.len())?)
     }
 
-    /// BAR0, mapped. The mapping outlives this handle.
+    /// Maps BAR0. The mapping outlives this handle.
     ///
     /// # Errors
-    /// The device has no BAR0 of memory, or the kernel maps none of it.
+    /// The device has no BAR0 of memory, or the kernel cannot map it.
     pub fn map_bar0(&self) -> io::Result<MappedRegisters> {
         let DeviceRegion { offset, bytes } = self.bar0()?;
         let bytes = usize::try_from(bytes).map_err(|_| io::Error::from(Errno::OVERFLOW))?;
         Ok(MappedRegisters::map(self.file.as_fd(), offset, bytes)?)
     }
 
-    /// The device's file, and where BAR0 is in it, for a process that maps some of it. Whoever has the file can do with the
-    /// device what this process can, and the kernel keeps the device with its mappings until the last of them is gone.
+    /// Returns the device's file and the offset of BAR0 in it, for another process to map. A process that has the file
+    /// has the same control of the device as this one, and the kernel keeps the device with its mappings until the last
+    /// of them is gone.
     ///
     /// # Errors
-    /// The device has no BAR0 of memory, or there is no descriptor left.
+    /// The device has no BAR0 of memory, or the process has no descriptor left.
     pub fn bar0_file(&self) -> io::Result<(OwnedFd, u64)> {
         let DeviceRegion { offset, .. } = self.bar0()?;
         Ok((self.file.as_fd().try_clone_to_owned()?, offset))
@@ -136,7 +137,7 @@ impl Device {
         Ok(DeviceRegion { offset: info.offset, bytes: info.bytes })
     }
 
-    /// What the function says that it is; `None` when it is gone, which reads as all ones.
+    /// Returns the class code of the function; `None` when it is gone, which reads as all ones.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -147,10 +148,10 @@ impl Device {
         Ok((bytes != [0xFF; 4]).then_some(PciClass { base, sub, interface }))
     }
 
-    /// Lets the device read and write memory of its own accord, or not any more. Its registers can be reached either way.
+    /// Enables or disables the device's own memory accesses. Its registers are accessible either way.
     ///
     /// # Errors
-    /// The kernel refuses, or the device did not take it.
+    /// The kernel refuses, or the device did not accept the change.
     pub fn set_mastering(&self, mastering: Mastering) -> io::Result<()> {
         let configuration = self.region(REGION_CONFIGURATION)?;
         let mut bytes = [0; 2];
@@ -161,27 +162,27 @@ impl Device {
             Mastering::Off => before & !COMMAND_BUS_MASTER,
         };
         self.write(configuration, COMMAND, &wanted.to_le_bytes())?;
-        // Reading back pushes what the device had on its way in front of the answer (PCI ordering rules).
+        // Reading back flushes the device's earlier writes ahead of the reply (PCI ordering rules).
         self.read(configuration, COMMAND, &mut bytes)?;
         let gone = bytes == [0xFF; 2];
         let took = u16::from_le_bytes(bytes) & COMMAND_BUS_MASTER == wanted & COMMAND_BUS_MASTER;
         match mastering {
-            // A device that is gone writes nothing either.
+            // A device that is gone does not write either.
             Mastering::Off if gone => Ok(()),
             _ if took && !gone => Ok(()),
             _ => Err(Errno::IO.into()),
         }
     }
 
-    /// Resets the function: it forgets everything and touches no memory. Takes a tenth of a second or more. Its bus
-    /// mastering is to be switched on again afterwards.
+    /// Resets the function: it loses all state and accesses no memory. Takes a tenth of a second or more. The caller
+    /// must enable bus mastering again afterwards.
     ///
     /// # Errors
-    /// The device cannot be reset by itself, or the kernel refuses.
+    /// The device does not support a reset of its own, or the kernel refuses.
     pub fn reset(&self) -> io::Result<()> {
         let mut info = Words4 { size: 16, words: [0; 3] };
-        // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure of the length that it is told
-        // on this stack. Aliasing: nobody else has its address.
+        // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure, whose length it is given,
+        // on this stack. Aliasing: no other code has its address.
         let answer = unsafe { ioctl_at(&self.file, VFIO_DEVICE_GET_INFO, &raw mut info) };
         answer?;
         if info.words[0] & DEVICE_CAN_BE_RESET == 0 {
@@ -194,7 +195,7 @@ impl Device {
     }
 }
 
-/// Where in the device's file a register is.
+/// Returns the offset of a register in the device's file.
 fn place(region: DeviceRegion, at: u64, bytes: usize) -> io::Result<u64> {
     let end = at.checked_add(bytes as u64).filter(|&end| end <= region.bytes);
     end.and_then(|_| region.offset.checked_add(at)).ok_or_else(|| Errno::INVAL.into())

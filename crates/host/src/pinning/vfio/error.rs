@@ -1,26 +1,26 @@
-//! Why a container cannot be opened, or does not let go of memory.
+//! The errors of opening a container and of unmapping memory.
 //!
-//! In: the kernel's numbers. Out: errors that say what to change. Invariant: after an [`UnmapError`] but
+//! Input: the kernel's numbers. Output: errors that name the remedy. Invariant: after an [`UnmapError`] other than
 //! [`UnmapError::Unknown`] the memory counts as the device's for ever.
 
 use std::path::PathBuf;
 
-/// A mapping was not taken away.
+/// An error of unmapping a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnmapError {
-    /// Nothing of this container is mapped so.
-    #[error("nothing was mapped at {iova:#x} in this container as it is to be unmapped")]
+    /// This container has no such mapping.
+    #[error("this container has no such mapping at {iova:#x}: unmap exactly what was mapped")]
     Unknown {
-        /// The device's address.
+        /// The I/O virtual address.
         iova: u64,
     },
     /// The kernel unmapped another number of bytes.
     #[error(
-        "{unmapped} of {bytes} bytes at {iova:#x} were unmapped: a device may still reach the rest, never use it again"
+        "{unmapped} of {bytes} bytes at {iova:#x} were unmapped: a device may still access the rest, never use it again"
     )]
     Short {
-        /// The device's address.
+        /// The I/O virtual address.
         iova: u64,
         /// Bytes that were mapped.
         bytes: u64,
@@ -28,31 +28,33 @@ pub enum UnmapError {
         unmapped: u64,
     },
     /// The kernel refused.
-    #[error("{bytes} bytes at {iova:#x} could not be unmapped (error {errno}): never use them again")]
+    #[error("cannot unmap {bytes} bytes at {iova:#x} (error {errno}): never use them again")]
     Refused {
-        /// The device's address.
+        /// The I/O virtual address.
         iova: u64,
         /// Bytes that were mapped.
         bytes: u64,
-        /// The kernel's number.
+        /// The kernel's error number.
         errno: i32,
     },
 }
 
-/// No container for these devices.
+/// An error of opening a container.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// No devices were named.
+    /// The list of devices is empty.
     #[error("name at least one device, as in 0000:00:04.0")]
     NoDevice,
     /// No PCI device has this address.
-    #[error("there is no PCI device {device:?}: give an address as `lspci -D` prints it, as in 0000:00:04.0")]
+    #[error(
+        "PCI device {device:?} does not exist: give an address as `lspci -D` prints it, as in 0000:00:04.0"
+    )]
     NoSuchDevice {
-        /// What was asked for.
+        /// The requested address.
         device: String,
     },
-    /// No IOMMU is in front of the device: it could write to any memory of the machine.
+    /// The device has no IOMMU in front of it: it could write to any memory of the machine.
     #[error(
         "{device} has no IOMMU group, and without an IOMMU a device can write to any memory of the machine: \
          switch VT-d or AMD-Vi on in the firmware, add intel_iommu=on to the kernel's command line (AMD needs \
@@ -62,9 +64,9 @@ pub enum OpenError {
         /// The device.
         device: String,
     },
-    /// The kernel was told to let user space drive devices without an IOMMU.
+    /// The kernel is configured to let user space drive devices without an IOMMU.
     #[error(
-        "{device} has a group that isolates nothing (vfio-noiommu): \
+        "{device} is in a group without isolation (vfio-noiommu): \
          `echo N > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode`, switch the IOMMU on \
          (intel_iommu=on), and boot again"
     )]
@@ -72,7 +74,7 @@ pub enum OpenError {
         /// The device.
         device: String,
     },
-    /// The device has its kernel driver still, or none.
+    /// The device is bound to its kernel driver, or to none.
     #[error(
         "{device} is not bound to vfio-pci: `modprobe vfio-pci; \
          echo vfio-pci > /sys/bus/pci/devices/{device}/driver_override; \
@@ -85,44 +87,44 @@ pub enum OpenError {
     },
     /// A device file of VFIO could not be opened.
     #[error(
-        "{path} cannot be opened: load vfio-pci (modprobe vfio-pci), bind the device to it, and let this user \
-         have the file ({source})",
+        "cannot open {path}: load vfio-pci (modprobe vfio-pci), bind the device to it, and give this user \
+         access to the file ({source})",
         path = path.display()
     )]
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Another process has the device.
+    /// Another process uses the device.
     #[error(
-        "{path} is in use: a device is one process's at a time, and its own until the last process with its registers \
-         mapped is done; `fuser {path}` names the first",
+        "{path} is in use: only one process at a time can open a device, until the last process with its registers \
+         mapped has ended; `fuser {path}` names the process that opened it",
         path = path.display()
     )]
     Busy {
         /// The file.
         path: PathBuf,
     },
-    /// Another driver has a device of the group.
-    #[error("group {group} has a device of another driver: bind all of its devices to vfio-pci")]
+    /// Another driver is bound to a device of the group.
+    #[error("group {group} has a device bound to another driver: bind all of its devices to vfio-pci")]
     NotViable {
         /// The group.
         group: String,
     },
-    /// The kernel has another VFIO.
+    /// The kernel lacks the required VFIO interface.
     #[error("this kernel's VFIO has no type 1 (version 2) IOMMU: load vfio_iommu_type1")]
     NoType1,
-    /// The kernel refused a step.
-    #[error("{call} was refused (error {errno})")]
+    /// A system call failed.
+    #[error("{call} failed (error {errno})")]
     Refused {
-        /// The step.
+        /// The system call.
         call: &'static str,
-        /// The kernel's number.
+        /// The kernel's error number.
         errno: i32,
     },
-    /// What the kernel says of its IOMMU makes no sense.
-    #[error("the kernel's description of its IOMMU cannot be read")]
+    /// The kernel's description of its IOMMU is malformed.
+    #[error("the kernel's description of its IOMMU is malformed")]
     Description,
 }

@@ -1,57 +1,57 @@
-//! What a container says of itself: valid addresses, sizes of pages, how many mappings it takes.
+//! The description of a container: valid addresses, page sizes and the limit of mappings.
 //!
-//! In: the answer to VFIO_IOMMU_GET_INFO, a structure and a chain of capabilities behind it. Out: [`Limits`]. Invariant:
-//! no chain makes this read beyond the answer or go round for ever.
+//! Input: the result of VFIO_IOMMU_GET_INFO, a structure followed by a chain of capabilities. Output: [`Limits`].
+//! Invariant: no chain makes this read beyond the result or loop for ever.
 
 use std::ops::RangeInclusive;
 
-/// Mappings of a container that does not say how many it takes.
+/// The limit of mappings of a container that does not report one.
 pub const MAPPINGS_DEFAULT: u32 = 65_535;
-/// Bytes that an answer needs at most: 512 ranges and more.
+/// The size of the result buffer: 512 ranges fit.
 pub(super) const INFO_BYTES_MAX: usize = 16_384;
 
-/// Of `linux/vfio.h`: flags and the capabilities that are read.
+/// Flags and the capability ids used here (`linux/vfio.h`).
 const FLAG_PAGE_SIZES: u32 = 1;
 const FLAG_CAPABILITIES: u32 = 2;
 const CAPABILITY_RANGES: u16 = 1;
 const CAPABILITY_AVAILABLE: u16 = 3;
 const CAPABILITIES_MAX: usize = 64;
 
-/// Sizes of pages at which addresses are made to agree: 1 GiB and 2 MiB.
+/// Page sizes to which addresses are aligned: 1 GiB and 2 MiB.
 const LARGE_PAGES: [u64; 2] = [1 << 30, 2 << 20];
 const SMALL_PAGE: u64 = 4_096;
 
-/// What a container can take.
+/// The limits of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Addresses that the IOMMU translates.
     pub ranges: Vec<RangeInclusive<u64>>,
-    /// Sizes of its pages, a bit for each power of two.
+    /// The page sizes, a bit for each power of two.
     pub page_sizes: u64,
-    /// Most mappings.
+    /// The maximum number of mappings.
     pub mappings_max: u32,
 }
 
 impl Limits {
-    /// The unit of mappings in bytes: the smallest page, at least 4 KiB.
+    /// Returns the unit of mappings in bytes: the smallest page, at least 4 KiB.
     #[must_use]
     pub fn page_bytes(&self) -> u64 {
         let smallest = self.page_sizes & self.page_sizes.wrapping_neg();
         smallest.max(SMALL_PAGE)
     }
 
-    /// Boundaries at which a mapping of so many bytes should start, the best first.
+    /// Returns the alignments for a mapping of `bytes` bytes, the best first.
     pub(super) fn alignments(&self, bytes: u64) -> impl Iterator<Item = u64> + use<> {
         let (sizes, page) = (self.page_sizes, self.page_bytes());
         let useful = move |size: &u64| sizes & size != 0 && bytes >= *size && *size > page;
         LARGE_PAGES.into_iter().filter(useful).chain([page])
     }
 
-    /// Reads an answer of the kernel's.
+    /// Parses a result of the kernel.
     pub(super) fn read(answer: &[u8]) -> Option<Self> {
         let (flags, mut at) = (word(answer, 4)?, word(answer, 16).unwrap_or(0));
         let sizes = long(answer, 8)?;
-        // A kernel that describes nothing translates what it always did: 64 bits, pages of 4 KiB.
+        // A kernel that reports nothing translates 64-bit addresses in pages of 4 KiB.
         let mut limits = Self { ranges: Vec::new(), page_sizes: SMALL_PAGE, mappings_max: MAPPINGS_DEFAULT };
         if flags & FLAG_PAGE_SIZES != 0 && sizes != 0 {
             limits.page_sizes = sizes;
@@ -80,7 +80,7 @@ impl Limits {
     }
 }
 
-/// `struct vfio_iommu_type1_info_cap_iova_range`.
+/// Parses `struct vfio_iommu_type1_info_cap_iova_range`.
 fn ranges(capability: &[u8]) -> Option<Vec<RangeInclusive<u64>>> {
     let count = word(capability, 8)? as usize;
     let end = count.checked_mul(16)?.checked_add(16)?;
@@ -88,7 +88,7 @@ fn ranges(capability: &[u8]) -> Option<Vec<RangeInclusive<u64>>> {
     entries.map(|entry| Some(long(entry, 0)?..=long(entry, 8)?)).collect()
 }
 
-/// A number of the answer; the kernels this runs on are little-endian.
+/// Reads a number of the result; the supported kernels are little-endian.
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     let field = bytes.get(at..at.checked_add(4)?)?;
     field.try_into().ok().map(u32::from_le_bytes)
@@ -103,19 +103,19 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// An answer as a virtual Intel IOMMU of 39 bits gives it.
+    /// Returns the result of a virtual Intel IOMMU of 39 bits.
     fn answer() -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut words = |list: &[u32]| list.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
         words(&[24 + 48 + 12, 3, 0xffff_f000, 0xffff_ffff, 24, 0]);
-        // Two ranges around the interrupts' window, and a chain that goes on.
+        // Two ranges around the interrupts' window, and a chain that continues.
         words(&[0x1_0001, 72, 2, 0, 0, 0, 0xfedf_ffff, 0, 0xfef0_0000, 0, 0xffff_ffff, 0x7f]);
         words(&[0x1_0003, 0, 65_000]);
         bytes
     }
 
     #[test]
-    fn ranges_page_sizes_and_room_are_read() {
+    fn ranges_page_sizes_and_mapping_limit_are_parsed() {
         let limits = Limits::read(&answer()).unwrap();
         assert_eq!(limits.ranges, [0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff]);
         assert_eq!((limits.page_bytes(), limits.mappings_max), (4_096, 65_000));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_iommu_that_describes_nothing_has_all_addresses_and_the_default_limit() {
+    fn iommu_without_description_has_all_addresses_and_default_limit() {
         let mut old = answer();
         old[4] = 0;
         let limits = Limits::read(&old[..24]).unwrap();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_is_read_beyond_its_end_or_for_ever() {
+    fn malformed_result_is_never_read_beyond_its_end_or_for_ever() {
         let whole = answer();
         for end in 0..whole.len() {
             let _ = Limits::read(&whole[..end]);

@@ -1,8 +1,8 @@
-//! Message signalled interrupts of a device, as descriptors.
+//! Message signalled interrupts of a device, delivered to eventfds.
 //!
-//! In: eventfds, a vector each. Out: the kernel writes them when the device sends their message. Invariant: all vectors
-//! are allocated at once, when the first is asked for, and none fires until it has a descriptor; so a vector gets and
-//! loses its descriptor without a word to the others.
+//! Input: one eventfd per vector. Output: the kernel signals it when the device sends the vector's message. Invariant:
+//! all vectors are allocated at once, and none fires until it has a descriptor; so connecting or disconnecting one
+//! vector does not affect the rest.
 
 use super::calls::{VFIO_DEVICE_GET_IRQ_INFO, VFIO_DEVICE_SET_IRQS, Words4, ioctl_at};
 use super::device::Device;
@@ -16,13 +16,13 @@ const MSIX: u32 = 2;
 /// `VFIO_IRQ_SET_DATA_EVENTFD` and `VFIO_IRQ_SET_ACTION_TRIGGER`.
 const DATA_EVENTFD: u32 = 1 << 2;
 const ACTION_TRIGGER: u32 = 1 << 5;
-/// What stands for no descriptor.
+/// The value for no descriptor.
 const NONE: i32 = -1;
 
-/// Most vectors that are asked for.
+/// The maximum number of vectors.
 const VECTORS_MAX: usize = 64;
 
-/// `struct vfio_irq_set` with descriptors behind it.
+/// `struct vfio_irq_set` followed by its descriptors.
 #[repr(C)]
 struct IrqSet {
     size: u32,
@@ -37,14 +37,14 @@ const HEAD_BYTES: usize = 20;
 const _: () = assert!(size_of::<IrqSet>() == HEAD_BYTES + 4 * VECTORS_MAX);
 
 impl Device {
-    /// MSI-X vectors that the device has; 0 for a device without.
+    /// Returns the number of MSI-X vectors of the device; 0 if it has none.
     ///
     /// # Errors
     /// The kernel refuses.
     pub fn vectors(&self) -> io::Result<u32> {
         let mut info = Words4 { size: 16, words: [0, MSIX, 0] };
-        // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure of the length that it is told
-        // on this stack. Aliasing: nobody else has its address.
+        // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure, whose length it is given,
+        // on this stack. Aliasing: no other code has its address.
         let answer = unsafe { ioctl_at(self.file(), VFIO_DEVICE_GET_IRQ_INFO, &raw mut info) };
         answer?;
         Ok(info.words[2])
@@ -60,12 +60,12 @@ impl Device {
         self.set(0, some.ok_or(Errno::INVAL)?)
     }
 
-    /// Rings a bell whenever this vector fires; without one nobody is told.
+    /// Connects a vector to an eventfd that is signalled whenever it fires, or disconnects it.
     ///
     /// # Errors
     /// The vector was not allocated, or the kernel refuses.
-    pub fn connect_vector(&self, vector: u32, bell: Option<&WakeDescriptor>) -> io::Result<()> {
-        self.set(vector, &[bell.map_or(NONE, |bell| bell.as_fd().as_raw_fd())])
+    pub fn connect_vector(&self, vector: u32, wake: Option<&WakeDescriptor>) -> io::Result<()> {
+        self.set(vector, &[wake.map_or(NONE, |wake| wake.as_fd().as_raw_fd())])
     }
 
     fn set(&self, start: u32, some: &[i32]) -> io::Result<()> {
@@ -78,8 +78,8 @@ impl Device {
             descriptors: [NONE; VECTORS_MAX],
         };
         set.descriptors.get_mut(..some.len()).ok_or(Errno::INVAL)?.copy_from_slice(some);
-        // SAFETY: bounds, alignment and lifetime: the kernel reads as many bytes as the first word says, which are those of
-        // the descriptors that are meant and lie on this stack. Aliasing: nobody writes there. The kernel takes its own
+        // SAFETY: bounds, alignment and lifetime: the kernel reads as many bytes as the first word says, which cover
+        // the given descriptors and lie on this stack. Aliasing: no code writes there. The kernel takes its own
         // reference to each descriptor.
         let answer = unsafe { ioctl_at(self.file(), VFIO_DEVICE_SET_IRQS, &raw const set) };
         answer?;

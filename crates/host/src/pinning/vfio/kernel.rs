@@ -1,7 +1,7 @@
-//! The kernel's container: groups into it, maps and unmaps, and the files of devices.
+//! The kernel's container: its groups, maps and unmaps, and the files of devices.
 //!
-//! In: PCI devices that are bound to vfio-pci. Out: a [`Container`] over the kernel's, and the devices. Invariant: a
-//! container has its IOMMU and at least one group from the moment it exists; everything is undone when it is closed.
+//! Input: PCI devices that are bound to vfio-pci. Output: a [`Container`] over the kernel's, and the devices.
+//! Invariant: a container has its IOMMU and at least one group from its creation on; closing it undoes everything.
 
 use super::calls::{
     VFIO_CHECK_EXTENSION, VFIO_GET_API_VERSION, VFIO_GROUP_GET_DEVICE_FD, VFIO_GROUP_GET_STATUS,
@@ -49,7 +49,7 @@ struct GroupStatus {
     flags: u32,
 }
 
-/// The first words of an answer that has as much room as it needs.
+/// An aligned buffer for the longest result.
 #[repr(C, align(8))]
 struct InfoAnswer([u8; INFO_BYTES_MAX]);
 
@@ -64,10 +64,10 @@ pub struct Type1 {
 }
 
 impl Container<Type1> {
-    /// A container for PCI devices by their addresses (`0000:00:04.0`), all of which are bound to vfio-pci.
+    /// Opens a container for PCI devices by their addresses (`0000:00:04.0`), all of which are bound to vfio-pci.
     ///
     /// # Errors
-    /// [`OpenError`] says which step was refused, and what to do.
+    /// [`OpenError`] names the step that failed, and the remedy.
     pub fn open(devices: &[&str]) -> Result<Self, OpenError> {
         if devices.is_empty() {
             return Err(OpenError::NoDevice);
@@ -95,10 +95,10 @@ impl Container<Type1> {
         Ok(Self::new(Type1 { container, groups }, limits))
     }
 
-    /// Opens a device of the container. It may act as soon as its bus mastering is switched on.
+    /// Opens a device of the container. It can access memory as soon as its bus mastering is enabled.
     ///
     /// # Errors
-    /// [`OpenError`] if the device is of no group here, or the kernel refuses.
+    /// [`OpenError`] if the device is in no group of this container, or the kernel refuses.
     pub fn device(&self, device: &str) -> Result<Device, OpenError> {
         let group = group_of(device)?;
         let found = self.kernel().groups.iter().find(|(known, _)| *known == group);
@@ -107,7 +107,7 @@ impl Container<Type1> {
         // SAFETY: bounds and lifetime: the kernel reads a string up to its end, which is borrowed for the call.
         let opened = unsafe { ioctl_at(descriptor, VFIO_GROUP_GET_DEVICE_FD, name.as_ptr()) };
         let opened = opened.map_err(refused("VFIO_GROUP_GET_DEVICE_FD"))?;
-        // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+        // SAFETY: the kernel has just created this descriptor for this call; no other code has its number.
         Ok(Device::of(File::from(unsafe { OwnedFd::from_raw_fd(opened) })))
     }
 }
@@ -116,16 +116,17 @@ impl TypeOne for Type1 {
     fn map(&self, memory: Memory, iova: u64) -> Result<(), i32> {
         let (address, bytes) = (memory.address() as u64, memory.bytes() as u64);
         let map = MapCall { size: 32, flags: MAP_READ_WRITE, address, iova, bytes };
-        // SAFETY: bounds, alignment and lifetime: the kernel reads one structure of the length that it is told from this
-        // stack. Aliasing: it writes nothing; the memory that it names is pinned, and written by a device only when that
-        // is told to, by whoever lent the memory to it.
+        // SAFETY: bounds, alignment and lifetime: the kernel reads one structure, whose length it is given, from this
+        // stack. Aliasing: it writes nothing; the memory that it names is pinned, and a device writes it only on a
+        // command of the code that lent it the memory.
         let answer = unsafe { ioctl_at(&self.container, VFIO_IOMMU_MAP_DMA, &raw const map) };
         answer.map(drop).map_err(Errno::raw_os_error)
     }
 
     fn unmap(&self, iova: u64, bytes: u64) -> Result<u64, i32> {
         let mut unmap = UnmapCall { size: 24, flags: 0, iova, bytes };
-        // SAFETY: as above; the kernel writes the length that it unmapped into the structure, whose address nobody has.
+        // SAFETY: as above; the kernel writes the length that it unmapped into the structure, whose address no other
+        // code has.
         let answer = unsafe { ioctl_at(&self.container, VFIO_IOMMU_UNMAP_DMA, &raw mut unmap) };
         answer.map(|_| unmap.bytes).map_err(Errno::raw_os_error)
     }
@@ -139,7 +140,7 @@ fn open_file(path: PathBuf) -> Result<OwnedFd, OpenError> {
     }
 }
 
-/// The name of a device's group.
+/// Returns the name of a device's group.
 fn group_of(device: &str) -> Result<String, OpenError> {
     let missing = || OpenError::NoSuchDevice { device: device.into() };
     if device.is_empty() || device.contains('/') || device.contains('\0') {
@@ -150,7 +151,7 @@ fn group_of(device: &str) -> Result<String, OpenError> {
         return Err(missing());
     }
     let link = entry.join("iommu_group");
-    // A kernel that was told to do without an IOMMU makes a group up, and names it so.
+    // A kernel configured to work without an IOMMU creates a group of this name.
     if std::fs::read_to_string(link.join("name")).is_ok_and(|name| name.trim() == "vfio-noiommu") {
         return Err(OpenError::NotIsolated { device: device.into() });
     }
@@ -159,7 +160,7 @@ fn group_of(device: &str) -> Result<String, OpenError> {
     target.file_name().and_then(|name| name.to_str()).map(Into::into).ok_or_else(none)
 }
 
-/// Opens a group and puts it into the container.
+/// Opens a group and adds it to the container.
 fn join(container: &OwnedFd, group: &str, device: &str) -> Result<OwnedFd, OpenError> {
     let descriptor = open_file(Path::new("/dev/vfio").join(group)).map_err(|error| match error {
         OpenError::File { source, .. } if source.kind() == ErrorKind::NotFound => {
@@ -168,8 +169,8 @@ fn join(container: &OwnedFd, group: &str, device: &str) -> Result<OwnedFd, OpenE
         other => other,
     })?;
     let mut status = GroupStatus { size: 8, flags: 0 };
-    // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure of the length that it is told on
-    // this stack. Aliasing: nobody else has its address.
+    // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure, whose length it is given, on
+    // this stack. Aliasing: no other code has its address.
     let answer = unsafe { ioctl_at(&descriptor, VFIO_GROUP_GET_STATUS, &raw mut status) };
     answer.map_err(refused("VFIO_GROUP_GET_STATUS"))?;
     if status.flags & GROUP_VIABLE == 0 {
@@ -187,8 +188,8 @@ fn describe(container: &OwnedFd) -> Result<Limits, OpenError> {
     let size = u32::try_from(INFO_BYTES_MAX).unwrap_or(0);
     answer.0[..4].copy_from_slice(&size.to_le_bytes());
     // SAFETY: bounds, alignment and lifetime: the kernel reads and writes at most as many bytes as the first word says,
-    // which is what there is. Aliasing: nobody else has its address.
-    let said = unsafe { ioctl_at(container, VFIO_IOMMU_GET_INFO, answer.0.as_mut_ptr()) };
-    said.map_err(refused("VFIO_IOMMU_GET_INFO"))?;
+    // which is the buffer's size. Aliasing: no other code has its address.
+    let result = unsafe { ioctl_at(container, VFIO_IOMMU_GET_INFO, answer.0.as_mut_ptr()) };
+    result.map_err(refused("VFIO_IOMMU_GET_INFO"))?;
     Limits::read(&answer.0).ok_or(OpenError::Description)
 }

@@ -1,7 +1,7 @@
-//! A kernel with VFIO type 1, played: the same answers, and faults when they are told.
+//! A simulated kernel with VFIO type 1, with faults on request.
 //!
-//! In: maps and unmaps. Out: what `vfio_iommu_type1` answers to them, as documented in `linux/vfio.h` (version 2: a range is
-//! unmapped only in whole mappings). Invariant: no two mappings overlap in the device's addresses.
+//! Input: maps and unmaps. Output: the results of `vfio_iommu_type1`, as documented in `linux/vfio.h` (version 2: a
+//! range is unmapped only in whole mappings). Invariant: no two mappings overlap in I/O virtual addresses.
 
 use super::{Limits, Memory, TypeOne};
 use crate::sync::{Mutex, MutexGuard};
@@ -24,23 +24,23 @@ struct State {
 }
 
 impl SimulatedType1 {
-    /// A kernel whose containers have these limits.
+    /// Creates a kernel whose containers have these limits.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self { limits, state: Mutex::default() }
     }
 
-    /// Refuses the next map with this number. Several are used in turn.
+    /// Makes the next map fail with this number. Several are used in order.
     pub fn refuse(&self, errno: i32) {
         self.locked().refusals.push_back(errno);
     }
 
-    /// From now on unmaps find nothing, and leave everything: what a kernel did in spdk issue 1705.
+    /// Makes every later unmap succeed without unmapping anything, as a kernel did in spdk issue 1705.
     pub fn hold_on(&self) {
         self.locked().holds_on = true;
     }
 
-    /// What a device finds at an address: the process's address of that byte.
+    /// Translates an I/O virtual address to the process's address of that byte.
     #[must_use]
     pub fn translate(&self, iova: u64) -> Option<usize> {
         let state = self.locked();
@@ -49,13 +49,13 @@ impl SimulatedType1 {
         (within < memory.bytes()).then(|| memory.address() + within)
     }
 
-    /// Mappings that stand.
+    /// Returns the current number of mappings.
     #[must_use]
     pub fn mappings(&self) -> usize {
         self.locked().mapped.len()
     }
 
-    /// The most that ever stood.
+    /// Returns the highest number of mappings so far.
     #[must_use]
     pub fn mappings_most(&self) -> usize {
         self.locked().most

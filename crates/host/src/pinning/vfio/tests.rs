@@ -1,5 +1,5 @@
-//! A container's books against a played kernel that checks them.
-#![expect(clippy::print_stderr, reason = "a failing run is repeated from its seed")]
+//! Tests of a container's records against a simulated kernel that checks them.
+#![expect(clippy::print_stderr, reason = "the printed seed reproduces a failing run")]
 
 use super::*;
 use crate::pinning::PinCause;
@@ -23,7 +23,7 @@ fn memory(address: usize, bytes: usize) -> Memory {
 }
 
 #[test]
-fn random_maps_and_unmaps_agree_with_the_kernel_in_every_byte() {
+fn random_maps_and_unmaps_agree_with_the_kernel() {
     let seed = Rng::new().u64(..);
     eprintln!("seed {seed}");
     let mut random = Rng::with_seed(seed);
@@ -58,7 +58,7 @@ fn random_maps_and_unmaps_agree_with_the_kernel_in_every_byte() {
 }
 
 #[test]
-fn a_mapping_lies_in_its_pages_as_the_memory_does() {
+fn mapping_keeps_offset_within_large_pages() {
     let container = container(100);
     for (address, bytes) in [(0x7f00_0000_3000, 5 * MIB), (0x7f00_0020_0000, 2 * MIB), (0x7000_0000, 1 << 31)]
     {
@@ -75,7 +75,7 @@ fn a_mapping_lies_in_its_pages_as_the_memory_does() {
 }
 
 #[test]
-fn ranges_that_touch_are_one_mapping() {
+fn adjacent_ranges_become_one_mapping() {
     let container = container(2);
     // Sixty-four chunks in two rows, in no order, two of them twice, under a limit of two mappings.
     let chunks: Vec<Memory> = (0..64)
@@ -88,14 +88,14 @@ fn ranges_that_touch_are_one_mapping() {
     assert_eq!((container.room(), container.kernel().mappings()), (0, 2));
     assert_eq!(container.map(memory(PAGE, PAGE)).unwrap_err().cause, PinCause::TooMany);
     made.into_iter().for_each(|mapping| container.unmap(mapping).unwrap());
-    // The third of three apart is over the limit: none of them is mapped.
+    // The third of three disjoint ranges is over the limit: none of them is mapped.
     let apart = [memory(0x1000, PAGE), memory(0x3000, PAGE), memory(0x5000, PAGE)];
     assert_eq!(container.map_all(&apart).unwrap_err().cause, PinCause::TooMany);
     assert_eq!((container.room(), container.kernel().mappings(), container.mapped_bytes()), (2, 0, 0));
 }
 
 #[test]
-fn whole_chunks_stay_under_the_limit_that_small_pages_pass() {
+fn whole_chunks_stay_under_the_limit_that_small_pages_exceed() {
     let small = container(65_535);
     let pages = (0..65_536).map(|index| memory((index + 1) * 2 * PAGE, PAGE));
     assert_eq!(pages.map(|page| small.map(page)).filter(Result::is_ok).count(), 65_535);
@@ -106,7 +106,7 @@ fn whole_chunks_stay_under_the_limit_that_small_pages_pass() {
 }
 
 #[test]
-fn an_address_that_was_taken_stops_the_container() {
+fn address_taken_in_the_kernel_stops_the_container() {
     let container = container(9);
     let before = container.map(memory(PAGE, PAGE)).unwrap();
     container.kernel().refuse(libc::EEXIST);
@@ -117,20 +117,20 @@ fn an_address_that_was_taken_stops_the_container() {
 }
 
 #[test]
-fn memory_that_was_not_unmapped_whole_keeps_its_address_for_ever() {
+fn address_of_short_unmap_is_never_reused() {
     let container = container(3);
     let first = container.map(memory(PAGE, PAGE)).unwrap();
     container.kernel().hold_on();
     let short = UnmapError::Short { iova: first.iova, bytes: PAGE as u64, unmapped: 0 };
     assert_eq!(container.unmap(first), Err(short));
-    assert_eq!(container.unmap(first), Err(UnmapError::Unknown { iova: first.iova }), "it is told once");
+    assert_eq!(container.unmap(first), Err(UnmapError::Unknown { iova: first.iova }), "it is reported once");
     assert_eq!(container.room(), 2, "the kernel still counts it");
     let second = container.map(memory(PAGE, PAGE)).unwrap();
     assert_ne!(second.iova, first.iova);
 }
 
 #[test]
-fn refusals_leave_no_trace_and_say_what_to_change() {
+fn failed_map_leaves_no_state_and_names_its_cause() {
     let container = container(9);
     let causes = [
         (libc::ENOMEM, PinCause::OverLimit),
@@ -150,7 +150,7 @@ fn refusals_leave_no_trace_and_say_what_to_change() {
 }
 
 #[test]
-fn without_an_iommu_the_refusal_names_the_device() {
+fn opening_without_device_or_iommu_is_refused() {
     assert!(matches!(Container::open(&[]), Err(OpenError::NoDevice)));
     // No machine has such a device; most have no VFIO either.
     let error = Container::open(&["ffff:ff:1f.7"]).unwrap_err();
