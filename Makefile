@@ -40,9 +40,9 @@ test-loom: ## every interleaving of what threads share without a lock
 # The feature brings a C library: about two minutes of building the first time, hence no part of `make test`.
 test-tls: ## NVMe/TCP inside TLS 1.3, with the C library that the feature `tls` builds
 	@.ci/packages cc=gcc cmake=cmake
-	cargo clippy --package headwater-host --package headwater-node --features headwater-host/tls,headwater-node/tls --all-targets -- -D warnings
+	cargo clippy --package headwater-host --package headwater-frontend --package headwater-node --features headwater-host/tls,headwater-node/tls --all-targets -- -D warnings
 	cargo test --package headwater-host --features tls --lib tls
-	cargo test --package headwater-node --features tls --test nvme_tcp --test nvme_tcp_tls
+	cargo test --package headwater-frontend --features tls --test nvme_tcp --test nvme_tcp_tls
 
 test-vm: ## guests under QEMU whose own drivers use the device (VM_ARGS= names boots; tests/vm/README.md)
 	@.ci/packages python3=python3 depmod=kmod nvme=nvme-cli fio=fio mkfs.ext4=e2fsprogs redis-cli=redis-tools

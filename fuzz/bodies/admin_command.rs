@@ -4,7 +4,7 @@
 //! In: a stream of acts, each one byte that says which and the bytes it takes. Owners of queues that are late, early, or
 //! fail are among them.
 
-use crate::fake_subsystem::FakeSubsystem;
+use headwater_testkit::fake_subsystem::FakeSubsystem;
 use headwater_host::clock::Nanos;
 use headwater_nvme::controller::admin::{AsyncEvent, ControllerKind, SanitizeState};
 use headwater_nvme::controller::{AdminData, AdminStep, Controller, ControllerConfig, RegisterEffect};

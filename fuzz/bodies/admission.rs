@@ -5,14 +5,14 @@
 //! The input: 8 bytes that choose the grant; then 64 bytes of entry, and 192 of memory in front of which the entry's
 //! addresses lie. Judged twice, with what is behind as the second memory: nothing is left of the first time.
 
-use headwater_converged::command::NamespaceId;
-use headwater_converged::rings::Client;
-use headwater_converged::rings::rights::{Access, NamespaceRights, Rights};
 use headwater_dma::iova::{ClientMemory, Iova, Reach};
+use headwater_frontend::mediated::{Admission, Admitted};
 use headwater_host::foreign::Foreign;
-use headwater_node::forward::{Admission, Admitted};
 use headwater_nvme::driver::{Namespace, NamespaceKind};
 use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_ssd::command::NamespaceId;
+use headwater_ssd::nvme::rings::Client;
+use headwater_ssd::nvme::rings::rights::{Access, NamespaceRights, Rights};
 use std::ops::Range;
 
 const HEAD: usize = 8;

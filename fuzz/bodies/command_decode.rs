@@ -1,12 +1,12 @@
 //! A submission queue entry: decoded into something possible, or refused for good, whatever the 64 bytes are.
 
-use headwater_converged::interpreter::{BlockOperation, BlockSpace, IoOperation, decode};
-use headwater_converged::limits::{
-    COPY_RANGES_MAX, KEY_BYTES_MAX, NAMESPACES, TRANSFER_BYTES_MAX, VALUE_BYTES_MAX,
-};
-use headwater_converged::namespace::{BlockFormat, Namespace, NamespaceKind};
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
+use headwater_ssd::limits::{
+    COPY_RANGES_MAX, KEY_BYTES_MAX, NAMESPACES, TRANSFER_BYTES_MAX, VALUE_BYTES_MAX,
+};
+use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceKind};
+use headwater_ssd::nvme::interpreter::{BlockOperation, BlockSpace, IoOperation, decode};
 
 /// One run.
 pub(crate) fn body(bytes: &[u8]) {

@@ -3,16 +3,16 @@
 //! In: a script, a byte or a few for each step, that writes records and pages as our log would and then spoils some of
 //! them. A purely random page would stop at its checksum; a spoiled good one reaches the code behind it.
 
-use headwater_converged::command::{Command, FaceId, ListPosition, NamespaceId};
-use headwater_converged::device::{Device, DeviceConfig, Start};
-use headwater_converged::media::memory::MemoryMedia;
-use headwater_converged::media::{
-    BlockId, Geometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
-    PageAddress,
-};
 use headwater_dma::frame::Frame;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::copy::crc32c;
+use headwater_ssd::command::{Command, FaceId, ListPosition, NamespaceId};
+use headwater_ssd::engine::{Device, DeviceConfig, Start};
+use headwater_ssd::media::memory::MemoryMedia;
+use headwater_ssd::media::{
+    BlockId, Geometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
+    PageAddress,
+};
 
 const BLOCKS: u32 = 16;
 const SLOT_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;

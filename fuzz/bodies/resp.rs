@@ -3,7 +3,7 @@
 //! In: one byte that says how to cut, then the stream. The parser sees the stream whole and cut, and must find the same
 //! commands and the same error both times.
 
-use headwater_node::resp::parser::{Batch, Parser, ProtocolError, Rules, Standing};
+use headwater_frontend::resp::parser::{Batch, Parser, ProtocolError, Rules, Standing};
 
 type Found = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
 

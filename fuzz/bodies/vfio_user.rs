@@ -3,16 +3,16 @@
 //! The bytes are steps: what to do, how many bytes belong to it, the bytes. The guest starts with its memory mapped, the
 //! controller enabled and one pair of I/O queues.
 
-use headwater_converged::command::FaceId;
-use headwater_converged::device::{Device, DeviceConfig, Start};
-use headwater_converged::media::Geometry;
-use headwater_converged::media::memory::MemoryMedia;
+use headwater_frontend::vfio_user::controller::GuestController;
+use headwater_frontend::vfio_user::function::{Function, Handled, Registers as _};
+use headwater_frontend::vfio_user::message::{Header, MESSAGE_BYTES_MAX};
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::foreign::Foreign;
 use headwater_host::wake::WakeDescriptor;
-use headwater_node::vfio_user::controller::GuestController;
-use headwater_node::vfio_user::function::{Function, Handled, Registers as _};
-use headwater_node::vfio_user::message::{Header, MESSAGE_BYTES_MAX};
+use headwater_ssd::command::FaceId;
+use headwater_ssd::engine::{Device, DeviceConfig, Start};
+use headwater_ssd::media::Geometry;
+use headwater_ssd::media::memory::MemoryMedia;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 const MEMORY_BYTES: usize = 64 << 10;

@@ -1,6 +1,6 @@
-//! The Rust half of `examples/c/pairs.c`: allocates and frees so many times, `pairs BYTES COUNT`.
+//! The Rust half of `examples/c/pairs.c`: `pairs BYTES COUNT` allocates and frees BYTES bytes COUNT times.
 //!
-//! In: two numbers. Out: nothing but time spent. The difference of two runs is what a pair costs without the C face.
+//! Input: two numbers. Output: only time spent. The difference of two runs is the cost of the pairs without the C interface.
 
 use headwater_dma::pool::{Pool, PoolConfig, PoolError};
 

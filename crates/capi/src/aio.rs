@@ -1,7 +1,7 @@
-//! Many requests at once: submitted with tags, shown to the device together, taken when they are answered.
+//! Asynchronous requests: submitted with tags, sent to the device together, taken as events when they complete.
 //!
-//! In: handles, memory of hw_get_buffer, tags. Out: events, one for each accepted request. Invariant: a tag comes back as it
-//! was given and is never followed.
+//! Input: handles, memory of hw_get_buffer, tags. Output: events, one for each accepted request. Invariant: a tag is returned
+//! as it was given and is never dereferenced.
 
 use crate::border::{Out, check, guarded};
 use crate::code::Code;
@@ -14,20 +14,20 @@ use headwater::io::handle::Request;
 use std::ffi::c_void;
 use std::ptr;
 
-/// Wait as long as it takes.
+/// The timeout of a wait without a limit.
 pub const HW_FOREVER: u64 = u64::MAX;
 
-/// A request that was answered.
+/// The completion of a request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
-    /// The tag that it was submitted with.
+    /// The tag that the request was submitted with.
     pub tag: *mut c_void,
-    /// Bytes that were moved.
+    /// Bytes transferred; 0 on failure.
     pub bytes: u64,
     /// HW_CODE_OK, or HW_CODE_STATUS.
     pub code: Code,
-    /// NVMe's Status Field without the phase: 0 for success.
+    /// NVMe's Status Field without the Phase Tag: 0 for success.
     pub status: u16,
     /// Always 0.
     pub reserved: u16,
@@ -49,7 +49,7 @@ fn event_of(answer: &Answer) -> Event {
     let completion = answer.completion;
     let done = completion.status.is_success();
     Event {
-        // Only numbers that were pointers of this process come here.
+        // Every token is the exposed address of a tag of this process.
         tag: usize::try_from(completion.token).map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut),
         bytes: if done { answer.data.bytes() as u64 } else { 0 },
         code: if done { Code::Ok } else { Code::Status },
@@ -58,9 +58,9 @@ fn event_of(answer: &Answer) -> Event {
     }
 }
 
-/// Reads `bytes` bytes from `offset` on into memory of hw_get_buffer. It is shown to the device by hw_aio_submit, or when
-/// completions are looked for. HW_CODE_OK means that one event with `tag` will follow, any other code that none will;
-/// HW_CODE_WOULD_BLOCK asks to take events first.
+/// Reads `bytes` bytes from byte `offset` on into memory of hw_get_buffer. The request goes to the device with hw_aio_submit,
+/// or when completions are polled. HW_CODE_OK means that exactly one event with `tag` follows, any other code that none
+/// does; after HW_CODE_WOULD_BLOCK take events first.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_aio_read(
     handle: *mut IoHandle,
@@ -77,7 +77,7 @@ pub extern "C" fn hw_aio_read(
     })
 }
 
-/// Writes `bytes` bytes of memory of hw_get_buffer to `offset` on, as hw_aio_read reads.
+/// Writes `bytes` bytes of memory of hw_get_buffer from byte `offset` on, asynchronously as hw_aio_read.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_aio_write(
     handle: *mut IoHandle,
@@ -94,13 +94,13 @@ pub extern "C" fn hw_aio_write(
     })
 }
 
-/// Makes durable what was answered before, as hw_aio_read reads.
+/// Makes durable every write that completed before, asynchronously as hw_aio_read.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_aio_flush(handle: *mut IoHandle, tag: *mut c_void) -> Code {
     guarded(|| HANDLES.with(handle, |open| open.submit(Request::flush(), tag)))
 }
 
-/// Says that `bytes` bytes from `offset` on are not needed any more, as hw_aio_read reads.
+/// Discards `bytes` bytes from byte `offset` on, whose contents are no longer needed, asynchronously as hw_aio_read.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_aio_discard(handle: *mut IoHandle, bytes: u64, offset: u64, tag: *mut c_void) -> Code {
     guarded(|| {
@@ -111,7 +111,7 @@ pub extern "C" fn hw_aio_discard(handle: *mut IoHandle, bytes: u64, offset: u64,
     })
 }
 
-/// Makes `bytes` bytes from `offset` on zeroes, as hw_aio_read reads.
+/// Writes zeroes to `bytes` bytes from byte `offset` on, asynchronously as hw_aio_read.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_aio_write_zeroes(
     handle: *mut IoHandle,
@@ -124,42 +124,42 @@ pub extern "C" fn hw_aio_write_zeroes(
     })
 }
 
-/// Shows the device everything that was submitted.
+/// Sends all submitted requests to the device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_aio_submit(handle: *mut IoHandle) -> Code {
     guarded(|| HANDLES.with(handle, |open| open.way.ring()))
 }
 
-/// Takes events: at least `least`, unless `longest_ns` nanoseconds pass or nothing is on the way, and at most `most`. Writes
-/// them to `events` and their number to `found`.
+/// Takes at least `min_events` events, unless `timeout_ns` nanoseconds pass or nothing is in flight, and at most
+/// `max_events`. Writes them to `events` and their number to `count`.
 ///
 /// # Safety
-/// `events` is valid for writes of `most` events. A `found` that is neither null nor misaligned is valid for a write.
+/// `events` is valid for writes of `max_events` events. A `count` that is neither null nor misaligned is valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hw_aio_complete(
     handle: *mut IoHandle,
-    least: usize,
-    most: usize,
-    longest_ns: u64,
+    min_events: usize,
+    max_events: usize,
+    timeout_ns: u64,
     events: *mut Event,
-    found: *mut usize,
+    count: *mut usize,
 ) -> Code {
     guarded(|| {
         check(events, "events")?;
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(found, "found") }?;
+        let out = unsafe { Out::at(count, "count") }?;
         HANDLES.with(handle, |open| {
             let mut taken = 0;
             let mut failed = None;
             let started = open.clock.now();
-            while taken < most {
-                let longest = match longest_ns {
+            while taken < max_events {
+                let timeout = match timeout_ns {
                     HW_FOREVER => None,
-                    longest => Some(Nanos(longest.saturating_sub(open.clock.now().since(started).0))),
+                    total => Some(Nanos(total.saturating_sub(open.clock.now().since(started).0))),
                 };
-                let looked = if taken < least { open.way.wait(longest) } else { open.way.poll() };
-                match looked {
-                    // SAFETY: `taken` is below `most`, for which the caller promised room.
+                let polled = if taken < min_events { open.way.wait(timeout) } else { open.way.poll() };
+                match polled {
+                    // SAFETY: `taken` is below `max_events`, for which the caller promised room.
                     Ok(Some(answer)) => unsafe { events.wrapping_add(taken).write(event_of(&answer)) },
                     Ok(None) => break,
                     Err(error) => {
@@ -170,13 +170,13 @@ pub unsafe extern "C" fn hw_aio_complete(
                 taken += 1;
             }
             out.write(taken);
-            // What was taken is told first; the failure comes again with the next call.
+            // The events that were taken are reported first; the next call reports the failure.
             failed.filter(|_| taken == 0).map_or(Ok(()), |error| Err(error.into()))
         })
     })
 }
 
-/// Cancels the request with this tag. It still has its one event, which says whether it was given up.
+/// Cancels the request with this tag. Its one event still follows and says whether the request was cancelled.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_aio_cancel(handle: *mut IoHandle, tag: *mut c_void) -> Code {
     guarded(|| HANDLES.with(handle, |open| open.way.cancel(tag.expose_provenance() as u64)))

@@ -1,17 +1,17 @@
-//! What every call goes through: panics are caught, faults become codes, and values are written to where C wants them.
+//! The FFI boundary of every call: catches panics, turns faults into codes, and writes values through pointers of C.
 //!
-//! In: the work of a call, and C's pointers. Out: a [`Code`]. Invariant: nothing unwinds into C; through a pointer that is
-//! null or not aligned nothing is read or written.
+//! Input: the body of a call, and pointers of C. Output: a [`Code`]. Invariant: no panic unwinds into C; nothing is read or
+//! written through a pointer that is null or misaligned.
 
 use crate::code::Code;
 use crate::fault::Fault;
 use crate::message;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Does the work of a call.
+/// Runs the body of a call and returns its code.
 #[inline]
 pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Fault>) -> Code {
-    // What a panic leaves behind is seen by other calls only through the pool, whose locks survive it.
+    // Other calls see the state that a panic leaves only through the pool, whose locks survive it.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => Code::Ok,
         Ok(Err(fault)) => failed(&fault),
@@ -27,34 +27,34 @@ fn failed(fault: &Fault) -> Code {
 
 #[cold]
 fn panicked() -> Code {
-    message::keep(&"a mistake in this library: please report what it printed on standard error");
+    message::keep(&"internal error of this library: please report what it printed on standard error");
     Code::Panic
 }
 
-/// Where C wants a value. It was found to be neither null nor misaligned.
+/// An out-parameter of C, checked to be neither null nor misaligned.
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// The place behind a pointer of C's.
+    /// Checks a pointer of C.
     ///
     /// # Safety
-    /// A pointer that is not null and aligned for `T` is valid for writes of a `T` as long as the value lives.
+    /// A pointer that is neither null nor misaligned for `T` is valid for writes of a `T` as long as the result lives.
     #[inline]
     pub(crate) unsafe fn at(pointer: *mut T, name: &'static str) -> Result<Self, Fault> {
         check(pointer, name)?;
         Ok(Self(pointer))
     }
 
-    /// Writes the value; what was there is not dropped.
+    /// Writes the value without dropping the old one.
     #[inline]
     pub(crate) fn write(self, value: T) {
-        // SAFETY: not null and aligned, as `at` found, and valid for a write, as its caller promised.
+        // SAFETY: not null and aligned, as `at` checked, and valid for a write, as its caller promised.
         unsafe { self.0.write(value) };
     }
 }
 
-/// Whether a pointer could point to a `T`.
+/// Checks that a pointer is neither null nor misaligned for a `T`.
 #[inline]
 pub(crate) fn check<T>(pointer: *const T, name: &'static str) -> Result<(), Fault> {
     if pointer.is_null() {
@@ -75,14 +75,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_to_nowhere() {
+    fn null_and_misaligned_out_pointers_are_refused() {
         let mut words = [0_u64; 2];
         let inside = words.as_mut_ptr().cast::<u8>().wrapping_add(1).cast::<u64>();
-        // SAFETY: null is promised nothing.
+        // SAFETY: the promise does not cover a null pointer.
         let null = unsafe { Out::at(std::ptr::null_mut::<u64>(), "out") };
-        // SAFETY: nor is what is not aligned.
-        let odd = unsafe { Out::at(inside, "out") };
+        // SAFETY: the promise does not cover a misaligned pointer.
+        let misaligned = unsafe { Out::at(inside, "out") };
         assert!(matches!(null, Err(Fault::Null("out"))));
-        assert!(matches!(odd, Err(Fault::Misaligned("out"))));
+        assert!(matches!(misaligned, Err(Fault::Misaligned("out"))));
     }
 }

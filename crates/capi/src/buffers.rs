@@ -1,7 +1,7 @@
-//! Buffers that C has by address.
+//! Buffers that C holds by address.
 //!
-//! In: buffers of a device. Out: addresses, and the buffer that a range of addresses lies in. Invariant: an address that a
-//! caller hands in is compared and never followed; memory goes back to its pool once C has given it up and no command in
+//! Input: buffers of a device. Output: addresses, and the buffer that contains an address range. Invariant: an address that a
+//! caller passes in is compared and never dereferenced; memory returns to its pool once C has released it and no command in
 //! flight holds it.
 
 use crate::fault::Fault;
@@ -9,21 +9,21 @@ use headwater::Buffer;
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 
-/// The buffers of one device, by where they start in this process.
+/// The buffers of one device, by their start address in this process.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     held: RwLock<BTreeMap<usize, Buffer>>,
 }
 
 impl Buffers {
-    /// Keeps a buffer; its address.
+    /// Stores a buffer and returns its address.
     pub(crate) fn keep(&self, buffer: Buffer) -> usize {
         let address = buffer.process_address();
         self.held.write().unwrap_or_else(PoisonError::into_inner).insert(address, buffer);
         address
     }
 
-    /// Gives a buffer up.
+    /// Releases the buffer that starts at an address.
     pub(crate) fn give_up(&self, address: usize) -> Result<(), Fault> {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         if held.remove(&address).is_some() {
@@ -34,7 +34,7 @@ impl Buffers {
         Err(if inside { Fault::BufferInterior } else { Fault::BufferForeign })
     }
 
-    /// The range as a part of a buffer; `None` if it lies in none as a whole.
+    /// Returns the range as a part of a buffer; `None` if no buffer contains all of it.
     #[inline]
     pub(crate) fn find(&self, address: usize, bytes: usize) -> Option<Buffer> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
@@ -49,7 +49,7 @@ mod tests {
     use headwater::dma::pool::Pool;
 
     #[test]
-    fn ranges_are_found_inside_and_nowhere_else_and_starts_are_given_up_once() {
+    fn ranges_inside_a_buffer_are_found_and_a_start_address_is_released_once() {
         let buffers = Buffers::default();
         let buffer = Buffer::pooled(Pool::of_process().unwrap().buffer(8_192).unwrap());
         let start = buffers.keep(buffer);

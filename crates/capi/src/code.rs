@@ -1,88 +1,89 @@
 //! The codes that calls return.
 //!
-//! In: nothing. Out: [`Code`] and its names. Invariant: a code keeps its number for ever; new ones are added at the end.
+//! Output: [`Code`] and its names. Invariant: a code keeps its number forever; new codes are added at the end.
 
 use std::ffi::{CStr, c_char};
 
-/// What became of a call.
+/// The result of a call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// It is done.
+    /// Success.
     Ok = 0,
-    /// A pointer that must point somewhere is null.
+    /// A pointer that must not be null is null.
     Null = 1,
-    /// A handle that this library did not give, or that was closed: a pool once all of its memory is back, anything else at once.
+    /// A handle that this library did not return, or that has ended: a closed pool ends when its last buffer is freed, any
+    /// other object when it is closed or destroyed.
     Handle = 2,
-    /// A pointer that is not aligned for what it points to, a flag that does not exist, a struct of the wrong length.
+    /// A misaligned pointer, an undefined flag, or a struct of the wrong length.
     Argument = 3,
-    /// The configuration contradicts itself.
+    /// A value of the configuration or of a parameter is not valid.
     Config = 4,
-    /// More pools, devices, queues or handles are open than there is room for.
+    /// The maximum number of pools, devices, queues or handles is open.
     TooManyPools = 5,
     /// A request for 0 bytes.
     Zero = 6,
-    /// The length does not fit the address space once it is rounded up to pages.
+    /// The length, rounded up to pages, does not fit the address space.
     Overflow = 7,
-    /// The alignment is no power of two, or too large.
+    /// The alignment is not a power of two, or is too large.
     Align = 8,
     /// Scatter/gather in 0 segments.
     NoSegments = 9,
-    /// More than the cap leaves for requests: never to be had before the cap is raised.
+    /// The request exceeds what the cap leaves for requests: it can succeed only with a higher cap.
     OverCap = 10,
-    /// More than addresses were reserved for when the pool was opened.
+    /// The cap exceeds the addresses that were reserved when the pool was opened.
     CapTooHigh = 11,
-    /// The pool has no memory on such a node.
+    /// The pool has no memory on that node.
     NoSuchNode = 12,
-    /// Not now: buffers must come back first.
+    /// Not possible now: buffers must be freed, or events taken, first.
     WouldBlock = 13,
-    /// It did not come free in time.
+    /// No memory became free before the timeout.
     Timeout = 14,
     /// Memory could not be pinned.
     Pin = 15,
-    /// The kernel gave no memory, or no addresses, or not on that node.
+    /// The kernel provided no memory, or no addresses, or none on that node.
     NoMemory = 16,
-    /// Freed: an address that is not of this pool.
+    /// An address, or a range, that no buffer of this pool or device contains.
     Foreign = 17,
-    /// Freed: an address inside of a buffer.
+    /// Freed: an address inside a buffer instead of its start.
     Interior = 18,
-    /// Freed: a buffer that was freed before.
+    /// Freed: a buffer that is already free.
     DoubleFree = 19,
-    /// Freed: a buffer that was never handed to C.
+    /// Freed: a buffer that was never given to C.
     NotRaw = 20,
-    /// The pool belongs to the parent of this process.
+    /// The pool, device, queue or handle belongs to the parent of this process.
     Forked = 21,
-    /// The pool was closed.
+    /// The pool was closed, or the handle has no queue.
     Closed = 22,
-    /// The system would not start a thread.
+    /// The system could not start a thread.
     NoThread = 23,
-    /// A mistake in this library. The call may have done a part of its work.
+    /// An internal error of this library. The call may have done a part of its work.
     Panic = 24,
-    /// Anything else; hw_last_error() says what.
+    /// Any other error; hw_last_error() says which.
     Other = 25,
-    /// The way of pinning needs an object that this interface has no way to take.
+    /// The pinning method needs an object that this interface cannot take.
     Unavailable = 26,
-    /// The device answered with a failure; hw_last_error() says which.
+    /// The device completed the command with an error status; hw_last_error() says which.
     Status = 27,
-    /// An offset or a length that is no whole number of blocks.
+    /// The offset or the length is not a whole number of blocks.
     Misaligned = 28,
-    /// Bytes outside of what the handle may touch.
+    /// The bytes lie outside the range that the handle may access.
     OutOfRange = 29,
-    /// A change, where the client may only read.
+    /// A write, where the client may only read.
     ReadOnly = 30,
-    /// This way to a device has no such thing.
+    /// This kind of device does not support the request.
     Unsupported = 31,
-    /// The device is gone for good: open it again.
+    /// The device is permanently gone: open it again.
     Gone = 32,
     /// The daemon or the device refused.
     Refused = 33,
-    /// Somebody else uses it: another thread a handle, a handle a queue.
+    /// In use: a handle by another thread, a queue by a handle, or a handle by requests in flight.
     Busy = 34,
     /// The device cannot be opened, or failed; hw_last_error() says why.
     Device = 35,
-    /// A request that cannot be cancelled any more: it will be answered.
+    /// The request can no longer be cancelled: it will complete.
     TooLate = 36,
-    /// No request with that tag is on the way.
+    /// No request with that tag is in flight.
     Unknown = 37,
 }
 
@@ -131,7 +132,7 @@ impl Code {
         Self::Unknown,
     ];
 
-    /// Its name in the header.
+    /// Returns its name in the header.
     #[must_use]
     pub const fn name(self) -> &'static CStr {
         match self {
@@ -177,7 +178,7 @@ impl Code {
     }
 }
 
-/// The name of a code as it stands in this header. "unknown" for a number that is none.
+/// Returns the name of a code as in this header, or "unknown" for a number that is no code. The string is static.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_code_name(code: i32) -> *const c_char {
     let known = usize::try_from(code).ok().and_then(|code| Code::ALL.get(code));
@@ -189,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_stands_at_its_number_under_a_name_of_its_own() {
+    fn every_code_has_its_number_and_name_in_the_header() {
         let header = include_str!("../include/headwater.h");
         for (number, code) in Code::ALL.into_iter().enumerate() {
             assert_eq!(code as usize, number);

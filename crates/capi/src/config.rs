@@ -1,7 +1,7 @@
-//! What a pool is opened with, as C writes it.
+//! The configuration of a pool, as C writes it.
 //!
-//! In: a struct that [`hw_pool_config_init`] filled and C changed. Out: a `PoolConfig`. Invariant: the first field is the
-//! length of the struct in the caller's header, so that later versions can add fields behind the last.
+//! Input: a struct that [`hw_pool_config_init`] filled and C changed. Output: a `PoolConfig`. Invariant: the first field is
+//! the length of the struct in the caller's header, so that later versions can append fields.
 
 use crate::border::{self, Out, guarded};
 use crate::code::Code;
@@ -11,7 +11,7 @@ use headwater_host::clock::Nanos;
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
-/// What a pool is opened with. Fill it by hw_pool_config_init, then change what should differ.
+/// The configuration of a pool. Fill it with hw_pool_config_init, then change fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -19,41 +19,42 @@ pub struct Config {
     pub struct_bytes: usize,
     /// m: bytes of a chunk, a power of two from 64 KiB to 1 GiB.
     pub chunk_bytes: u64,
-    /// M: most bytes that are taken from the system at a time.
+    /// M, the cap: maximum bytes that the pool holds from the system at a time.
     pub cap_bytes: u64,
-    /// The most that hw_pool_set_cap can raise the cap to; 0 for four times the cap.
+    /// Maximum to which hw_pool_set_cap can raise the cap, in bytes; 0 for four times the cap.
     pub cap_max_bytes: u64,
-    /// t: a chunk that was empty for so many nanoseconds is given back.
+    /// t: nanoseconds after which an empty chunk is returned to the system.
     pub idle_ns: u64,
     /// Bytes of empty chunks that are kept however long they are empty.
     pub min_idle_bytes: u64,
-    /// The borders between small, medium and large requests, in the words of HEADWATER_TIERS: "calibrated", "paper-4.1",
-    /// "paper-5.2", or "SMALL:LARGE" in bytes. Null leaves them to that variable, and without it to what was measured.
+    /// The limits between small, medium and large requests, as in HEADWATER_TIERS: "calibrated", "paper-4.1",
+    /// "paper-5.2", or "SMALL:LARGE" in bytes. Null takes those of that variable, or without it those measured on this
+    /// machine. The string stays the caller's; it is read only by hw_pool_open.
     pub preset: *const c_char,
-    /// 1: m follows the load, between 2 MiB and 64 MiB. 0: m stays as it is.
+    /// 1: m adapts to the load, between 2 MiB and 64 MiB. 0: m is fixed.
     pub chunk_adapts: u32,
     /// Thousandths of the cap that the caches of all threads may hold together: 0 to 50.
     pub cache_per_mille: u32,
-    /// 1: the pool has a thread that gives idle chunks back. 0: the program calls hw_pool_tick now and then.
+    /// 1: a thread of the pool returns idle chunks. 0: the program calls hw_pool_tick regularly.
     pub ticker: u32,
     /// One of the HW_PINNING_ constants.
     pub pinning: u32,
 }
 
-/// Memory is resident when it is given out; the kernel may still swap and move it.
+/// No pinning: memory is resident when it is allocated; the kernel may still swap and move it.
 pub const HW_PINNING_NONE: u32 = 0;
-/// Chunks are locked by mlock(2): never swapped. Opening fails with HW_CODE_PIN if the cap is more than may be locked.
+/// Chunks are locked by mlock(2) and never swapped. Opening fails with HW_CODE_PIN if the cap exceeds the lock limit.
 pub const HW_PINNING_LOCKED: u32 = 1;
 
-/// Chunks are registered with an io_uring. Opening fails with HW_CODE_UNAVAILABLE: the ring is an object of Rust's.
+/// Chunks are registered with an io_uring. Opening fails with HW_CODE_UNAVAILABLE: only a Rust program can pass the ring.
 pub const HW_PINNING_IO_URING: u32 = 2;
-/// Chunks are mapped for a device behind an IOMMU. Opening fails with HW_CODE_UNAVAILABLE: the VFIO container, which opens the
-/// device, is an object of Rust's.
+/// Chunks are mapped for a device behind an IOMMU. Opening fails with HW_CODE_UNAVAILABLE: only a Rust program can pass the
+/// VFIO container, which opens the device.
 pub const HW_PINNING_VFIO: u32 = 3;
 
 const _: () = assert!(size_of::<Config>() == 72);
 
-/// Most bytes of the name of a preset, its end included.
+/// Maximum bytes of the name of a preset, its terminator included.
 const PRESET_MAX: usize = 48;
 
 impl Config {
@@ -73,27 +74,27 @@ impl Config {
         }
     }
 
-    /// Reads what C passed; null stands for what [`hw_pool_config_init`] writes.
+    /// Reads the configuration that C passed; null selects the values that [`hw_pool_config_init`] writes.
     ///
     /// # Safety
-    /// A pointer that is neither null nor misaligned points to a `usize`, and if that is the length of a [`Config`], to
-    /// one; so does its preset to a string, if it is not null.
+    /// A pointer that is neither null nor misaligned points to a `usize`; if its value is the length of a [`Config`], the
+    /// pointer points to a `Config`, whose preset is null or points to a string.
     pub(crate) unsafe fn read(config: *const Self) -> Result<(PoolConfig, Ticking), Fault> {
         if config.is_null() {
             return Ok((PoolConfig::default(), Ticking::Yes));
         }
         border::check(config, "config")?;
-        // SAFETY: the caller promises a `usize` at this place, which is not null and aligned.
+        // SAFETY: the caller promises a `usize` at this address, which is not null and aligned.
         let got = unsafe { config.cast::<usize>().read() };
         let want = size_of::<Self>();
         if got != want {
             return Err(Fault::Length { got, want });
         }
-        // SAFETY: aligned, and of the length that the caller says it has.
-        let said = unsafe { config.read() };
+        // SAFETY: aligned, and of the length that the caller promises.
+        let passed = unsafe { config.read() };
         // SAFETY: the caller's promise about the preset.
-        let tiers = unsafe { borders(said.preset) }?;
-        said.judge(tiers)
+        let tiers = unsafe { borders(passed.preset) }?;
+        passed.judge(tiers)
     }
 
     fn judge(&self, tiers: Option<TierBorders>) -> Result<(PoolConfig, Ticking), Fault> {
@@ -134,7 +135,7 @@ fn pinner(pinning: u32) -> Result<Arc<dyn Pinner>, Fault> {
     }
 }
 
-/// Whether the pool has a thread that ticks.
+/// The choice of a ticker thread for a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ticking {
     Yes,
@@ -142,18 +143,20 @@ pub(crate) enum Ticking {
 }
 
 pub(crate) fn bytes(field: &'static str, value: u64) -> Result<usize, Fault> {
-    usize::try_from(value).map_err(|_| Fault::Choice { field, value, choice: "what fits an address" })
+    usize::try_from(value).map_err(|_| Fault::Choice { field, value, choice: "a value that fits an address" })
 }
 
+/// Returns the tier limits that a preset names; `None` for null and for "calibrated".
+///
 /// # Safety
-/// A pointer that is not null points to a string that ends, or to at least `PRESET_MAX` bytes.
+/// A pointer that is not null points to a terminated string, or to at least `PRESET_MAX` bytes.
 unsafe fn borders(preset: *const c_char) -> Result<Option<TierBorders>, Fault> {
     if preset.is_null() {
         return Ok(None);
     }
     let mut name = [0_u8; PRESET_MAX];
     for (index, to) in name.iter_mut().enumerate() {
-        // SAFETY: no byte before this one ended the string, so this one belongs to it.
+        // SAFETY: no byte before this one terminated the string, so this one belongs to it.
         let byte = unsafe { preset.cast::<u8>().wrapping_add(index).read() };
         *to = byte;
         if byte == 0 {
@@ -164,7 +167,7 @@ unsafe fn borders(preset: *const c_char) -> Result<Option<TierBorders>, Fault> {
     name.and_then(|name| TierBorders::named(name).ok()).ok_or(Fault::Preset)
 }
 
-/// Writes the defaults: chunks of 4 MiB that adapt, a cap of 256 MiB, an idle time of 10 s, a thread that ticks.
+/// Writes the defaults: chunks of 4 MiB that adapt, a cap of 256 MiB, an idle time of 10 s, a ticker thread.
 /// `config_bytes` is sizeof(hw_pool_config).
 ///
 /// # Safety
@@ -191,12 +194,12 @@ mod tests {
     }
 
     fn read(config: &Config) -> Result<(PoolConfig, Ticking), Fault> {
-        // SAFETY: a whole struct, whose preset is null or ends.
+        // SAFETY: a whole struct, whose preset is null or a terminated string.
         unsafe { Config::read(config) }
     }
 
     #[test]
-    fn what_is_written_reads_as_the_defaults() {
+    fn written_defaults_read_back_as_the_defaults() {
         let (config, ticking) = read(&defaults()).unwrap();
         let default = PoolConfig::default();
         assert_eq!((config.chunk, config.cap, config.cap_max), (default.chunk, default.cap, default.cap_max));
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn presets_are_known_by_name_and_no_other_is() {
+    fn known_presets_are_accepted_and_unknown_ones_refused() {
         let numbers = TierBorders { small_max: 512, large_min: 1 << 20 };
         for (name, borders) in [
             (c"paper-4.1", Some(TierBorders::PAPER_4_1)),
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn pinners_that_need_an_object_of_rusts_say_so() {
+    fn pinners_that_need_a_rust_object_are_unavailable() {
         for pinning in [HW_PINNING_IO_URING, HW_PINNING_VFIO] {
             let refused = read(&Config { pinning, ..defaults() }).unwrap_err();
             assert!(refused.to_string().contains("HW_PINNING_LOCKED"), "{refused}");
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_out_of_their_range_are_named() {
+    fn fields_out_of_range_are_refused() {
         let wrong = [
             Config { struct_bytes: 8, ..defaults() },
             Config { chunk_adapts: 2, ..defaults() },

@@ -1,7 +1,7 @@
-//! Devices and their memory: opened by URL, asked what they are, closed.
+//! Devices and their memory: opened by URL, described, closed.
 //!
-//! In: URLs, lengths, addresses. Out: handles, facts, addresses. Invariant: a device that was closed stays as long as its
-//! queues do.
+//! Input: URLs, lengths, addresses. Output: handles, facts, addresses. Invariant: a closed device stays alive as long as its
+//! queues.
 
 use crate::border::{Out, check, guarded};
 use crate::buffers::Buffers;
@@ -13,7 +13,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// Most devices that C can have open at a time.
+/// Maximum number of devices that C can have open at a time.
 const DEVICES_MAX: usize = 256;
 
 /// A device, seen through one of its namespaces.
@@ -22,25 +22,25 @@ pub struct DeviceHandle {
     _opaque: (),
 }
 
-/// What a device is.
+/// The properties of a device and its namespace.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     /// Bytes of this struct. Set it to sizeof(hw_facts).
     pub struct_bytes: usize,
-    /// Blocks of the namespace that this client may touch.
+    /// Number of blocks of the namespace that this client may access.
     pub blocks: u64,
-    /// Bytes of a block; 0 for a namespace of keys.
+    /// Bytes of a block; 0 for a key-value namespace.
     pub block_bytes: u32,
     /// Number of the namespace.
     pub namespace_id: u32,
-    /// 1 if this client may change what it holds.
+    /// 1 if this client may write, else 0.
     pub writable: u32,
     /// Always 0.
     pub reserved: u32,
 }
 
-/// What stands behind a handle.
+/// The object behind a device handle.
 #[derive(Debug)]
 pub(crate) struct OpenDevice {
     pub(crate) device: Device,
@@ -49,12 +49,12 @@ pub(crate) struct OpenDevice {
 
 pub(crate) static DEVICES: Table<OpenDevice, DEVICES_MAX> = Table::new("device");
 
-/// The blocks that a client may touch: how many.
+/// Returns the number of blocks that a client may access.
 pub(crate) fn blocks_of(facts: &NamespaceFacts) -> u64 {
     facts.blocks.map_or(facts.size, |(first, end)| end.saturating_sub(first))
 }
 
-/// Memory of the pool of a device, by the number of its handle.
+/// Allocates memory of the pool of a device, which is named by the number of its handle.
 pub(crate) fn memory_of(device: usize, bytes: usize) -> Result<Result<Buffer, IoError>, Fault> {
     let device: *const DeviceHandle = ptr::without_provenance(device);
     DEVICES.with_waiting(device, |open| Ok(open.device.buffer(bytes)))
@@ -62,7 +62,7 @@ pub(crate) fn memory_of(device: usize, bytes: usize) -> Result<Result<Buffer, Io
 
 /// Opens the device that a URL names, and writes its handle to `out`: "null:1G", "mem:64MiB", "file:DIR", "attach:PATH",
 /// "nvme-tcp://HOST:PORT/NQN", "io-uring:PATH", "nvme-ng:/dev/ng0n1", "vfio:0000:00:04.0", with "?ns=N" for a namespace other
-/// than 1. A child of this process cannot use it.
+/// than 1. A child of this process cannot use it. hw_close closes it.
 ///
 /// # Safety
 /// A `url` that is not null is a string. An `out` that is neither null nor misaligned is valid for a write.
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn hw_open(url: *const c_char, out: *mut *mut DeviceHandle
         // SAFETY: the caller's promise.
         let out = unsafe { Out::at(out, "out") }?;
         check(url, "url")?;
-        // SAFETY: not null, and so a string that ends, by the caller's promise, which is not kept beyond this call.
+        // SAFETY: not null, so a terminated string by the caller's promise; the reference does not outlive this call.
         let url = unsafe { CStr::from_ptr(url) };
         let url = url.to_str().map_err(|_| Fault::Url)?;
         let device = Device::open(url)?;
@@ -81,13 +81,14 @@ pub unsafe extern "C" fn hw_open(url: *const c_char, out: *mut *mut DeviceHandle
     })
 }
 
-/// Closes a device. Its queues and handles stay usable; buffers that were not put back go with the device.
+/// Closes a device. Its queues and handles stay usable. Buffers that were not put back stay valid until the last of these
+/// is destroyed, and are then released.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_close(device: *mut DeviceHandle) -> Code {
     guarded(|| DEVICES.remove(device).map(drop))
 }
 
-/// Writes what the device is.
+/// Writes the properties of the device to `facts`.
 ///
 /// # Safety
 /// A `facts` that is neither null nor misaligned is valid for reads and writes, its struct_bytes set.
@@ -117,8 +118,8 @@ pub unsafe extern "C" fn hw_device_facts(device: *mut DeviceHandle, facts: *mut 
     })
 }
 
-/// Writes the address of `bytes` bytes that the device can touch to `out`, on a page. It is given back by hw_put_buffer.
-/// Reads and writes take it, and any part of it, without a copy.
+/// Allocates `bytes` bytes that the device can access, page-aligned, and writes their address to `out`. hw_put_buffer
+/// releases them. Reads and writes use this memory, and any part of it, without a copy.
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.
@@ -142,7 +143,7 @@ pub unsafe extern "C" fn hw_get_buffer(
     })
 }
 
-/// Gives a buffer back, by the address that hw_get_buffer gave. A command in flight keeps its memory until it is answered.
+/// Releases a buffer, by the address that hw_get_buffer wrote. A command in flight keeps its memory until it completes.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_put_buffer(device: *mut DeviceHandle, buffer: *mut c_void) -> Code {
     guarded(|| DEVICES.with_waiting(device, |open| open.buffers.give_up(buffer.addr())))

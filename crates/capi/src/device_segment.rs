@@ -1,7 +1,7 @@
-//! What a device is told: where it finds a buffer, and which tier a request belongs to.
+//! Data for programming a device: the device address of a buffer, and the tier limits.
 //!
-//! In: addresses and handles. Out: numbers. Invariant: nothing is lent by this: as long as a device works on a buffer, the
-//! program neither touches nor frees it.
+//! Input: addresses and handles. Output: numbers. Invariant: these calls lend no memory: as long as a device works on a
+//! buffer, the program neither accesses nor frees it.
 
 use crate::border::{Out, guarded};
 use crate::code::Code;
@@ -12,45 +12,45 @@ use headwater_dma::pool::calibration::Choice;
 use headwater_host::reservation::AdoptError;
 use std::ffi::c_void;
 
-/// The device has addresses of its own, and `iova` is one.
+/// `iova` is valid: the device has its own addresses.
 pub const HW_DEVICE_IOVA: u32 = 1;
-/// A ring knows the memory by number, and `slot` is that.
+/// `slot` and `slot_offset` are valid: a ring addresses the memory by the number of a registered range.
 pub const HW_DEVICE_SLOT: u32 = 2;
 
-/// Where a device finds a part of a buffer.
+/// A part of a buffer, as a device addresses it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSegment {
-    /// Where it starts in this process.
+    /// Start address in this process.
     pub address: *mut c_void,
-    /// Its length: to the end of the buffer's last page.
+    /// Length in bytes: up to the end of the buffer's last page.
     pub bytes: usize,
-    /// The address by which the device knows it, if `known` has HW_DEVICE_IOVA; else 0. Without it a device that can be
-    /// reached at all takes the address.
+    /// The address that the device uses, if `known` has HW_DEVICE_IOVA; else 0. Without it a device that can reach the
+    /// memory uses `address`.
     pub iova: u64,
-    /// Bytes from the start of the registered range of that number, if `known` has HW_DEVICE_SLOT; else 0.
+    /// Bytes from the start of the registered range `slot`, if `known` has HW_DEVICE_SLOT; else 0.
     pub slot_offset: u64,
-    /// The number of the range, if `known` has HW_DEVICE_SLOT; else 0.
+    /// The number of the registered range, if `known` has HW_DEVICE_SLOT; else 0.
     pub slot: u32,
-    /// HW_DEVICE_IOVA and HW_DEVICE_SLOT, by how the pool pins.
+    /// HW_DEVICE_IOVA, HW_DEVICE_SLOT, both or 0, depending on how the pool pins.
     pub known: u32,
 }
 
-/// The borders between small, medium and large requests.
+/// The limits between small, medium and large requests.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiers {
     /// Longest request that is worth copying to memory that stays pinned.
     pub small_max_bytes: u64,
-    /// Shortest request that is pinned for itself.
+    /// Shortest request that is pinned separately.
     pub large_min_bytes: u64,
-    /// From so many bytes on the program's own memory is pinned where it is and not copied; 0 is never.
+    /// Shortest request for which the program's own memory is pinned in place and not copied; 0 for never.
     pub import_min_bytes: u64,
 }
 
-/// Where a device finds the bytes from `address` to the end of the buffer that it lies in, written to `out`. Each buffer is
-/// one piece for the device, too; memory in several pieces is asked for piece by piece. HW_CODE_FOREIGN if the address lies
-/// in no buffer of the pool.
+/// Writes to `out` how a device addresses the bytes from `address` to the end of the buffer that contains it. Each buffer is
+/// contiguous for the device, too; call it for each piece of memory in several pieces. HW_CODE_FOREIGN if no buffer of the
+/// pool contains the address.
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.
@@ -79,8 +79,8 @@ pub unsafe extern "C" fn hw_pool_device_segment(
     })
 }
 
-/// The borders between the tiers, written to `out`: those of the pool's preset, else those that HEADWATER_TIERS names, else
-/// what was measured on this machine, which takes up to 50 ms the first time. HW_CODE_CONFIG if that variable names none.
+/// Writes the limits between the tiers to `out`: those of the pool's preset, else those of HEADWATER_TIERS, else those
+/// measured on this machine, which takes up to 50 ms the first time. HW_CODE_CONFIG if that variable is not valid.
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.

@@ -1,6 +1,7 @@
-//! Why a call failed, before it becomes a code and a sentence.
+//! The reason for which a call failed, before it becomes a code and a message.
 //!
-//! In: the errors of pools, devices and handles, and what callers hand in. Out: a [`Fault`]. Invariant: its sentence says what to change.
+//! Input: the errors of pools, devices and handles, and the arguments of callers. Output: a [`Fault`]. Invariant: its message
+//! says what to change.
 
 use crate::code::Code;
 use headwater::io::handle::RequestError;
@@ -10,64 +11,64 @@ use headwater_dma::pool::calibration::NotBorders;
 use headwater_host::foreign::OutOfRegion;
 use headwater_host::reservation::AdoptError;
 
-/// Why a call failed.
+/// The reason for which a call failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
-    #[error("{0} is null: pass the address of what is to be read or written")]
+    #[error("{0} is null: pass a valid address")]
     Null(&'static str),
     #[error("{0} is not aligned for its type: pass the address of a variable of that type")]
     Misaligned(&'static str),
-    #[error("this is no open pool: pass what hw_pool_open returned, and not after the pool is closed")]
+    #[error("the pool handle is not open: pass the one that hw_pool_open wrote, before its pool is closed")]
     Handle,
-    #[error("flags {0:#x} do not exist: combine the HW_ALLOC_ constants of the header")]
+    #[error("flags {0:#x} are undefined: combine the HW_ALLOC_ or HW_QUEUE_ constants of the header")]
     Flags(u32),
     #[error(
-        "a struct of {got} bytes, where this library has {want}: use the header of the library that is linked"
+        "the struct has {got} bytes, in this library {want}: use the header of the library that is linked"
     )]
     Length { got: usize, want: usize },
     #[error("{field} is {value}: choose {choice}")]
     Choice { field: &'static str, value: u64, choice: &'static str },
     #[error(
-        "the preset names no borders: \"calibrated\", \"paper-4.1\", \"paper-5.2\", \"SMALL:LARGE\", or null"
+        "unknown preset: choose \"calibrated\", \"paper-4.1\", \"paper-5.2\", \"SMALL:LARGE\" in bytes, or null"
     )]
     Preset,
-    #[error("{0} pools are open: close one, and free its buffers")]
+    #[error("{0} pools are open, the maximum: close one, and free its buffers")]
     TooManyPools(usize),
     #[error("pinning {0}: choose HW_PINNING_NONE or HW_PINNING_LOCKED, or open the pool from Rust")]
     Unavailable(&'static str),
     #[error("{0}")]
     Borders(NotBorders),
     #[error(
-        "the system would not start a thread (error {0}): raise the limit of processes, or call hw_pool_tick yourself"
+        "the system could not start a thread (errno {0}): raise the process limit, or set ticker to 0 and call hw_pool_tick"
     )]
     NoThread(i32),
     #[error("{0}")]
     Pool(#[from] PoolError),
-    #[error("this is no {0} that is open: pass what made it returned, and not after it has ended")]
+    #[error("the {0} is not open: pass what its open or create call wrote, before it is closed or destroyed")]
     Gone(&'static str),
-    #[error("the {0} belongs to the parent of this process: open one here")]
+    #[error("the {0} belongs to the parent of this process: open one in this process")]
     Inherited(&'static str),
-    #[error("another thread is using the {0}: give each thread one of its own")]
+    #[error("another thread is using the {0}: give each thread its own")]
     Busy(&'static str),
-    #[error("{most} of these are open, the most there can be: end a {what} first")]
+    #[error("{most} {what}s are open, the maximum: close or destroy a {what} first")]
     TooMany { what: &'static str, most: usize },
-    #[error("a handle has the queue: destroy that first, or make the queue with HW_QUEUE_SHARED")]
+    #[error("a handle uses the queue: destroy the handle first, or create the queue with HW_QUEUE_SHARED")]
     QueueTaken,
-    #[error("the queues are of different devices: a handle has queues of one")]
+    #[error("the queues belong to different devices: pass queues of one device")]
     OtherDevice,
-    #[error("the URL is no UTF-8 text")]
+    #[error("the URL is not UTF-8 text")]
     Url,
-    #[error("the address is of no buffer of the device: pass memory of hw_get_buffer, and all of it inside")]
+    #[error("no buffer of the device contains the whole range: pass memory of hw_get_buffer")]
     BufferForeign,
-    #[error("the address lies inside of a buffer: pass what hw_get_buffer gave")]
+    #[error("the address lies inside a buffer: pass the address that hw_get_buffer wrote")]
     BufferInterior,
-    #[error("{from} and {bytes} bytes lead out of the {end} bytes that the handle may touch")]
+    #[error("{bytes} bytes from {from} lie outside the {end} bytes that the handle may access")]
     Seek { from: u64, bytes: i64, end: u64 },
-    #[error("the request is one command with others, or its device takes none back: wait for its event")]
+    #[error("the request is merged with further ones, or its device cannot cancel: wait for its event")]
     TooLate,
-    #[error("requests are on the way: take their events, then put the cache on or off")]
+    #[error("requests are in flight: take their events before adding or removing the cache")]
     OnTheWay,
-    #[error("no request with this tag is on the way")]
+    #[error("no request with this tag is in flight")]
     Tag,
     #[error("{0}")]
     Request(#[from] RequestError),

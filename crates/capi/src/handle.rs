@@ -1,7 +1,7 @@
-//! Handles: what a thread reads and writes through, over one queue or several.
+//! Handles, through which a thread reads and writes, over one queue or several.
 //!
-//! In: queues, a selector. Out: handles. Invariants: a handle is used by one thread at a time, another one is told so; its
-//! queues come back when it is destroyed, once everything that it began is answered.
+//! Input: queues, a selector. Output: handles. Invariants: one thread at a time uses a handle, a second one gets
+//! `Fault::Busy`; a destroyed handle releases its queues once all of its requests are complete.
 
 use crate::border::{Out, check, guarded};
 use crate::buffers::Buffers;
@@ -21,55 +21,55 @@ use std::ffi::c_void;
 use std::slice;
 use std::sync::Arc;
 
-/// Most handles that C can have at a time.
+/// Maximum number of handles that C can have at a time.
 const HANDLES_MAX: usize = 4_096;
-/// Most queues of one handle.
+/// Maximum number of queues of one handle.
 const QUEUES_OF_ONE_MAX: usize = 64;
 
-/// A handle.
+/// A handle for I/O.
 #[derive(Debug)]
 pub struct IoHandle {
     _opaque: (),
 }
 
-/// What a selector chooses a queue for.
+/// The request for which a selector chooses a queue.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SelectorChoice {
-    /// First byte on the device.
+    /// Offset on the device, in bytes.
     pub offset: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// 0 read, 1 write or compare, 2 anything else.
+    /// 0: read, 1: write or compare, 2: any other.
     pub direction: u32,
-    /// Class of the request: HW_PARAM_CLASS when it was submitted.
+    /// Class of the request: the value of HW_PARAM_CLASS at its submission.
     pub class_number: u32,
-    /// Queues of the handle.
+    /// Number of queues of the handle.
     pub queues: u32,
     /// Always 0.
     pub reserved: u32,
 }
 
-/// Chooses a queue, by its place among those that the handle was created with. Called on the thread that uses the handle,
-/// inside of its call: it must not use the handle itself.
+/// A function that chooses a queue, by its index among those that the handle was created with. It is called on the thread
+/// that uses the handle, during a call on the handle: it must not use the handle itself.
 pub type SelectorFunction =
     Option<unsafe extern "C" fn(context: *mut c_void, choice: *const SelectorChoice) -> u32>;
 
-/// What stands behind a handle.
+/// The object behind a handle.
 #[derive(Debug)]
 pub(crate) struct OpenHandle {
     pub(crate) way: Way,
     pub(crate) facts: NamespaceFacts,
-    /// One past the last byte that it may touch.
+    /// One past the last byte that it may access.
     pub(crate) end: u64,
     pub(crate) buffers: Arc<Buffers>,
-    /// The number of the device, for memory that a call needs.
+    /// The number of the device's handle, to allocate memory that a call needs.
     pub(crate) device: usize,
-    /// By hw_lseek.
+    /// Set by hw_lseek, in bytes.
     pub(crate) position: u64,
     pub(crate) class: Class,
     pub(crate) durable: Durable,
-    /// The queue of each name.
+    /// Each attached queue, with the number of its own handle.
     queues: Vec<(QueueName, usize)>,
     pub(crate) clock: Clock,
     pub(crate) settings: Settings,
@@ -77,7 +77,7 @@ pub(crate) struct OpenHandle {
 
 pub(crate) static HANDLES: Table<OpenHandle, HANDLES_MAX> = Table::new("handle");
 
-/// A function of C's with its context.
+/// A selector function of C with its context.
 #[derive(Clone, Copy, Debug)]
 struct Chosen {
     function: unsafe extern "C" fn(*mut c_void, *const SelectorChoice) -> u32,
@@ -91,7 +91,7 @@ impl Chosen {
             Direction::Write => 1,
             Direction::Other => 2,
         };
-        let told = SelectorChoice {
+        let passed = SelectorChoice {
             offset: choice.offset,
             bytes: choice.bytes,
             direction,
@@ -100,9 +100,9 @@ impl Chosen {
             reserved: 0,
         };
         let context = std::ptr::with_exposed_provenance_mut(self.context);
-        // SAFETY: whoever created the handle promised that the function can be called so, on any thread that uses it; the
+        // SAFETY: the creator of the handle promised that the function can be called so, on any thread that uses it; the
         // struct is on this stack for the call.
-        QueueName(unsafe { (self.function)(context, &raw const told) })
+        QueueName(unsafe { (self.function)(context, &raw const passed) })
     }
 }
 
@@ -138,7 +138,7 @@ fn open(numbers: &[*mut QueueHandle], selector: Selector) -> Result<OpenHandle, 
         });
         if let Err(fault) = joined {
             made.into_iter().for_each(|open| {
-                // Nothing was begun, so nothing has to be waited for.
+                // No request was submitted, so there is nothing to wait for.
                 let _ = close(open);
             });
             return Err(fault);
@@ -152,19 +152,19 @@ fn open(numbers: &[*mut QueueHandle], selector: Selector) -> Result<OpenHandle, 
     Ok(open)
 }
 
-/// Gives the queues back, each once everything on it is answered.
+/// Detaches the queues, each once all requests on it are complete, and makes them available again.
 fn close(mut open: OpenHandle) -> Result<(), Fault> {
     let mut failed = None;
     if let Way::Cached(_) = open.way {
         while open.way.wait(None)?.is_some() {}
-        // What cannot be written back is told, and the queues come back all the same.
+        // A failed write-back is reported, and the queues are detached all the same.
         failed = open.way.set_cache(None, &open.facts, open.device).err();
     }
     for (name, number) in std::mem::take(&mut open.queues) {
         match open.way.with(|handle| Ok(handle.detach(name, None)?)) {
             Ok(Some(link)) => {
                 let number: *const QueueHandle = std::ptr::without_provenance(number);
-                // A queue that was destroyed meanwhile takes nothing back.
+                // A queue that was destroyed in between takes nothing back.
                 let _ = QUEUES.with_waiting(number, |queue| {
                     queue.put_back(link);
                     Ok(())
@@ -177,8 +177,8 @@ fn close(mut open: OpenHandle) -> Result<(), Fault> {
     failed.map_or(Ok(()), Err)
 }
 
-/// Makes a handle over one queue, and writes it to `out`. It schedules first come first served, polls, and has no cache;
-/// hw_set_param changes that.
+/// Creates a handle over one queue, and writes it to `out`. It schedules first come, first served, polls for completions, and
+/// has no cache; hw_set_param changes these policies. hw_handle_destroy ends the handle.
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.
@@ -192,8 +192,8 @@ pub unsafe extern "C" fn hw_handle_create(queue: *mut QueueHandle, out: *mut *mu
     })
 }
 
-/// Makes a handle over `count` queues of one device, 1 to 64, and writes it to `out`. `selector` chooses the queue of each
-/// request; null takes the one with most room.
+/// Creates a handle over `count` queues of one device, 1 to 64, and writes it to `out`. `selector` chooses the queue of each
+/// request; null takes the queue with the most free slots.
 ///
 /// # Safety
 /// `queues` points to `count` handles. A `selector` that is not null can be called with `context` as long as the handle
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn hw_handle_create_mq(
     })
 }
 
-/// Ends a handle: waits for everything that it began, and gives its queues back.
+/// Destroys a handle: waits until all of its requests are complete, and releases its queues.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_handle_destroy(handle: *mut IoHandle) -> Code {
     guarded(|| close(HANDLES.remove(handle)?))

@@ -1,9 +1,9 @@
-//! Which pools C has: numbers that look like pointers, and the pools behind them.
+//! The pools that C holds: numbers that look like pointers, and the pools behind them.
 //!
-//! In: pools that were opened. Out: handles, and the pool of a handle. Invariant: a handle is looked up and never followed;
-//! its number is given out once in the life of the process, so that a stale one finds nothing.
+//! Input: opened pools. Output: handles, and the pool of a handle. Invariant: a handle is looked up and never dereferenced;
+//! a process issues each number once, so that a stale one finds nothing.
 //!
-//! What stands behind a handle is never freed, like the core of a pool: a call that races with the closing of its pool
+//! The object behind a handle is never freed, like the core of a pool: a call that races with the closing of its pool
 //! finds a closed pool.
 
 use crate::fault::Fault;
@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Most pools that C can have at a time.
+/// Maximum number of pools that C can have at a time.
 pub(crate) const POOLS_MAX: usize = 256;
 
 /// A pool of pinned memory.
@@ -22,7 +22,7 @@ pub struct PoolHandle {
     _opaque: (),
 }
 
-/// What stands behind a handle.
+/// The object behind a pool handle.
 #[derive(Debug)]
 pub(crate) struct Face {
     number: usize,
@@ -34,16 +34,16 @@ pub(crate) struct Face {
 
 static FACES: [AtomicPtr<Face>; POOLS_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; POOLS_MAX];
 
-/// How many handles were made.
+/// The number of handles issued so far.
 static MADE: AtomicUsize = AtomicUsize::new(0);
 
 impl Face {
-    /// Whether this process opened it; not so in its children.
+    /// Returns the pool if this process opened it; fails in a child of that process.
     pub(crate) fn ours(&self) -> Result<&Self, Fault> {
         if self.opened_in.is_current() { Ok(self) } else { Err(PoolError::Forked.into()) }
     }
 
-    /// Closes the pool; buffers that are out stay, and come back by the same handle.
+    /// Closes the pool. Allocated buffers stay valid and are freed by the same handle.
     pub(crate) fn close(&self) -> Result<(), Fault> {
         self.ours()?;
         if self.closed.swap(true, Ordering::AcqRel) {
@@ -54,14 +54,14 @@ impl Face {
         Ok(())
     }
 
-    /// Whether nobody can have any more use for it.
+    /// Returns true if its slot can be reused: the pool is closed and holds no buffer in use, or is a parent process's.
     fn is_spent(&self) -> bool {
         let closed = self.closed.load(Ordering::Acquire);
         !self.opened_in.is_current() || (closed && self.pool.statistics().in_use_bytes == 0)
     }
 }
 
-/// Makes a handle for a pool.
+/// Stores a pool and returns its handle.
 pub(crate) fn add(pool: Pool, ticker: Option<Ticker>) -> Result<*mut PoolHandle, Fault> {
     let generation = MADE.fetch_add(1, Ordering::Relaxed) + 1;
     let mut face = Box::new(Face {
@@ -85,19 +85,19 @@ pub(crate) fn add(pool: Pool, ticker: Option<Ticker>) -> Result<*mut PoolHandle,
             if place.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 return Ok(ptr::without_provenance_mut(number));
             }
-            // SAFETY: it came from a box a moment ago and nobody else has seen it.
+            // SAFETY: `new` comes from `Box::into_raw` above, and the failed exchange published it to no other thread.
             face = unsafe { Box::from_raw(new) };
         }
     }
     Err(Fault::TooManyPools(POOLS_MAX))
 }
 
-/// The pool behind a handle.
+/// Returns the pool behind a handle.
 #[inline]
 pub(crate) fn find(handle: *const PoolHandle) -> Result<&'static Face, Fault> {
     let number = handle.addr();
     let face = FACES[number % POOLS_MAX].load(Ordering::Acquire);
-    // SAFETY: a pointer in the table is null or that of a box that is never freed, written before it was put there.
+    // SAFETY: a pointer in the table is null or that of a box that is never freed, initialised before it was stored there.
     match unsafe { face.as_ref() } {
         Some(face) if face.number == number => Ok(face),
         _ if handle.is_null() => Err(Fault::Null("pool")),
@@ -111,7 +111,7 @@ mod tests {
     use headwater_dma::pool::PoolConfig;
 
     #[test]
-    fn a_stale_handle_never_finds_the_pool_that_took_its_place() {
+    fn stale_handle_never_finds_the_pool_that_reused_its_slot() {
         let open = || add(Pool::open(PoolConfig::default()).unwrap(), None).unwrap();
         let first = open();
         let face = find(first).unwrap();
@@ -121,19 +121,19 @@ mod tests {
         assert!(!face.is_spent());
         drop(find(first).unwrap().pool.adopt(held.as_ptr()).unwrap());
         assert!(face.is_spent());
-        let others: Vec<_> = (0..POOLS_MAX).map(|_| open()).collect();
+        let pools: Vec<_> = (0..POOLS_MAX).map(|_| open()).collect();
         assert!(matches!(find(first), Err(Fault::Handle)));
-        let mut numbers: Vec<usize> = others.iter().map(|other| other.addr()).collect();
+        let mut numbers: Vec<usize> = pools.iter().map(|pool| pool.addr()).collect();
         numbers.sort_unstable();
         numbers.dedup();
         assert_eq!(numbers.len(), POOLS_MAX);
         let more = add(Pool::open(PoolConfig::default()).unwrap(), None);
         assert!(matches!(more, Err(Fault::TooManyPools(POOLS_MAX))));
-        others.into_iter().for_each(|other| find(other).unwrap().close().unwrap());
+        pools.into_iter().for_each(|pool| find(pool).unwrap().close().unwrap());
     }
 
     #[test]
-    fn numbers_that_are_no_handles_find_nothing() {
+    fn numbers_that_were_never_issued_find_nothing() {
         for number in [1, 0xff, POOLS_MAX << 40, usize::MAX] {
             assert!(matches!(find(ptr::without_provenance(number)), Err(Fault::Handle)));
         }

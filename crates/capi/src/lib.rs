@@ -1,12 +1,12 @@
-//! The C face of the stack: `include/headwater.h` in Rust.
+//! The C interface of the stack: `include/headwater.h` in Rust.
 //!
-//! In: calls from programs in C, with whatever pointers they have. Out: a [`Code`] from everything that can fail, and a
-//! sentence about it from [`message::hw_last_error`]. Invariants: no panic crosses the border; an address that a caller
-//! hands in to be freed or looked up is compared and never followed; a handle is a number that is looked up, so a closed
-//! or made-up one is an error.
+//! Input: calls from C programs, with arbitrary pointers. Output: a [`Code`] from every function that can fail, and a
+//! message from [`message::hw_last_error`]. Invariants: no panic crosses the FFI boundary; an address that a caller
+//! passes to be freed or looked up is compared and never dereferenced; a handle is a number that is looked up, so a closed
+//! or invented one is an error.
 //!
-//! The header is written from these files by cbindgen, so their names and sentences are what a C programmer reads.
-#![expect(unsafe_code, reason = "the border to C: exported names, and out-parameters that C hands in")]
+//! cbindgen generates the header from these files, so their names and sentences are what a C programmer reads.
+#![expect(unsafe_code, reason = "the FFI boundary to C: exported names, and out-parameters that C passes in")]
 
 pub mod aio;
 pub mod code;

@@ -1,7 +1,7 @@
-//! Memory in one piece: allocated, freed, and found again by its address.
+//! Contiguous memory: allocated, freed, and looked up by its address.
 //!
-//! In: lengths and addresses. Out: addresses and codes. Invariant: an address that was allocated is freed once; any other
-//! that is handed in, by whatever mistake, is an error and changes nothing.
+//! Input: lengths and addresses. Output: addresses and codes. Invariant: an allocated address is freed once; any other
+//! address that a caller passes in is an error and changes nothing.
 
 use crate::border::{Out, guarded};
 use crate::code::Code;
@@ -14,40 +14,40 @@ use headwater_host::reservation::{AdoptError, PAGE_BYTES};
 use std::ffi::c_void;
 use std::ptr;
 
-/// The bytes are zero. Without it they are whatever this process last wrote there.
+/// The bytes are zero. Without this flag they hold what this process last wrote there.
 pub const HW_ALLOC_ZEROED: u32 = 1;
 
-/// Who has a page.
+/// The owner of a page.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageState {
-    /// Nobody.
+    /// No owner.
     Free = 0,
     /// The pool's own caches, or a program that uses the pool from Rust.
     Owned = 1,
-    /// A program in C, until it frees it.
+    /// A C program, until it frees the page.
     Raw = 2,
 }
 
-/// What an address is to a pool.
+/// The result of looking up an address in a pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// Where the buffer starts that the address lies in; null if the page is free.
+    /// Start of the buffer that contains the address; null if the page is free.
     pub start: *mut c_void,
-    /// Bytes that the buffer has room for: whole pages, of which the request named the first part.
+    /// Capacity of the buffer in bytes: whole pages, of which the request named the first part.
     pub room_bytes: usize,
-    /// Bytes from the start of the buffer to the address.
+    /// Bytes from the start of the buffer to the address; if the page is free, from the start of the page.
     pub offset: usize,
-    /// Bytes of the chunk; 0 if no memory is behind the address now.
+    /// Bytes of the chunk; 0 if no memory backs the address now.
     pub chunk_bytes: usize,
-    /// Who has the page.
+    /// The owner of the page.
     pub page: PageState,
-    /// The node of memory.
+    /// The memory node, by the kernel's number.
     pub node: u32,
 }
 
-/// What a call asks for, before it is judged.
+/// Builds the request of a call; the pool validates it.
 #[inline]
 pub(crate) fn request(bytes: usize, align: usize, flags: u32, shape: Shape) -> Result<Request, Fault> {
     let zeroed = match flags {
@@ -58,10 +58,10 @@ pub(crate) fn request(bytes: usize, align: usize, flags: u32, shape: Shape) -> R
     Ok(Request { bytes, align: align.max(1), zeroed, node: None, shape })
 }
 
-/// Allocates memory in one piece and writes its address to `out`: now, or HW_CODE_WOULD_BLOCK.
+/// Allocates contiguous memory and writes its address to `out`. Never waits: HW_CODE_WOULD_BLOCK if there is none now.
 ///
-/// `align` is a power of two, or 0; every buffer starts on a page of 4,096 bytes. `flags` is 0 or HW_ALLOC_ZEROED. The
-/// buffer is freed by hw_pool_free, on any thread. On failure `out` is left as it is.
+/// `align` is a power of two, in bytes, or 0; every buffer starts on a page of 4,096 bytes. `flags` is 0 or HW_ALLOC_ZEROED.
+/// hw_pool_free frees the buffer, on any thread. On failure `out` is not written.
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.
@@ -83,8 +83,8 @@ pub unsafe extern "C" fn hw_pool_alloc(
     })
 }
 
-/// The same on node `node` of memory, by the kernel's number, and on no other. HW_CODE_NO_SUCH_NODE if the pool has no memory
-/// there; hw_pool_node_statistics tells which nodes it has. HW_CODE_NO_MEMORY if the node has none to spare.
+/// Allocates as hw_pool_alloc on memory node `node`, by the kernel's number, and on no other. HW_CODE_NO_SUCH_NODE if the pool
+/// has no memory there; hw_pool_node_statistics lists its nodes. HW_CODE_NO_MEMORY if the node has none to spare.
 ///
 /// # Safety
 /// As for hw_pool_alloc.
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn hw_pool_alloc_on(
     })
 }
 
-/// The same as hw_pool_alloc, waiting in line for at most `timeout_ns` nanoseconds; then HW_CODE_TIMEOUT.
+/// Allocates as hw_pool_alloc, but waits for memory for at most `timeout_ns` nanoseconds; then HW_CODE_TIMEOUT.
 ///
 /// # Safety
 /// As for hw_pool_alloc.
@@ -133,11 +133,10 @@ pub unsafe extern "C" fn hw_pool_alloc_within(
     })
 }
 
-/// Frees a buffer by the address at which it starts. Any other address is an error and changes nothing: HW_CODE_FOREIGN,
+/// Frees a buffer by its start address. Any other address is an error and changes nothing: HW_CODE_FOREIGN,
 /// HW_CODE_INTERIOR or HW_CODE_DOUBLE_FREE.
 ///
-/// A buffer that was freed and allocated again is the new owner's: freeing it by the old address frees the new buffer, as
-/// with every allocator.
+/// If memory was freed and allocated again, freeing it by the old address frees the new buffer, as with every allocator.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_pool_free(pool: *mut PoolHandle, address: *mut c_void) -> Code {
     guarded(|| {
@@ -151,8 +150,8 @@ fn refused(address: *mut c_void, error: PoolError) -> Fault {
     if address.is_null() { Fault::Null("address") } else { Fault::Pool(error) }
 }
 
-/// What an address is to the pool, written to `out`. HW_CODE_FOREIGN if the pool has nothing to do with it. The address is
-/// not followed, so any will do.
+/// Writes to `out` what the pool records for an address. HW_CODE_FOREIGN if the address is not the pool's. The address is
+/// never dereferenced, so any value is allowed.
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.

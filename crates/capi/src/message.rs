@@ -1,20 +1,20 @@
-//! The sentence about the last failure, for each thread.
+//! The message of the last failure, for each thread.
 //!
-//! In: faults. Out: a C string. Invariant: it always ends, and belongs to its thread; nothing is allocated for it, so it
-//! can be written when there is no memory.
+//! Input: faults. Output: a C string. Invariant: it is always terminated, and belongs to its thread; nothing is allocated for
+//! it, so it can be written when there is no memory.
 
 use std::cell::Cell;
 use std::ffi::c_char;
 use std::fmt::{self, Write};
 
-/// Bytes of the longest sentence, its end included.
+/// Bytes of the longest message, its terminator included.
 const LENGTH: usize = 512;
 
 thread_local! {
     static LAST: [Cell<u8>; LENGTH] = const { [const { Cell::new(0) }; LENGTH] };
 }
 
-/// Writes as much as there is room for.
+/// A writer that truncates at the end of its room.
 struct Writer<'a> {
     room: &'a [Cell<u8>],
 }
@@ -29,23 +29,23 @@ impl Write for Writer<'_> {
     }
 }
 
-/// Keeps a sentence for [`hw_last_error`].
-pub(crate) fn keep(sentence: &dyn fmt::Display) {
-    // A thread that is ending has nobody left to tell.
+/// Stores a message for [`hw_last_error`].
+pub(crate) fn keep(message: &dyn fmt::Display) {
+    // A thread whose thread-local storage is gone is ending, and reads no message.
     let _ = LAST.try_with(|last| {
         let Some((end, room)) = last.split_last() else { return };
         end.set(0);
         let mut writer = Writer { room };
-        // A sentence that does not write itself out is cut short.
-        let _ = write!(writer, "{sentence}");
+        // A message whose `Display` fails is truncated.
+        let _ = write!(writer, "{message}");
         if let Some(end) = writer.room.first() {
             end.set(0);
         }
     });
 }
 
-/// What the last failure on this thread was and what to change, as a sentence. Empty if there was none. Valid until the
-/// next call on this thread that fails, or the end of the thread.
+/// Returns the message of the last failure on this thread: what failed and what to change. Empty if there was none. The
+/// string belongs to the library and is valid until the next call on this thread that fails, or the end of the thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_last_error() -> *const c_char {
     LAST.try_with(|last| last.as_ptr().cast()).unwrap_or(c"".as_ptr())
@@ -57,12 +57,12 @@ mod tests {
     use std::ffi::CStr;
 
     fn last() -> String {
-        // SAFETY: the sentence of this thread, which ends, and which nothing writes while it is read.
+        // SAFETY: the message of this thread, which is terminated, and which nothing writes while it is read.
         unsafe { CStr::from_ptr(hw_last_error()) }.to_str().unwrap().to_owned()
     }
 
     #[test]
-    fn a_sentence_belongs_to_its_thread_and_always_ends() {
+    fn message_belongs_to_its_thread_and_is_always_terminated() {
         assert_eq!(last(), "");
         keep(&"first of all");
         keep(&"second");

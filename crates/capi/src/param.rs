@@ -1,7 +1,7 @@
-//! Policies of a handle by number, changed while requests are on the way.
+//! Parameters of a handle by number, changed while requests are in flight.
 //!
-//! In: parameters and values. Out: codes, values. Invariant: a value that is refused changes nothing; what is read is what
-//! was set, or the default.
+//! Input: parameters and values. Output: codes, values. Invariant: a refused value changes nothing; a read returns the value
+//! that was set, or the default.
 
 use crate::border::{Out, guarded};
 use crate::code::Code;
@@ -14,64 +14,64 @@ use headwater::io::cache::{PAGE_BYTES, WritePolicy};
 use headwater::io::completion::{Aggregation, CompletionPolicy, Pace};
 use headwater::io::scheduler::{CLASSES, Class, Late, Merging, Scheduling};
 
-/// What can be changed of a handle.
+/// A parameter of a handle.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Param {
-    /// How completions are found: one of HW_COMPLETION_.
+    /// Completion method: one of HW_COMPLETION_.
     Completion = 0,
-    /// Nanoseconds between two looks of HW_COMPLETION_THREAD and HW_COMPLETION_HYBRID; 0 lets it follow the size of requests
+    /// Nanoseconds between two polls of HW_COMPLETION_THREAD and HW_COMPLETION_HYBRID; 0 adapts them to the size of requests
     /// and their latency.
     PeriodNs = 1,
-    /// Completions that are enough to tell of, for HW_COMPLETION_THREAD and HW_COMPLETION_INTERRUPT.
+    /// Number of completions that wakes the caller, for HW_COMPLETION_THREAD and HW_COMPLETION_INTERRUPT.
     AggregationCount = 2,
-    /// Nanoseconds that a completion waits for others at most, for the same.
+    /// Maximum nanoseconds that a completion waits for that number, for the same methods.
     AggregationNs = 3,
-    /// Which request goes next: one of HW_SCHEDULER_.
+    /// Order of the requests: one of HW_SCHEDULER_.
     Scheduler = 4,
-    /// Nanoseconds within which a request should be answered, for HW_SCHEDULER_DEADLINE.
+    /// Nanoseconds within which a request should complete, for HW_SCHEDULER_DEADLINE.
     DeadlineNs = 5,
-    /// Class of the requests from now on, 0 to 7: what shares, priorities and selectors go by.
+    /// Class of the requests from now on, 0 to 7, for shares, priorities and selectors.
     Class = 6,
     /// Weights of the classes, for HW_SCHEDULER_SHARE: 8 bits each, class 0 in the lowest; 0 counts as 1.
     Weights = 7,
-    /// 1: neighbours that wait go to the device as one.
+    /// 1: adjacent waiting requests go to the device as one command.
     Merging = 8,
-    /// 1: a write is safe from a power cut before it completes.
+    /// 1: a write is durable across a power cut before it completes.
     Sync = 9,
-    /// Most requests at the device; those beyond wait where the scheduler reaches them.
+    /// Maximum number of requests at the device; further ones wait in the scheduler.
     InFlightMax = 10,
-    /// Bytes of the block cache, in pages of 4,096; 0 for none. With a cache, requests need not be whole blocks. It is put on and
-    /// taken off while nothing is on the way.
+    /// Bytes of the block cache, rounded up to pages of 4,096; 0 for none. With a cache, requests need not be whole blocks. It
+    /// is added and removed while no request is in flight.
     CacheBytes = 11,
-    /// 1: writes are answered when the cache has them, and go to the device later. 0: when the device has them too.
+    /// 1: writes complete when the cache has them, and go to the device later. 0: when the device has them too.
     CacheWriteBack = 12,
 }
 
-/// The caller looks, without sleeping.
+/// The caller polls without sleeping.
 pub const HW_COMPLETION_POLL: u64 = 0;
-/// A thread looks, with a period.
+/// A thread polls with a period.
 pub const HW_COMPLETION_THREAD: u64 = 1;
-/// The caller sleeps a part of what is expected, then looks.
+/// The caller sleeps for a part of the expected latency, then polls.
 pub const HW_COMPLETION_HYBRID: u64 = 2;
-/// The caller sleeps until the device says that something has come.
+/// The caller sleeps until the device signals a completion.
 pub const HW_COMPLETION_INTERRUPT: u64 = 3;
 
 /// First come, first served.
 pub const HW_SCHEDULER_FIFO: u64 = 0;
-/// Whose deadline is first.
+/// Earliest deadline first.
 pub const HW_SCHEDULER_DEADLINE: u64 = 1;
-/// Bytes in proportion to weights.
+/// Bytes in proportion to the weights of the classes.
 pub const HW_SCHEDULER_SHARE: u64 = 2;
 /// The most urgent class first: 0 before 1, and so on.
 pub const HW_SCHEDULER_PRIORITY: u64 = 3;
 
-/// How often a class that waits is overtaken by more urgent ones.
+/// Maximum number of times that more urgent classes overtake a waiting class.
 const OVERTAKES_MAX: u32 = 16;
-/// A deadline that nobody has named.
+/// The default deadline.
 const DEADLINE_NS: u64 = 1_000_000;
 
-/// What was set, of which a handle's policies are made.
+/// The values from which the policies of a handle are built.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     completion: u64,
@@ -129,7 +129,7 @@ impl Settings {
 impl OpenHandle {
     fn set(&mut self, param: Param, value: u64) -> Result<(), Fault> {
         let refused = |field, choice| Fault::Choice { field, value, choice };
-        let small = |field| u32::try_from(value).map_err(|_| refused(field, "what fits 32 bits"));
+        let small = |field| u32::try_from(value).map_err(|_| refused(field, "a value that fits 32 bits"));
         let either = |field| match value {
             0 => Ok(false),
             1 => Ok(true),
@@ -190,8 +190,8 @@ impl OpenHandle {
     fn set_cache(&mut self, bytes: u64) -> Result<(), Fault> {
         let pages = bytes.div_ceil(PAGE_BYTES as u64);
         let pages = usize::try_from(pages).unwrap_or(usize::MAX);
-        let wish = (pages > 0).then_some(CacheWish { pages, policy: self.settings.policy });
-        self.way.set_cache(wish, &self.facts, self.device)
+        let cache = (pages > 0).then_some(CacheWish { pages, policy: self.settings.policy });
+        self.way.set_cache(cache, &self.facts, self.device)
     }
 
     fn get(&self, param: Param) -> u64 {
@@ -214,7 +214,7 @@ impl OpenHandle {
     }
 }
 
-/// The parameter of a number: C can hand in any.
+/// Returns the parameter of a number; C can pass any number.
 fn param_of(number: u32) -> Result<Param, Fault> {
     ALL.get(number as usize).copied().ok_or(Fault::Choice {
         field: "param",
@@ -242,13 +242,13 @@ const ALL: [Param; 13] = [
     Param::CacheWriteBack,
 ];
 
-/// Changes a policy of a handle: `param` is one of HW_PARAM_. What is on the way goes on under the new policy.
+/// Changes a parameter of a handle: `param` is one of HW_PARAM_. Requests in flight continue under the new value.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_set_param(handle: *mut IoHandle, param: u32, value: u64) -> Code {
     guarded(|| HANDLES.with(handle, |open| open.set(param_of(param)?, value)))
 }
 
-/// Writes what a policy of a handle is to `value`: `param` is one of HW_PARAM_.
+/// Writes the current value of a handle's parameter to `value`: `param` is one of HW_PARAM_.
 ///
 /// # Safety
 /// A `value` that is neither null nor misaligned is valid for a write.
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_parameter_stands_at_its_number() {
+    fn every_parameter_has_its_number() {
         for (number, param) in ALL.into_iter().enumerate() {
             assert_eq!(param as usize, number);
             assert_eq!(param_of(u32::try_from(number).unwrap()).unwrap(), param);

@@ -1,7 +1,7 @@
-//! Pools: opened, told, and closed.
+//! Pools: opened, adjusted, and closed.
 //!
-//! In: configurations and handles. Out: handles and codes. Invariant: a handle is good from open until the pool is closed
-//! and the last of its buffers is back.
+//! Input: configurations and handles. Output: handles and codes. Invariant: a handle is valid from open until the pool is
+//! closed and the last of its buffers is freed.
 
 use crate::border::{Out, guarded};
 use crate::code::Code;
@@ -10,11 +10,11 @@ use crate::fault::Fault;
 use crate::handles::{self, PoolHandle};
 use headwater_dma::pool::Pool;
 
-/// Opens a pool and writes its handle to `out`. A null `config` stands for the defaults. Nothing is taken from the system
-/// before something is asked for. A child of this process cannot use it.
+/// Opens a pool and writes its handle to `out`. A null `config` selects the defaults. No memory is taken from the system
+/// before the first allocation. A child of this process cannot use the pool. hw_pool_close closes it.
 ///
 /// # Safety
-/// A `config` that is not null is one that hw_pool_config_init filled, its preset null or a string. An `out` that is
+/// A `config` that is not null was filled by hw_pool_config_init, its preset null or a string. An `out` that is
 /// neither null nor misaligned is valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hw_pool_open(config: *const Config, out: *mut *mut PoolHandle) -> Code {
@@ -35,14 +35,14 @@ pub unsafe extern "C" fn hw_pool_open(config: *const Config, out: *mut *mut Pool
     })
 }
 
-/// Closes a pool. Nothing can be allocated from it any more, and who waits for memory is told. Buffers that are out stay
-/// valid and are freed by the same handle; with the last of them the handle ends.
+/// Closes a pool. Further and waiting allocations fail with HW_CODE_CLOSED. Allocated buffers stay valid and are freed by
+/// the same handle, which ends with the last of them.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_pool_close(pool: *mut PoolHandle) -> Code {
     guarded(|| handles::find(pool)?.close())
 }
 
-/// Changes the cap, M. A lower one takes effect as buffers come back; idle chunks go at once.
+/// Changes the cap, M. A lower cap takes effect as buffers are freed; idle chunks are returned to the system at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_pool_set_cap(pool: *mut PoolHandle, cap_bytes: u64) -> Code {
     guarded(|| {
@@ -51,8 +51,8 @@ pub extern "C" fn hw_pool_set_cap(pool: *mut PoolHandle, cap_bytes: u64) -> Code
     })
 }
 
-/// Lets time have its effect: chunks that were idle for long go back to the system. For pools without a ticker, to be
-/// called a few times in each idle time.
+/// Returns chunks that were idle for the idle time to the system. For pools without a ticker: call it a few times in each
+/// idle time.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_pool_tick(pool: *mut PoolHandle) -> Code {
     guarded(|| {

@@ -1,7 +1,7 @@
 //! Queues of a device: for one handle, or shared by several.
 //!
-//! In: devices and depths. Out: handles. Invariant: a queue of its own belongs to one handle at a time, and comes back when
-//! that is destroyed.
+//! Input: devices and depths. Output: handles. Invariant: an unshared queue belongs to one handle at a time, and is available
+//! again when that handle is destroyed.
 
 use crate::border::{Out, guarded};
 use crate::buffers::Buffers;
@@ -14,32 +14,32 @@ use headwater::io::handle::Attachment;
 use headwater::io::shared_queue::SharedQueue;
 use std::sync::Arc;
 
-/// Most queues that C can have at a time.
+/// Maximum number of queues that C can have at a time.
 const QUEUES_MAX: usize = 4_096;
 
-/// The queue may be used by several handles, on several threads; each gets its own completions.
+/// Several handles, on several threads, may use the queue; each gets its own completions.
 pub const HW_QUEUE_SHARED: u32 = 1;
 
-/// A queue.
+/// A queue of a device.
 #[derive(Debug)]
 pub struct QueueHandle {
     _opaque: (),
 }
 
-/// What stands behind a handle.
+/// The object behind a queue handle.
 #[derive(Debug)]
 pub(crate) struct OpenQueue {
     pub(crate) device: usize,
     pub(crate) facts: NamespaceFacts,
     pub(crate) buffers: Arc<Buffers>,
-    /// Empty while a handle has it.
+    /// The queue itself; `None` while a handle has it.
     link: Option<Attachment>,
 }
 
 pub(crate) static QUEUES: Table<OpenQueue, QUEUES_MAX> = Table::new("queue");
 
 impl OpenQueue {
-    /// The queue for one more handle.
+    /// Takes the queue for one more handle.
     pub(crate) fn take(&mut self) -> Result<Attachment, Fault> {
         match &self.link {
             Some(Attachment::Shared(shared)) => Ok(Attachment::Shared(shared.clone())),
@@ -47,13 +47,14 @@ impl OpenQueue {
         }
     }
 
-    /// The queue that a handle leaves.
+    /// Takes back the queue that a handle detached.
     pub(crate) fn put_back(&mut self, link: Attachment) {
         self.link.get_or_insert(link);
     }
 }
 
-/// Makes a queue for up to `depth` commands in flight, and writes its handle to `out`. `flags` is 0 or HW_QUEUE_SHARED.
+/// Creates a queue for up to `depth` commands in flight, and writes its handle to `out`. `flags` is 0 or HW_QUEUE_SHARED.
+/// hw_queue_destroy ends the queue.
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.
@@ -89,7 +90,7 @@ pub unsafe extern "C" fn hw_queue_create(
     })
 }
 
-/// Ends a queue. Handles that share it keep it until they are destroyed; one that a handle has for itself is refused.
+/// Destroys a queue. Handles that share it keep it until they are destroyed. HW_CODE_BUSY while a handle has an unshared one.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_queue_destroy(queue: *mut QueueHandle) -> Code {
     guarded(|| {

@@ -1,6 +1,6 @@
-//! How much the clients of a daemon may hold, user by user.
+//! The limits of a daemon's clients, for each user: queues and memory.
 //!
-//! In: a daemon's attach socket, users, limits. Out: the same. The daemon lets its own user and root ask, nobody else.
+//! Input: a daemon's attach socket, users, limits. Output: limits and codes. The daemon accepts only its own user and root.
 
 use crate::border::{Out, check, guarded};
 use crate::code::Code;
@@ -13,24 +13,26 @@ use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+/// Sends an administration request to a daemon and returns the answer.
+///
 /// # Safety
 /// A `socket` that is not null is a string.
 unsafe fn ask(socket: *const c_char, request: AdminRequest) -> Result<AdminAnswer, Fault> {
     check(socket, "socket")?;
-    // SAFETY: not null, and so a string that ends, by the caller's promise, which is not kept beyond this call.
+    // SAFETY: not null, so a terminated string by the caller's promise; the reference does not outlive this call.
     let socket = unsafe { CStr::from_ptr(socket) };
     let mut connection = Connection::open(Path::new(OsStr::from_bytes(socket.to_bytes())))?;
     match connection.call(&Request::Admin(request), &[])? {
         (Reply::Admin(answer), _) => Ok(answer),
         _ => {
-            Err(IoError::Protocol { reason: "administration was answered with something else".to_owned() }
+            Err(IoError::Protocol { reason: "the daemon answered an administration request with another reply".to_owned() }
                 .into())
         }
     }
 }
 
-/// Writes how many queues each client of user `uid` may have at the daemon that listens at `socket`, and how many bytes of
-/// memory. HW_CODE_REFUSED for a user that nothing is granted to by name.
+/// Writes the number of queues and the bytes of memory that each client of user `uid` may have at the daemon that listens on
+/// `socket`. HW_CODE_REFUSED for a user without a grant by uid.
 ///
 /// # Safety
 /// A `socket` that is not null is a string. `queues` and `memory_bytes`, neither null nor misaligned, are valid for a write.
@@ -50,7 +52,7 @@ pub unsafe extern "C" fn hw_get_user_quota(
         let answer = unsafe { ask(socket, AdminRequest::List) }?;
         let AdminAnswer::List { grants, .. } = answer else {
             return Err(
-                IoError::Protocol { reason: "a list was answered with something else".to_owned() }.into()
+                IoError::Protocol { reason: "the daemon answered a list request with another answer".to_owned() }.into()
             );
         };
         let grant = grants.iter().find(|grant| grant.who == Who::Uid(uid));
@@ -62,8 +64,8 @@ pub unsafe extern "C" fn hw_get_user_quota(
     })
 }
 
-/// Changes how many queues each client of user `uid` may have at the daemon that listens at `socket`, and how many bytes of
-/// memory. It holds for clients that are there too, and over restarts of the daemon.
+/// Changes the number of queues and the bytes of memory that each client of user `uid` may have at the daemon that listens on
+/// `socket`. The limits apply to connected clients too, and persist over restarts of the daemon.
 ///
 /// # Safety
 /// A `socket` that is not null is a string.

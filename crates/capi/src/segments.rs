@@ -1,6 +1,6 @@
-//! Memory in several pieces, as readv and writev take it.
+//! Memory in several pieces, laid out for readv and writev.
 //!
-//! In: a length and an array. Out: the pieces, in order. Invariant: all pieces are allocated together or none is, and
+//! Input: a length and an array. Output: the pieces, in order. Invariant: all pieces are allocated together or none is, and
 //! [`hw_pool_free_segments`] frees all of them or none.
 
 use crate::border::{self, Out, guarded};
@@ -16,17 +16,17 @@ use std::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
-    /// Where it starts: a multiple of 4,096.
+    /// Start address: a multiple of 4,096.
     pub address: *mut c_void,
-    /// Its length: of all pieces but the last a multiple of 4,096.
+    /// Length in bytes: a multiple of 4,096 for all pieces but the last.
     pub bytes: usize,
 }
 
-/// Allocates memory in up to `segments_max` pieces, one if that is to be had. Writes the pieces to `segments`, an array of
-/// `segments_max`, and how many there are to `count`. Now, or HW_CODE_WOULD_BLOCK. On failure nothing is written.
+/// Allocates memory in up to `segments_max` pieces, in one if possible. Writes the pieces to `segments`, an array of
+/// `segments_max`, and their number to `count`. Never waits: HW_CODE_WOULD_BLOCK. On failure nothing is written.
 ///
-/// Each piece starts on a page, and all but the last are whole pages: what PRP lists of NVMe can say. `align` is that of
-/// the first. They are freed together by hw_pool_free_segments, or each by hw_pool_free.
+/// Each piece starts on a page, and all but the last are whole pages, as NVMe's PRP lists require. `align` is that of the
+/// first piece, in bytes. hw_pool_free_segments frees the pieces together, hw_pool_free each.
 ///
 /// # Safety
 /// Pointers that are neither null nor misaligned are valid for writes: `segments` of `segments_max` elements, `count` of
@@ -55,9 +55,9 @@ pub unsafe extern "C" fn hw_pool_alloc_segments(
         for buffer in buffers.into_iter().take(segments_max as usize) {
             let bytes = buffer.len();
             let segment = Segment { address: buffer.leak().as_ptr().cast(), bytes };
-            let place = segments.wrapping_add(written as usize);
+            let element = segments.wrapping_add(written as usize);
             // SAFETY: not null and aligned, as checked, and below the number of elements that the caller promises.
-            unsafe { place.write(segment) };
+            unsafe { element.write(segment) };
             written += 1;
         }
         out.write(written);
@@ -65,8 +65,8 @@ pub unsafe extern "C" fn hw_pool_alloc_segments(
     })
 }
 
-/// Frees `count` pieces, by their addresses; lengths do not matter. If one of them cannot be freed none is, and the code
-/// is that of the first such, as for hw_pool_free.
+/// Frees `count` pieces, by their addresses; their lengths are ignored. If one piece cannot be freed, none is, and the code
+/// is that of the first such piece, as for hw_pool_free.
 ///
 /// # Safety
 /// A `segments` that is neither null nor misaligned is valid for reads of `count` elements.
@@ -79,22 +79,22 @@ pub unsafe extern "C" fn hw_pool_free_segments(
     guarded(|| {
         border::check(segments, "segments")?;
         let face = handles::find(pool)?.ours()?;
-        // SAFETY: not null and aligned, as checked, and of as many elements as the caller promises, which nobody writes
-        // while the call lasts.
+        // SAFETY: not null and aligned, as checked, and of as many elements as the caller promises, which no thread writes
+        // during the call.
         let segments = unsafe { std::slice::from_raw_parts(segments, count as usize) };
         drop(adopt_all(&face.pool, segments)?);
         Ok(())
     })
 }
 
-/// The buffers of all segments, or of none.
+/// Adopts the buffers of all segments, or of none.
 fn adopt_all(pool: &Pool, segments: &[Segment]) -> Result<Vec<Buffer>, Fault> {
     let mut buffers = Vec::with_capacity(segments.len());
     for segment in segments {
         match pool.adopt(segment.address.cast_const().cast()) {
             Ok(buffer) => buffers.push(buffer),
             Err(error) => {
-                // What was adopted belongs to the caller still, by the address it has.
+                // The caller still owns the buffers adopted so far, by their addresses.
                 buffers.into_iter().for_each(|buffer| _ = buffer.leak());
                 return Err(if segment.address.is_null() { Fault::Null("address") } else { error.into() });
             }

@@ -1,7 +1,7 @@
-//! Numbers of a pool, as C reads them.
+//! Statistics of a pool, as C reads them.
 //!
-//! In: a handle. Out: structs of plain 64-bit numbers. Invariant: a struct only ever grows at its end, and callers say how
-//! much of it their header knows.
+//! Input: a handle. Output: structs of plain 64-bit numbers. Invariant: a struct only grows at its end, and callers pass the
+//! length that it has in their header.
 
 use crate::border::{self, guarded};
 use crate::code::Code;
@@ -9,81 +9,81 @@ use crate::fault::Fault;
 use crate::handles::{self, PoolHandle};
 use headwater_dma::pool::{NodeId, NodeStatistics, PoolError, Statistics};
 
-/// A pool at one moment. All are bytes or counts.
+/// The statistics of a pool at one moment. Fields are bytes or counts unless their names have another unit.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// M.
+    /// M, the cap.
     pub cap_bytes: u64,
-    /// m of the next chunk.
+    /// m, the size of the next chunk.
     pub chunk_bytes: u64,
     /// Taken from the system by the static tier.
     pub static_bytes: u64,
-    /// By the pool.
+    /// Taken from the system by the pool tier.
     pub pool_bytes: u64,
-    /// By the dynamic tier.
+    /// Taken from the system by the dynamic tier.
     pub dynamic_bytes: u64,
-    /// In the hands of callers and devices.
+    /// Held by callers and devices.
     pub in_use_bytes: u64,
-    /// In the caches of threads.
+    /// Held by the caches of threads.
     pub cached_bytes: u64,
-    /// Lent to a device and never taken back.
+    /// Lent to a device and never returned.
     pub quarantined_bytes: u64,
-    /// Held for good by a device or the kernel.
+    /// Held permanently by a device or the kernel.
     pub stuck_bytes: u64,
-    /// Requests that a thread's cache served.
+    /// Requests served by a thread's cache.
     pub served_by_cache: u64,
-    /// By a free run.
+    /// Requests served by one free run.
     pub served_contiguous: u64,
-    /// By several free runs.
+    /// Requests served by several free runs.
     pub served_scattered: u64,
-    /// By memory taken from the system for it.
+    /// Requests served by memory taken from the system for them.
     pub served_by_growth: u64,
-    /// After waiting in line.
+    /// Requests served after waiting in the wait queue.
     pub served_after_waiting: u64,
-    /// Requests refused.
+    /// Refused requests.
     pub refused: u64,
-    /// Requests in line now.
+    /// Requests in the wait queue now.
     pub waiting: u64,
-    /// Requests that gave up waiting.
+    /// Requests that stopped waiting without memory.
     pub gave_up: u64,
     /// Chunks taken from the system since the pool was opened.
     pub grown_chunks: u64,
-    /// Chunks given back since.
+    /// Chunks returned to the system since the pool was opened.
     pub retired_chunks: u64,
     /// External fragmentation in thousandths: 1 - longest free run / free bytes.
     pub fragmentation_per_mille: u64,
-    /// Half of all chunks were pinned within so many nanoseconds, to the next power of two.
+    /// Nanoseconds to pin a chunk, median, rounded up to a power of two.
     pub pin_ns_median: u64,
-    /// 99 of 100 were.
+    /// Nanoseconds to pin a chunk, 99th percentile, rounded up to a power of two.
     pub pin_ns_p99: u64,
-    /// Nodes of memory; see hw_pool_node_statistics.
+    /// Number of memory nodes; see hw_pool_node_statistics.
     pub nodes: u64,
 }
 
-/// One node of memory.
+/// The statistics of one memory node.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeTotals {
-    /// The kernel's number of it.
+    /// The kernel's number of the node.
     pub node: u64,
-    /// Chunks.
+    /// Number of chunks.
     pub chunks: u64,
-    /// Bytes of these.
+    /// Bytes of all chunks.
     pub pinned_bytes: u64,
-    /// Bytes of chunks of which nothing is given out.
+    /// Bytes of chunks of which nothing is allocated.
     pub empty_bytes: u64,
-    /// Bytes that are neither given out nor in a cache.
+    /// Bytes that are neither allocated nor in a cache.
     pub free_bytes: u64,
     /// Bytes of the longest free run.
     pub largest_free_bytes: u64,
     /// Bytes in huge pages of 1 GiB.
     pub huge_1g_bytes: u64,
-    /// In huge pages of 2 MiB.
+    /// Bytes in huge pages of 2 MiB.
     pub huge_2m_bytes: u64,
-    /// In memory that the kernel may back by huge pages.
+    /// Bytes in memory that the kernel may back by huge pages.
     pub transparent_bytes: u64,
-    /// In pages of 4 KiB.
+    /// Bytes in pages of 4 KiB.
     pub small_bytes: u64,
 }
 
@@ -136,7 +136,7 @@ impl NodeTotals {
     }
 }
 
-/// Writes as much of a struct of 64-bit numbers as the caller's header knows.
+/// Writes as much of a struct of 64-bit numbers as the caller's header has.
 ///
 /// # Safety
 /// `T` consists of `u64` alone, and an `out` that is neither null nor misaligned is valid for writes of `out_bytes` bytes.
@@ -147,13 +147,13 @@ unsafe fn write_known<T>(value: &T, out: *mut T, out_bytes: usize) -> Result<(),
         return Err(Fault::Length { got: out_bytes, want });
     }
     let from = std::ptr::from_ref(value).cast::<u8>();
-    // SAFETY: `out_bytes` bytes are there at both ends: the value is at least so long, and has no gaps, and the caller
-    // promises the other; a value of ours does not overlap memory of C's.
+    // SAFETY: `out_bytes` bytes are valid at both ends: the value is at least so long and has no padding, and the caller
+    // promises `out`; a value of this library does not overlap memory of C.
     unsafe { std::ptr::copy_nonoverlapping(from, out.cast::<u8>(), out_bytes) };
     Ok(())
 }
 
-/// Writes the pool's numbers to `out`. `out_bytes` is sizeof(hw_pool_totals).
+/// Writes the pool's statistics to `out`. `out_bytes` is sizeof(hw_pool_totals).
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for writes of `out_bytes` bytes.
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn hw_pool_statistics(
     })
 }
 
-/// Writes the numbers of node `index`, counted from 0 to hw_pool_totals.nodes, to `out`. `out_bytes` is
+/// Writes the statistics of a node to `out`; `index` is less than hw_pool_totals.nodes. `out_bytes` is
 /// sizeof(hw_node_totals).
 ///
 /// # Safety
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_older_header_gets_what_it_knows_and_not_a_byte_more() {
+    fn older_header_gets_its_fields_and_not_a_byte_more() {
         let value = NodeTotals { node: 1, chunks: 2, pinned_bytes: 3, ..NodeTotals::default() };
         let mut out = NodeTotals { pinned_bytes: 77, ..NodeTotals::default() };
         // SAFETY: `out` is a whole struct of `u64`.
@@ -205,7 +205,7 @@ mod tests {
         assert!(written.is_ok());
         assert_eq!((out.node, out.chunks, out.pinned_bytes), (1, 2, 77));
         for wrong in [0, 7, size_of::<NodeTotals>() + 8] {
-            // SAFETY: nothing is written for a length that is refused.
+            // SAFETY: a refused length writes nothing.
             let refused = unsafe { write_known(&value, &raw mut out, wrong) };
             assert!(matches!(refused, Err(Fault::Length { .. })));
         }

@@ -1,7 +1,7 @@
-//! What C has by a number that looks like a pointer: devices, queues, handles.
+//! Tables of the devices, queues and handles that C holds by numbers that look like pointers.
 //!
-//! In: values. Out: numbers, and the value of a number, for one caller at a time. Invariant: a number is looked up and never
-//! followed; it is given out once in the life of the process, so that a stale one finds nothing.
+//! Input: values. Output: numbers, and the value of a number, for one caller at a time. Invariant: a number is looked up and
+//! never dereferenced; a process issues each number once, so that a stale one finds nothing.
 
 use crate::fault::Fault;
 use headwater_host::fork::Generation;
@@ -9,19 +9,19 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
-/// A place that a value can be in.
+/// A slot for a value.
 #[derive(Debug)]
 struct Place<T> {
     number: usize,
     value: Option<(T, Generation)>,
 }
 
-/// Places for `N` values at a time.
+/// A table with slots for `N` values.
 #[derive(Debug)]
 pub(crate) struct Table<T, const N: usize> {
     places: [Mutex<Place<T>>; N],
     made: AtomicUsize,
-    /// What its values are called in a complaint.
+    /// The name of its values in error messages.
     what: &'static str,
 }
 
@@ -34,11 +34,11 @@ impl<T, const N: usize> Table<T, N> {
         }
     }
 
-    /// Keeps a value; its number, as a pointer that points nowhere.
+    /// Stores a value and returns its number, as a pointer without provenance.
     pub(crate) fn add<H>(&self, value: T) -> Result<*mut H, Fault> {
         let generation = self.made.fetch_add(1, Ordering::Relaxed) + 1;
         for (index, place) in self.places.iter().enumerate() {
-            // A place in use is somebody else's.
+            // A locked slot is in use.
             let Ok(mut place) = place.try_lock() else {
                 continue;
             };
@@ -46,7 +46,7 @@ impl<T, const N: usize> Table<T, N> {
                 continue;
             }
             if let Some((inherited, _)) = place.value.take() {
-                // A child of the process that made it must not end it.
+                // A child process must not drop a value of its parent.
                 let _never_dropped = std::mem::ManuallyDrop::new(inherited);
             }
             place.number = generation * N + index;
@@ -56,7 +56,7 @@ impl<T, const N: usize> Table<T, N> {
         Err(Fault::TooMany { what: self.what, most: N })
     }
 
-    /// Works with the value of a number. A value is used by one thread at a time: another one is told so.
+    /// Runs `work` on the value of a number. One thread at a time uses a value: a second one gets [`Fault::Busy`].
     #[inline]
     pub(crate) fn with<H, R>(
         &self,
@@ -65,14 +65,14 @@ impl<T, const N: usize> Table<T, N> {
     ) -> Result<R, Fault> {
         let mut place = match self.places[number.addr() % N].try_lock() {
             Ok(place) => place,
-            // A thread that panicked inside left the value as far as it came.
+            // A thread that panicked inside left the value as it was at the panic.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(Fault::Busy(self.what)),
         };
         work(self.live(&mut place, number)?)
     }
 
-    /// As [`with`](Self::with), and waits for other threads.
+    /// Runs `work` as [`with`](Self::with), but waits while another thread uses the value.
     pub(crate) fn with_waiting<H, R>(
         &self,
         number: *const H,
@@ -82,7 +82,7 @@ impl<T, const N: usize> Table<T, N> {
         work(self.live(&mut place, number)?)
     }
 
-    /// Takes a value out; its number finds nothing from now on.
+    /// Removes a value; its number finds nothing from now on.
     pub(crate) fn remove<H>(&self, number: *const H) -> Result<T, Fault> {
         let mut place = self.places[number.addr() % N].lock().unwrap_or_else(PoisonError::into_inner);
         self.live(&mut place, number)?;
@@ -114,12 +114,12 @@ mod tests {
     type Number = *mut u8;
 
     #[test]
-    fn a_stale_number_never_finds_what_took_its_place() {
+    fn stale_number_never_finds_the_value_that_reused_its_slot() {
         static TABLE: Table<String, 4> = Table::new("thing");
         let first: Number = TABLE.add("one".to_owned()).unwrap();
         assert_eq!(TABLE.with(first, |value| Ok(value.clone())).unwrap(), "one");
         assert_eq!(TABLE.remove(first).unwrap(), "one");
-        let others: Vec<Number> = (0..4).map(|at| TABLE.add(at.to_string()).unwrap()).collect();
+        let numbers: Vec<Number> = (0..4).map(|at| TABLE.add(at.to_string()).unwrap()).collect();
         assert!(matches!(TABLE.with(first, |_| Ok(())), Err(Fault::Gone("thing"))));
         assert!(matches!(TABLE.remove(first), Err(Fault::Gone("thing"))));
         assert!(matches!(TABLE.add::<u8>(String::new()), Err(Fault::TooMany { most: 4, .. })));
@@ -128,13 +128,13 @@ mod tests {
             assert!(matches!(TABLE.with(made_up, |_| Ok(())), Err(Fault::Gone("thing"))), "{number}");
         }
         assert!(matches!(TABLE.with(ptr::null::<u8>(), |_| Ok(())), Err(Fault::Null("thing"))));
-        for (at, number) in others.into_iter().enumerate() {
+        for (at, number) in numbers.into_iter().enumerate() {
             assert_eq!(TABLE.remove(number).unwrap(), at.to_string());
         }
     }
 
     #[test]
-    fn a_second_thread_is_told_or_waits_and_never_shares() {
+    fn second_thread_is_refused_or_waits_and_never_shares() {
         static TABLE: Table<u32, 2> = Table::new("thing");
         let number: Number = TABLE.add(0).unwrap();
         let number = number.addr();
@@ -142,8 +142,8 @@ mod tests {
         TABLE
             .with(at(), |_| {
                 std::thread::scope(|scope| {
-                    let told = scope.spawn(|| TABLE.with(at(), |_| Ok(())));
-                    assert!(matches!(told.join().unwrap(), Err(Fault::Busy("thing"))));
+                    let second = scope.spawn(|| TABLE.with(at(), |_| Ok(())));
+                    assert!(matches!(second.join().unwrap(), Err(Fault::Busy("thing"))));
                 });
                 Ok(())
             })

@@ -1,7 +1,7 @@
-//! Calls that return when their request is answered.
+//! Synchronous calls: each returns when its request completes.
 //!
-//! In: handles, memory of the caller's, offsets in bytes. Out: codes. Invariant: memory that a device can touch is used in
-//! place; any other is copied through such memory, so that a device never touches it.
+//! Input: handles, memory of the caller, offsets in bytes. Output: codes. Invariant: memory that a device can access is used
+//! in place; any other is copied through such memory, so that a device never accesses it.
 
 use crate::border::{Out, check, guarded};
 use crate::code::Code;
@@ -13,15 +13,15 @@ use headwater::io::handle::Request;
 use std::ffi::c_void;
 use std::slice;
 
-/// Whence hw_lseek counts, as POSIX's SEEK_SET, SEEK_CUR and SEEK_END.
+/// Origin of hw_lseek: byte 0, as POSIX's SEEK_SET.
 pub const HW_SEEK_SET: u32 = 0;
-/// From the position.
+/// Origin of hw_lseek: the position, as SEEK_CUR.
 pub const HW_SEEK_CUR: u32 = 1;
-/// From the end.
+/// Origin of hw_lseek: the end, as SEEK_END.
 pub const HW_SEEK_END: u32 = 2;
 
 impl OpenHandle {
-    /// Memory of the device's pool.
+    /// Allocates memory of the device's pool.
     pub(crate) fn memory(&self, bytes: usize) -> Result<Buffer, Fault> {
         Ok(memory_of(self.device, bytes)??)
     }
@@ -31,38 +31,42 @@ impl OpenHandle {
         self.way.run(request)
     }
 
+    /// Reads into memory of the caller, in place or through a copy.
+    ///
     /// # Safety
     /// `into` is valid for writes of `bytes` bytes.
     unsafe fn read(&mut self, into: *mut u8, bytes: usize, offset: u64) -> Result<(), Fault> {
         if let Some(buffer) = self.buffers.find(into.addr(), bytes) {
             return self.run(Request::read(offset, buffer));
         }
-        let between = self.memory(bytes.max(1))?.slice(0, bytes)?;
-        self.run(Request::read(offset, between.clone()))?;
-        // SAFETY: the caller's promise; the memory is not the pool's, which `between` is of, so the two are apart.
-        Ok(between.read(0, unsafe { slice::from_raw_parts_mut(into, bytes) })?)
+        let bounce = self.memory(bytes.max(1))?.slice(0, bytes)?;
+        self.run(Request::read(offset, bounce.clone()))?;
+        // SAFETY: the caller's promise; `bounce` was allocated from the pool by this call, so the two do not overlap.
+        Ok(bounce.read(0, unsafe { slice::from_raw_parts_mut(into, bytes) })?)
     }
 
+    /// Writes from memory of the caller, in place or through a copy.
+    ///
     /// # Safety
     /// `from` is valid for reads of `bytes` bytes.
     unsafe fn write(&mut self, from: *const u8, bytes: usize, offset: u64) -> Result<(), Fault> {
         let buffer = match self.buffers.find(from.addr(), bytes) {
             Some(buffer) => buffer,
             None => {
-                let between = self.memory(bytes.max(1))?.slice(0, bytes)?;
-                // SAFETY: the caller's promise; the memory is not the pool's, which `between` is of, so the two are apart.
-                between.write(0, unsafe { slice::from_raw_parts(from, bytes) })?;
-                between
+                let bounce = self.memory(bytes.max(1))?.slice(0, bytes)?;
+                // SAFETY: the caller's promise; `bounce` was allocated from the pool by this call, so the two do not overlap.
+                bounce.write(0, unsafe { slice::from_raw_parts(from, bytes) })?;
+                bounce
             }
         };
         self.run(Request::write(offset, buffer, self.durable))
     }
 }
 
-/// Reads `bytes` bytes from `offset` on. Memory of hw_get_buffer is read into in place, any other through a copy.
+/// Reads `bytes` bytes from byte `offset` on. Memory of hw_get_buffer is read into in place, any other through a copy.
 ///
 /// # Safety
-/// A `buffer` that is not null is valid for writes of `bytes` bytes, and nobody else uses them meanwhile.
+/// A `buffer` that is not null is valid for writes of `bytes` bytes, and no other thread uses them during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hw_pread(
     handle: *mut IoHandle,
@@ -77,10 +81,10 @@ pub unsafe extern "C" fn hw_pread(
     })
 }
 
-/// Writes `bytes` bytes to `offset` on. Memory of hw_get_buffer is written from in place, any other through a copy.
+/// Writes `bytes` bytes from byte `offset` on. Memory of hw_get_buffer is written from in place, any other through a copy.
 ///
 /// # Safety
-/// A `buffer` that is not null is valid for reads of `bytes` bytes, and nobody writes to them meanwhile.
+/// A `buffer` that is not null is valid for reads of `bytes` bytes, and no thread writes to them during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hw_pwrite(
     handle: *mut IoHandle,
@@ -95,7 +99,7 @@ pub unsafe extern "C" fn hw_pwrite(
     })
 }
 
-/// As hw_pread, at the position, which moves behind what was read.
+/// Reads as hw_pread at the position, and advances the position by `bytes`.
 ///
 /// # Safety
 /// As for hw_pread.
@@ -112,7 +116,7 @@ pub unsafe extern "C" fn hw_read(handle: *mut IoHandle, buffer: *mut c_void, byt
     })
 }
 
-/// As hw_pwrite, at the position, which moves behind what was written.
+/// Writes as hw_pwrite at the position, and advances the position by `bytes`.
 ///
 /// # Safety
 /// As for hw_pwrite.
@@ -129,8 +133,8 @@ pub unsafe extern "C" fn hw_write(handle: *mut IoHandle, buffer: *const c_void, 
     })
 }
 
-/// Moves the position of hw_read and hw_write by `bytes` from `whence`, one of HW_SEEK_, and writes it to `position` unless
-/// that is null. Whole blocks are wanted when something is read or written there, not before.
+/// Moves the position of hw_read and hw_write to `bytes` bytes from `whence`, one of HW_SEEK_, and writes it to `position`
+/// unless that is null. Only reads and writes require a position at a whole block.
 ///
 /// # Safety
 /// A `position` that is neither null nor misaligned is valid for a write.
@@ -171,13 +175,14 @@ pub unsafe extern "C" fn hw_lseek(
     })
 }
 
-/// Makes durable what was answered before.
+/// Makes durable every write that completed before.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_flush(handle: *mut IoHandle) -> Code {
     guarded(|| HANDLES.with(handle, |open| open.run(Request::flush())))
 }
 
-/// Says that `bytes` bytes from `offset` on are not needed any more. Whole blocks, inside of what the handle may touch.
+/// Discards `bytes` bytes from byte `offset` on, whose contents are no longer needed. Whole blocks, inside the range that the
+/// handle may access.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_discard(handle: *mut IoHandle, offset: u64, bytes: u64) -> Code {
     guarded(|| {
@@ -188,11 +193,11 @@ pub extern "C" fn hw_discard(handle: *mut IoHandle, offset: u64, bytes: u64) -> 
     })
 }
 
-/// Makes `bytes` bytes from `offset` on zeroes. Whole blocks.
+/// Writes zeroes to `bytes` bytes from byte `offset` on. Whole blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_write_zeroes(handle: *mut IoHandle, offset: u64, bytes: u64) -> Code {
     guarded(|| HANDLES.with(handle, |open| open.run(Request::write_zeroes(offset, bytes, open.durable))))
 }
 
-/// Bytes for the list of a discard.
+/// Bytes of memory for the range list of a discard.
 pub(crate) const LIST_BYTES: usize = 4_096;

@@ -1,7 +1,7 @@
-//! The way of a handle's requests: straight to its queues, or through a block cache before them.
+//! The I/O path of a handle: directly to its queues, or through a block cache.
 //!
-//! In: requests. Out: answers. Invariant: the cache is put on and taken off while nothing is on the way, and taken off only
-//! when everything in it is on the device.
+//! Input: requests. Output: answers. Invariant: the cache is added and removed while no request is in flight, and removed
+//! only when everything in it is on the device.
 
 use crate::device::memory_of;
 use crate::fault::Fault;
@@ -12,20 +12,20 @@ use headwater::io::handle::{Cancelled, Handle, Request};
 use headwater::io::{Answer, SubmitError};
 use headwater::{IoError, NamespaceFacts};
 
-/// The way.
+/// The I/O path of a handle.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "it lies in a table for good, and the straight way is the fast one"
+    reason = "it stays in a table, and the path without a cache is the fast one"
 )]
 pub(crate) enum Way {
     Straight(Handle),
     Cached(Box<CachedHandle>),
-    /// Between the two, and after a failure there for good.
+    /// The state while a cache is added or removed; permanent if that fails.
     Closed,
 }
 
-/// What a cache is made with.
+/// The size and policy of a cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheWish {
     pub(crate) pages: usize,
@@ -33,7 +33,7 @@ pub(crate) struct CacheWish {
 }
 
 impl Way {
-    /// Any request, from its submission to its answer.
+    /// Runs a request from its submission to its answer.
     pub(crate) fn run(&mut self, request: Request) -> Result<(), Fault> {
         let ran = match self {
             Self::Straight(handle) => handle.run(request),
@@ -84,7 +84,7 @@ impl Way {
         }
     }
 
-    /// Works with the handle on the queues.
+    /// Runs `work` on the handle of the queues.
     pub(crate) fn with<R>(&mut self, work: impl FnOnce(&mut Handle) -> Result<R, Fault>) -> Result<R, Fault> {
         match self {
             Self::Straight(handle) => work(handle),
@@ -93,21 +93,21 @@ impl Way {
         }
     }
 
-    /// Puts a cache on, changes its size, or takes it off (`None`).
+    /// Adds a cache, resizes it, or removes it (`None`).
     pub(crate) fn set_cache(
         &mut self,
-        wish: Option<CacheWish>,
+        cache: Option<CacheWish>,
         facts: &NamespaceFacts,
         device: usize,
     ) -> Result<(), Fault> {
         let mut memory = |bytes| memory_of(device, bytes).unwrap_or(Err(IoError::Submit(SubmitError::Gone)));
-        match (std::mem::replace(self, Self::Closed), wish) {
+        match (std::mem::replace(self, Self::Closed), cache) {
             (Self::Straight(handle), Some(_)) if handle.unanswered() > 0 => {
                 *self = Self::Straight(handle);
                 Err(Fault::OnTheWay)
             }
-            (Self::Straight(handle), Some(wish)) => {
-                let config = config_of(wish);
+            (Self::Straight(handle), Some(cache)) => {
+                let config = config_of(cache);
                 *self = Self::Cached(Box::new(CachedHandle::new(handle, facts, config, &mut memory)?));
                 Ok(())
             }
@@ -125,8 +125,8 @@ impl Way {
                     Err(error.into())
                 }
             },
-            (Self::Cached(mut handle), Some(wish)) => {
-                let resized = handle.resize(wish.pages, &mut memory);
+            (Self::Cached(mut handle), Some(cache)) => {
+                let resized = handle.resize(cache.pages, &mut memory);
                 *self = Self::Cached(handle);
                 Ok(resized?)
             }
@@ -137,14 +137,14 @@ impl Way {
         }
     }
 
-    /// When writes through a cache are answered from now on.
+    /// Sets the write policy of the cache, if there is one.
     pub(crate) fn set_policy(&mut self, policy: WritePolicy) {
         if let Self::Cached(handle) = self {
             handle.set_policy(policy);
         }
     }
 
-    /// Bytes of the cache.
+    /// Returns the bytes of the cache, 0 without one.
     pub(crate) fn cache_bytes(&self) -> u64 {
         match self {
             Self::Cached(handle) => handle.cache().with(|cache, _| cache.config().pages * PAGE_BYTES) as u64,
@@ -153,9 +153,9 @@ impl Way {
     }
 }
 
-/// Memory in blocks that a small cache does not waste.
-fn config_of(wish: CacheWish) -> CacheConfig {
+/// Builds a cache configuration with blocks small enough for a small cache.
+fn config_of(cache: CacheWish) -> CacheConfig {
     let defaults = CacheConfig::default();
-    let block_pages = wish.pages.next_power_of_two().min(defaults.block_pages);
-    CacheConfig { policy: wish.policy, pages: wish.pages, block_pages, ..defaults }
+    let block_pages = cache.pages.next_power_of_two().min(defaults.block_pages);
+    CacheConfig { policy: cache.policy, pages: cache.pages, block_pages, ..defaults }
 }

@@ -1,6 +1,7 @@
-//! The examples in C, against both libraries of this build.
+//! The C examples, against both libraries of this build.
 //!
-//! In: `examples/c`. Out: programs that ran to their end. Each checks what it shows and ends with a failure if it is not so.
+//! Input: `examples/c`. Output: programs that ran to their end. Each checks what it shows and exits with a failure if a check
+//! fails.
 #![expect(clippy::unwrap_used, reason = "a test that cannot compile or run a program fails")]
 
 use program::{Link, run};
@@ -9,14 +10,14 @@ use std::path::Path;
 #[path = "c/program.rs"]
 mod program;
 
-fn both(name: &str, last_words: &str) {
+fn both(name: &str, last_line: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     for link in [Link::Static, Link::Shared] {
         let source = folder.join("examples/c").join(name);
         let scratch = tempfile::tempdir().unwrap();
         let environment = [("HEADWATER_EXAMPLE_FOLDER", scratch.path().to_str().unwrap())];
-        let said = run(&source, &folder.join("include"), "headwater_capi", link, &environment).unwrap();
-        assert!(said.contains(last_words), "{name} {link:?}: {said}");
+        let output = run(&source, &folder.join("include"), "headwater_capi", link, &environment).unwrap();
+        assert!(output.contains(last_line), "{name} {link:?}: {output}");
     }
 }
 
@@ -26,31 +27,31 @@ fn a_pool_is_opened_used_and_closed_from_c() {
 }
 
 #[test]
-fn double_foreign_and_interior_frees_and_every_other_misuse_have_their_code() {
-    both("misuse.c", "every misuse had its code");
+fn double_foreign_and_interior_frees_and_every_other_misuse_return_their_code() {
+    both("misuse.c", "every misuse returned its code");
 }
 
 #[test]
 fn segments_are_iovecs_and_are_freed_all_or_none() {
-    both("scatter.c", "50 pieces went through a file and came back");
+    both("scatter.c", "50 pieces written to a file and read back");
 }
 
 #[test]
-fn what_one_thread_allocates_another_frees_once() {
+fn buffer_of_one_thread_is_freed_once_by_another() {
     both("threads.c", "each buffer was freed once");
 }
 
 #[test]
-fn a_child_gets_a_code_and_its_parent_keeps_its_memory() {
-    both("fork.c", "the child was told, and the parent went on");
+fn forked_child_gets_a_code_and_parent_keeps_its_memory() {
+    both("fork.c", "the child got HW_CODE_FORKED, and the parent kept its memory");
 }
 
 #[test]
-fn pairs_of_any_size_come_to_an_end() {
+fn allocate_and_free_pairs_finish() {
     both("pairs.c", "1000 pairs of 4096 bytes");
 }
 
 #[test]
-fn the_family_of_calls_of_nvmedirect_works_and_its_misuse_has_codes() {
-    both("device.c", "every call of the family was made");
+fn device_calls_work_and_their_misuse_returns_codes() {
+    both("device.c", "every device call returned its code");
 }

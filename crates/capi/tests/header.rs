@@ -1,11 +1,11 @@
-//! The header that is checked in is the one that the sources make.
+//! The checked-in header is the one that cbindgen generates from the sources.
 //!
-//! In: `src` and `cbindgen.toml`. Out: `include/headwater.h`, compared; `make header` writes it instead.
+//! Input: `src` and `cbindgen.toml`. Output: `include/headwater.h`, compared; `make header` writes it instead.
 
 use std::path::Path;
 
 #[test]
-fn the_header_says_what_the_sources_say() {
+fn header_matches_the_sources() {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut builder = cbindgen::Builder::new()
         .with_config(cbindgen::Config::from_file(crate_dir.join("cbindgen.toml")).unwrap());
@@ -31,7 +31,7 @@ fn the_header_says_what_the_sources_say() {
     }
     let mut made = Vec::new();
     builder.generate().unwrap().write(&mut made);
-    // What Rust calls the safety of a function is, to C, what its pointers must be.
+    // The `# Safety` section of a Rust function states, for C, what its pointers must be.
     let made = String::from_utf8(made).unwrap().replace("// # Safety\n", "// Pointers:\n");
     let path = crate_dir.join("include/headwater.h");
     if std::env::var_os("HEADWATER_WRITE_HEADER").is_some() {
@@ -39,5 +39,5 @@ fn the_header_says_what_the_sources_say() {
         return;
     }
     let kept = std::fs::read_to_string(&path).unwrap();
-    assert!(kept == made, "include/headwater.h is not what src makes: run `make header` and commit it");
+    assert!(kept == made, "include/headwater.h does not match src: run `make header` and commit it");
 }

@@ -4,12 +4,6 @@
 //! it sleeps until a client rings, the medium answers or a deadline passes. Invariant: it ends with everything durable.
 
 use crate::namespace_wish::{change_of, facts_of};
-use headwater_converged::command::{Command, FaceId, NamespaceId};
-use headwater_converged::device::Device;
-use headwater_converged::limits::NAMESPACES;
-use headwater_converged::media::Media;
-use headwater_converged::namespace::Namespace;
-use headwater_converged::rings::{Bell, ClientId, RingFace};
 use headwater_dma::iova::{Iova, Revocation};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_host::foreign::Foreign;
@@ -19,6 +13,12 @@ use headwater_io::attach::admin::NamespaceWish;
 use headwater_io::{IoError, NamespaceFacts};
 use headwater_nvme::controller::{QueueId, QueueKind};
 use headwater_nvme::queue_pair::{QueuePair, Sleep, words_for};
+use headwater_ssd::command::{Command, FaceId, NamespaceId};
+use headwater_ssd::engine::Device;
+use headwater_ssd::limits::NAMESPACES;
+use headwater_ssd::media::Media;
+use headwater_ssd::namespace::Namespace;
+use headwater_ssd::nvme::rings::{Bell, ClientId, RingFace};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::mpsc::{Receiver, Sender};
 

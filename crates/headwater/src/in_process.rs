@@ -4,10 +4,6 @@
 //! thread, and with it the device, ends when the backend and its last queue are dropped, everything durable.
 
 use crate::core_thread::{self, Made, Wish};
-use headwater_converged::device::{Device, DeviceConfig, Start};
-use headwater_converged::media::file::{FileMedia, FileOptions};
-use headwater_converged::media::memory::MemoryMedia;
-use headwater_converged::media::{Geometry, Media, PAGES_PER_BLOCK};
 use headwater_dma::frame::FramePool;
 use headwater_dma::iova::Iova;
 use headwater_dma::pool::{Pool, Ticker};
@@ -20,6 +16,10 @@ use headwater_io::{
     Answer, Armed, Backend, Buffer, Command, DevicePool, IoError, Limits, NamespaceFacts, Registrar,
     Rejected, Transport,
 };
+use headwater_ssd::engine::{Device, DeviceConfig, Start};
+use headwater_ssd::media::file::{FileMedia, FileOptions};
+use headwater_ssd::media::memory::MemoryMedia;
+use headwater_ssd::media::{Geometry, Media, PAGES_PER_BLOCK};
 use std::fmt::Display;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;

@@ -90,7 +90,6 @@ mod in_process;
 mod url;
 
 pub use device::Device;
-pub use headwater_converged as converged;
 pub use headwater_dma as dma;
 pub use headwater_host as host;
 pub use headwater_io as io;
@@ -102,4 +101,5 @@ pub use headwater_io::{
 pub use headwater_nvme as nvme;
 pub use headwater_nvme::controller::Priority;
 pub use headwater_nvme::spec::status::Status;
+pub use headwater_ssd as converged;
 pub use url::{Place, Url};

@@ -3,16 +3,14 @@
 //! In: a wish, from a person or a program. Out: the change that the device is asked for, or why there can be none; and the
 //! way back, for a table to be read.
 
-use headwater_converged::command::NamespaceId;
-use headwater_converged::device::{Device, Durability};
-use headwater_converged::limits::NAMESPACES;
-use headwater_converged::media::Media;
-use headwater_converged::namespace::{
-    BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits,
-};
 use headwater_host::clock::Nanos;
 use headwater_io::NamespaceFacts;
 use headwater_io::attach::admin::{DurabilityText, NamespaceText, NamespaceWish};
+use headwater_ssd::command::NamespaceId;
+use headwater_ssd::engine::{Device, Durability};
+use headwater_ssd::limits::NAMESPACES;
+use headwater_ssd::media::Media;
+use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits};
 
 /// The namespace that a wish is submitted with, and the change.
 ///

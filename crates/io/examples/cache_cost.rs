@@ -1,7 +1,7 @@
-//! What a hit costs beside the copy alone, and how often a cache hits beside plain LRU: prints both, measured in one run.
+//! Measures the cost of a cache hit against a plain copy, and the hit ratio against plain LRU, in one run.
 //!
-//! In: nothing. Out: lines of text. Invariant: it measures what ships, through the public calls alone.
-#![expect(clippy::print_stdout, reason = "printing is what this program is for")]
+//! Input: none. Output: lines of text. Invariant: it measures the released code through its public interface.
+#![expect(clippy::print_stdout, reason = "this program prints its results")]
 
 use headwater_dma::pool::{Pool, PoolConfig};
 use headwater_host::clock::{Clock, Nanos};
@@ -15,10 +15,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hint::black_box;
 
 const PAGE: u64 = 4_096;
-/// Rounds of which the best counts.
+/// The number of rounds, of which the fastest counts.
 const ROUNDS: u32 = 9;
 
-/// A device that moves nothing and answers at once.
+/// A device that moves no data and completes at once.
 #[derive(Default)]
 struct Nothing {
     answers: VecDeque<u64>,
@@ -58,7 +58,7 @@ impl Bench {
         Ok(Self { cache, lower: Nothing::default(), owner, pool })
     }
 
-    /// Reads a page; whether it was here.
+    /// Reads a page; returns true if it was cached.
     fn read(&mut self, page: u64, into: &mut [u8]) -> Result<bool, IoError> {
         if self.cache.read_hit(self.owner, page * PAGE, into) {
             return Ok(true);
@@ -78,10 +78,11 @@ fn take(pool: &Pool, bytes: usize) -> Result<Buffer, IoError> {
     Ok(Buffer::pooled(buffer))
 }
 
-/// Calls of one measurement.
+/// The calls of one measurement.
 const CALLS: u32 = 100_000;
 
-/// Nanoseconds a call, the best of a few rounds in which all take turns, so that each had the same machine.
+/// Returns nanoseconds per call for each function: the best of several interleaved rounds, so that all see the same
+/// machine state.
 fn costs<const N: usize>(calls: [&mut dyn FnMut(u32); N]) -> [f64; N] {
     let clock = Clock::start();
     let mut best = [f64::MAX; N];
@@ -101,7 +102,7 @@ fn decimal(number: u64) -> f64 {
     number as f64
 }
 
-/// Which page the n-th look is at: all over the pages, none twice in a row.
+/// Returns the page of the n-th access: spread over all pages, never the same twice in a row.
 fn spread(at: u32, pages: u64) -> u64 {
     u64::from(at).wrapping_mul(7_919) % pages
 }
@@ -154,12 +155,13 @@ fn hit_cost(pages: u64) -> Result<(), IoError> {
     println!("{pages} pages: copy of 4 KiB {copy:.0} ns, hit into a slice {hit:.0} ns ({:+.0});", hit - copy);
     println!("  into a pool buffer, lent and returned, {request:.0} ns ({:+.0});", request - copy);
     println!(
-        "  hit of 8 bytes {look_up:.0} ns, with the lock of a shared cache {locked:.0} ns; {moved} copies, {hits} and {answers} hits"
+        "  hit of 8 bytes {look_up:.0} ns, with the lock of a shared cache {locked:.0} ns; {moved} copies, {hits} and \
+         {answers} hits"
     );
     Ok(())
 }
 
-/// Plain LRU, by the time of the last use.
+/// A plain LRU cache, ordered by the time of last use.
 struct Lru {
     pages: usize,
     used: BTreeMap<u64, u64>,
@@ -184,7 +186,7 @@ impl Lru {
     }
 }
 
-/// Pages drawn by Zipf's law: the n-th of them is asked for as often as 1/n^0.9 says.
+/// Returns the cumulative Zipf distribution over pages: page n is accessed in proportion to 1/n^0.9.
 fn zipf(pages: u32) -> Vec<f64> {
     let mut sum = 0.0;
     let rank = |rank: u32| {
@@ -194,7 +196,7 @@ fn zipf(pages: u32) -> Vec<f64> {
     (1..=pages).map(rank).collect()
 }
 
-/// Hit ratio over a run of reads: by Zipf's law, with a scan of 2000 pages after each 10000 when `scans`.
+/// Returns the hit ratio of reads by Zipf's law, with a scan of 2000 pages after each 10000 reads if `scans`.
 fn ratio(scans: bool, mut read: impl FnMut(u64) -> Result<bool, IoError>) -> Result<f64, IoError> {
     let sums = zipf(100_000);
     let total = sums.last().copied().unwrap_or(1.0);
@@ -203,7 +205,7 @@ fn ratio(scans: bool, mut read: impl FnMut(u64) -> Result<bool, IoError>) -> Res
     for step in 0..600_000_u32 {
         let draw = random.f64() * total;
         let rank = sums.partition_point(|&sum| sum < draw);
-        // Hot pages are not neighbours.
+        // Hot pages are not adjacent.
         let page = (u64::try_from(rank).unwrap_or(0) * 40_503) % 100_003;
         hits += u32::from(read(page)?);
         asked += 1;

@@ -1,8 +1,8 @@
-//! Reads of 4 KiB on the null device through a handle, as many as it is told: what `tests/instructions` counts.
+//! Reads 4 KiB blocks on the null device through a handle, for `tests/instructions` to count instructions.
 //!
-//! In: how many reads, how many at a time. Out: nothing, but an error. Its policies are chosen at run time, each buffer is
-//! one of the pool's, lent with the request and returned with the answer. It reads no clock, so that a count of its instructions
-//! is the same each time.
+//! Input: the number of reads, and the number in flight. Output: none except errors. The policies are chosen at run
+//! time; each buffer is from the pool, lent with the request and returned with the completion. It reads no clock, so
+//! that its instruction count is the same each time.
 //!
 //! Run with `make test-instructions`, or `cargo run --release -p headwater-io --example null_reads -- 100000 32`.
 
@@ -26,14 +26,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut model = Model::new(ModelSettings::null(SIZE))?;
     let queue = Queue::over(model.queue(depth)?);
     let mut handle = Handle::builder(model.facts()).queue(queue).build()?;
-    // Chosen at run time, so that nothing of it is known to the compiler.
+    // Chosen at run time, so that the compiler cannot specialise for the policies.
     handle.set_scheduling(black_box(Scheduling::Fifo));
     handle.set_completion(black_box(CompletionPolicy::Inline))?;
     let free = (0..depth).map(|_| model.region(4_096)).collect::<Result<Vec<_>, _>>()?;
     Ok(read(&mut handle, free, reads)?)
 }
 
-/// Fills the queue, takes all answers, and again, until so many reads were answered.
+/// Fills the queue and takes all completions, until this many reads have completed.
 fn read(handle: &mut Handle, mut free: Vec<Buffer>, reads: u32) -> Result<(), IoError> {
     let (mut sent, mut answered) = (0, 0);
     while answered < reads {

@@ -1,10 +1,10 @@
-//! What the pace of looking costs: reads of one size after the other on the latency model, in the machine's time.
+//! Measures the cost of polling paces: reads of several sizes on the latency model, in the machine's time.
 //!
-//! In: nothing. Out: for each size and pace, answers a second, CPU as a part of one processor, and the span that was slept
-//! last. The first pace never sleeps, so the others are read beside it.
+//! Input: none. Output: for each size and pace, completions a second, CPU time as a percentage of one processor, and
+//! the last sleep. The first pace never sleeps and is the baseline.
 //!
 //! Run with `cargo run --release -p headwater-io --example polling_period`.
-#![expect(clippy::print_stdout, reason = "the figures are what this program is for")]
+#![expect(clippy::print_stdout, reason = "this program prints its results")]
 
 use headwater_host::clock::{Clock, Nanos};
 use headwater_io::backend::Backend as _;

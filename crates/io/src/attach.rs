@@ -1,8 +1,8 @@
-//! Attach, the client's half: a device in a daemon, with rings and buffers in memory that both have mapped.
+//! Attach, the client side: a device in a daemon, with rings and buffers in shared memory.
 //!
-//! In: the path of the daemon's socket. Out: a [`Backend`](crate::Backend). The socket is the control plane; once a queue
-//! stands, a command is a store to shared memory and its completion a load, and the kernel is called only to sleep or to wake
-//! a sleeper. Invariant: what was submitted is answered, also when the daemon was away meanwhile.
+//! Input: the path of the daemon's socket. Output: a [`Backend`](crate::Backend). The socket is the control plane; once
+//! a queue exists, a command is a store to shared memory and its completion a load, with a system call only to sleep or
+//! to wake a sleeper. Invariant: every submitted command completes, also across a restart of the daemon.
 
 pub mod admin;
 pub mod connection;

@@ -1,7 +1,7 @@
-//! What a backend gives: namespaces, registered memory, queues.
+//! The interface that each backend implements: namespaces, registered memory, queues.
 //!
-//! In: wishes of a [`Device`](crate::Device). Out: [`Buffer`]s and [`Transport`]s. Each way to a device implements the two
-//! traits once; whatever is above knows no other difference.
+//! Input: requests of a [`Device`](crate::Device). Output: [`Buffer`]s and [`Transport`]s. Each backend implements the
+//! two traits once; the layers above depend on nothing else of it.
 
 use crate::attach::admin::NamespaceWish;
 use crate::buffer::Buffer;
@@ -14,70 +14,69 @@ use headwater_nvme::controller::Priority;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-/// The control plane of a way to a device. May block.
+/// The control plane of a backend. Its methods may block.
 pub trait Backend: Send + fmt::Debug {
-    /// The namespaces that this client may use.
+    /// Returns the namespaces that this client may use.
     ///
     /// # Errors
-    /// [`IoError`] when the device cannot be asked.
+    /// [`IoError`] when the device cannot be queried.
     fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError>;
 
-    /// Changes the table of namespaces, durable when this returns; `id` is ignored when one is made. Returns its number.
+    /// Changes the namespace table durably; creating a namespace ignores `id`. Returns the namespace's number.
     ///
     /// # Errors
-    /// [`IoError`] when the device refuses, this client may not, or this way to a device cannot ask.
+    /// [`IoError`] when the device refuses, this client lacks the right, or the backend has no administration.
     fn change_namespace(&mut self, id: u8, wish: NamespaceWish) -> Result<u8, IoError>;
 
-    /// Memory that the device may touch, in one piece, on a page, of the pool of this device; it goes back to the pool when
-    /// the last handle to it is dropped. It holds whatever this process last had there.
+    /// Allocates memory that the device may access: contiguous, page-aligned, from this device's pool. It returns to
+    /// the pool when its last handle is dropped. It holds whatever this process last had there.
     ///
     /// # Errors
-    /// [`IoError`] when there is no memory, or a limit is reached.
+    /// [`IoError`] when memory is exhausted or a limit is reached.
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError>;
 
-    /// A queue for up to `depth` commands in flight.
+    /// Creates a queue for up to `depth` commands in flight.
     ///
     /// # Errors
-    /// [`IoError`] for an impossible depth, or when a limit is reached.
+    /// [`IoError`] for an invalid depth, or when a limit is reached.
     fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError>;
 
-    /// The same of a class, where the device itself serves its queues by classes (NVMe Base 2.0 section 3.4.4.2).
+    /// Creates a queue of a priority class, if the device arbitrates by class (NVMe Base 2.0 section 3.4.4.2).
     ///
     /// # Errors
-    /// [`IoError::Refused`] where it does not; else as [`queue`](Self::queue).
+    /// [`IoError::Refused`] if it does not; else as [`queue`](Self::queue).
     fn queue_of(&mut self, depth: u32, priority: Priority) -> Result<Box<dyn Transport>, IoError> {
         let (_, _) = (depth, priority);
         Err(IoError::Refused {
-            reason: "queues of this device have no classes; those of an SSD by our own driver have, opened with weights="
+            reason: "queues of this device have no classes; open an SSD with Headwater's driver and weights="
                 .to_owned(),
         })
     }
 }
 
-/// What one command can be on a queue.
+/// The limits of one command on a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most bytes that one command moves.
+    /// The most bytes that one command moves.
     pub transfer_bytes_max: usize,
-    /// Most buffers of one command; with 1, [`Data::Gather`] and
-    /// [`Data::Scatter`] are refused.
+    /// The most buffers of one command; if it is 1, [`Data::Gather`] and [`Data::Scatter`] are refused.
     pub segments_max: usize,
-    /// What addresses of buffers are a multiple of, in bytes.
+    /// The alignment of buffer addresses, in bytes.
     pub memory_align: usize,
 }
 
 impl Limits {
-    /// Whether data are within them.
+    /// Checks that data are within the limits.
     #[inline]
     pub(crate) fn check(&self, data: &Data) -> Result<(), SubmitError> {
         let lies = |buffer: &Buffer| buffer.process_address().is_multiple_of(self.memory_align);
         let buffers = data.buffers();
         let what = if buffers.len() > self.segments_max {
-            "more buffers than the queue's segments_max"
+            "more buffers than the queue's segments_max; send several commands"
         } else if data.bytes() > self.transfer_bytes_max {
             "more bytes than the queue's transfer_bytes_max; send several commands"
         } else if !buffers.iter().all(lies) {
-            "a buffer does not lie at a multiple of the queue's memory_align"
+            "a buffer is not aligned to the queue's memory_align; take it from the device's pool"
         } else {
             return Ok(());
         };
@@ -85,87 +84,90 @@ impl Limits {
     }
 }
 
-/// Whether the descriptor of a queue will say something.
+/// The result of arming a queue's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
-    /// Look again now: something may be there.
+    /// A completion may already be available: poll again now.
     Ready,
     /// The descriptor becomes readable with the next completion.
     Waiting,
 }
 
-/// A completion, and the buffers of the command that it is of.
+/// A completion with the buffers of its command.
 #[derive(Debug)]
 pub struct Answer {
-    /// What became of the command.
+    /// The result of the command.
     pub completion: Completion,
-    /// The data that was submitted.
+    /// The data of the command.
     pub data: Data,
 }
 
-/// The data plane: one queue. Never blocks but in [`sleep`](Self::sleep), and while it finds its device again.
+/// The data plane: one queue. It blocks only in [`sleep`](Self::sleep) and while it reconnects to its device.
 ///
-/// The data of a command in flight is held by the queue. One that is dropped with commands in flight forgets their buffers
-/// ([`Data::forget`](crate::command::Data::forget)), unless the device is certainly done with them.
+/// The queue holds the data of commands in flight. A queue dropped with commands in flight forgets their buffers
+/// ([`Data::forget`](crate::command::Data::forget)), unless the device has certainly finished with them.
 pub trait Transport: Send + fmt::Debug {
-    /// What one command can be.
+    /// Returns the limits of one command.
     fn limits(&self) -> Limits;
 
-    /// Takes a command; the device sees it after [`ring`](Self::ring), or before. `Ok` means exactly one completion will follow.
+    /// Accepts a command; the device sees it at [`ring`](Self::ring) or earlier. `Ok` means exactly one completion
+    /// follows.
     ///
     /// # Errors
-    /// [`Rejected`], with the command: nothing happened.
+    /// [`Rejected`], with the command: it had no effect.
     fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected>;
 
-    /// Shows what was submitted to the device; costs nothing when it has seen all.
+    /// Makes submitted commands visible to the device; cheap when there are none.
     ///
     /// # Errors
     /// [`IoError`] when the device is gone.
     fn ring(&mut self) -> Result<(), IoError>;
 
-    /// Takes the next completion, if one has come.
+    /// Returns the next completion, if there is one.
     ///
     /// # Errors
     /// [`IoError`] when the device is gone or breaks the protocol.
     fn reap(&mut self) -> Result<Option<Answer>, IoError>;
 
-    /// Sleeps until a completion may have come, at most for `longest`.
+    /// Sleeps until a completion may have arrived, at most for `longest`.
     ///
     /// # Errors
     /// [`IoError`] when the kernel refuses or the device is gone.
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError>;
 
-    /// Whether [`sleep`](Self::sleep) rings too, so that both are one system call.
+    /// Returns true if [`sleep`](Self::sleep) also rings, so that both are one system call.
     fn sleep_rings(&self) -> bool {
         false
     }
 
-    /// What is readable once a completion has come, after [`arm`](Self::arm) asked for it.
+    /// Returns the descriptor that becomes readable with a completion after [`arm`](Self::arm).
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Rings, and asks for the descriptor to become readable with the next completion.
+    /// Rings, and requests that the descriptor become readable with the next completion.
     ///
     /// # Errors
-    /// [`IoError`] when the device is gone, or this way to it has no descriptor.
+    /// [`IoError`] when the device is gone, or the backend has no descriptor.
     fn arm(&mut self) -> Result<Armed, IoError>;
 
-    /// Asks the device to give a command up. It still has its one completion, which says whether it was.
+    /// Sends an abort of a command. The command still completes once, and its status tells whether it was aborted.
     ///
     /// # Errors
-    /// [`IoError::Refused`] where that is not offered; [`IoError`] when the device is gone.
+    /// [`IoError::Refused`] if the backend has no abort; [`IoError`] when the device is gone.
     fn cancel(&mut self, token: u64) -> Result<(), IoError> {
         let _ = token;
         Err(no_cancelling())
     }
 
-    /// Commands accepted and not yet answered.
+    /// Returns the number of commands accepted and not yet completed.
     fn in_flight(&self) -> u32;
 
-    /// Most commands in flight.
+    /// Returns the most commands in flight.
     fn depth(&self) -> u32;
 }
 
-/// What a device that gives no command up answers to the wish.
+/// Returns the error of a device that has no abort.
 pub(crate) fn no_cancelling() -> IoError {
-    IoError::Refused { reason: "commands of this device cannot be cancelled".to_owned() }
+    IoError::Refused {
+        reason: "commands of this device cannot be cancelled; wait for their completions".to_owned(),
+    }
 }

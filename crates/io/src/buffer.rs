@@ -1,35 +1,35 @@
-//! Memory that a device can touch, and the address it knows it by.
+//! Memory that a device can access, with its device address.
 //!
-//! In: memory of the pool that is registered with the device. Out: slices of it for commands; its bytes, while nobody else
-//! has a handle. Invariant: a command in flight holds a handle, so nobody has a reference to bytes that a device, which may
-//! be another process, may write.
+//! Input: pool memory that is registered with the device. Output: slices for commands; the bytes, while there is a
+//! single handle. Invariant: a command in flight holds a handle, so no reference exists to bytes that a device,
+//! possibly another process, may write.
 
 use headwater_dma::buffer::{Buffer as Pooled, Lendable as _};
 use headwater_dma::iova::Iova;
 use headwater_host::foreign::{Foreign, OutOfRegion};
 
-/// A run of registered memory. A clone, and a slice, is another handle to the same bytes; the memory goes back to its pool
-/// when the last of them is dropped.
+/// A run of registered memory. A clone or a slice is another handle to the same bytes; the memory returns to its pool
+/// when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     memory: Foreign,
-    /// Where the memory starts in the device's numbering.
+    /// The device address of the memory's first byte.
     start: Iova,
     offset: usize,
     bytes: usize,
-    /// The number under which rings of the kernel know the memory around it.
+    /// The index of the memory in the kernel's table of registered buffers.
     slot: Option<u32>,
 }
 
 impl Buffer {
-    /// All of a region that the device knows from `start` on.
+    /// Returns a buffer over a whole region that the device addresses from `start` on.
     #[must_use]
     pub fn whole(memory: Foreign, start: Iova) -> Self {
         let bytes = memory.bytes();
         Self { memory, start, offset: 0, bytes, slot: None }
     }
 
-    /// A buffer of a pool whose memory is registered with the device. A device without addresses of its own is told the
+    /// Returns a buffer of a pool that is registered with the device. A device without its own addresses uses the
     /// process's.
     #[must_use]
     pub fn pooled(buffer: Pooled) -> Self {
@@ -39,52 +39,52 @@ impl Buffer {
         Self { memory, start: Iova(start), offset: 0, bytes, slot: segment.slot.map(|(number, _)| number) }
     }
 
-    /// A part.
+    /// Returns a part of the buffer.
     ///
     /// # Errors
-    /// [`OutOfRegion`] when it does not lie inside.
+    /// [`OutOfRegion`] when the part does not lie inside.
     pub fn slice(&self, offset: usize, bytes: usize) -> Result<Self, OutOfRegion> {
         self.check(offset, bytes)?;
         Ok(Self { offset: self.offset + offset, bytes, ..self.clone() })
     }
 
-    /// The address of its first byte, as commands name it.
+    /// Returns the device address of its first byte, as used in commands.
     #[must_use]
     #[inline]
     pub fn address(&self) -> u64 {
         self.start.0 + self.offset as u64
     }
 
-    /// Where its first byte lies in this process. Not a way to it.
+    /// Returns the process address of its first byte, as a number only.
     #[must_use]
     #[inline]
     pub fn process_address(&self) -> usize {
         self.memory.address() + self.offset
     }
 
-    /// The number under which rings of the kernel know the memory it lies in.
+    /// Returns the index of its memory in the kernel's table of registered buffers.
     #[must_use]
     #[inline]
     pub fn slot(&self) -> Option<u32> {
         self.slot
     }
 
-    /// The memory it lies in, and where in it the buffer begins.
+    /// Returns the memory it lies in, and its offset there.
     #[must_use]
     #[inline]
     pub fn memory(&self) -> (&Foreign, usize) {
         (&self.memory, self.offset)
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The bytes themselves. `None` while anybody else has a handle, commands in flight included, and for memory that is of
-    /// no pool.
+    /// Returns the bytes. `None` while there is another handle, commands in flight included, and for memory outside a
+    /// pool.
     #[must_use]
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
@@ -112,7 +112,7 @@ impl Buffer {
         self.memory.copy_out(self.offset + offset, from)
     }
 
-    /// Keeps the memory from ever going back to its pool: a device may still write there.
+    /// Leaks the memory, so that it never returns to its pool: a device may still write to it.
     pub fn forget(self) {
         self.memory.forget();
     }
@@ -132,7 +132,7 @@ mod tests {
     use headwater_dma::pool::Pool;
 
     #[test]
-    fn a_slice_is_a_window_on_the_same_bytes_and_no_more() {
+    fn slice_accesses_the_same_bytes_and_only_those() {
         let buffer = Buffer::whole(Foreign::anonymous(4_096).unwrap(), Iova(0x1_0000));
         let slice = buffer.slice(100, 50).unwrap();
         assert_eq!((slice.address(), slice.bytes()), (0x1_0064, 50));
@@ -149,19 +149,19 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_there_for_the_only_handle_and_the_memory_goes_back_with_the_last() {
+    fn bytes_need_a_sole_handle_and_memory_returns_with_the_last() {
         let pool = Pool::of_process().unwrap();
         let mut buffer = Buffer::pooled(pool.buffer(10_000).unwrap());
         assert_eq!(buffer.bytes(), 10_000);
         buffer.bytes_mut().unwrap().fill(7);
         let in_flight = buffer.slice(4_096, 100).unwrap();
-        assert!(buffer.bytes_mut().is_none(), "a device may be at work");
-        let place = buffer.process_address();
+        assert!(buffer.bytes_mut().is_none(), "the bytes were accessible while a device may write them");
+        let address = buffer.process_address();
         drop(buffer);
         let mut last = in_flight;
         assert_eq!(last.bytes_mut().unwrap(), [7; 100]);
         drop(last);
         let again = Buffer::pooled(pool.buffer(10_000).unwrap());
-        assert_eq!(again.process_address(), place, "its pages are used again");
+        assert_eq!(again.process_address(), address, "the pages were not reused");
     }
 }

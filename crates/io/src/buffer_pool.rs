@@ -1,7 +1,7 @@
-//! A pool of memory that a device may touch, and the thread that gives its idle memory back.
+//! A pool of memory that a device may access, and the thread that releases its idle memory.
 //!
-//! In: how the pool is laid out and who pins its chunks. Out: [`Buffer`]s. Invariant: nobody is told that no more can be pinned
-//! before idle memory was given back.
+//! Input: the pool's layout and the pinner of its chunks. Output: [`Buffer`]s. Invariant: a failure to pin is reported
+//! only after idle memory was released.
 
 use crate::buffer::Buffer;
 use crate::error::IoError;
@@ -22,7 +22,7 @@ impl BufferPool {
         Ok(Self { pool, _ticker: ticker })
     }
 
-    /// A buffer of at least one byte. Where no more can be pinned, idle memory is given back and it is asked again.
+    /// Allocates a buffer of at least one byte. If pinning fails, releases idle memory and retries.
     pub(crate) fn buffer(&self, bytes: usize) -> Result<Buffer, PoolError> {
         let found = match self.pool.buffer(bytes.max(1)) {
             Err(PoolError::Pin(_)) if self.pool.trim() > 0 => self.pool.buffer(bytes.max(1)),
@@ -31,7 +31,7 @@ impl BufferPool {
         found.map(Buffer::pooled)
     }
 
-    /// The pool.
+    /// Returns the pool.
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }

@@ -1,21 +1,21 @@
 //! A block cache: pages of a device in registered memory.
 //!
-//! In: requests in bytes, answers from a [`Lower`]. Out: [`Finished`] requests, transfers of whole pages. Invariants: what
-//! is read is what was written last, whether through the cache or past it; a page that was acknowledged and is not on the
-//! device stays until it is; a flush that succeeds finds everything written before on the device, durable.
+//! Input: requests in bytes, completions of a [`Lower`]. Output: [`Finished`] requests, transfers of whole pages.
+//! Invariants: a read returns what was written last, cached or direct; an acknowledged page that is not yet on the
+//! device stays until it is; after a successful flush everything written before is durable on the device.
 //!
-//! It is a state machine: no clock, no thread, no queue of its own. Who drives it
+//! It is a state machine without clock, thread or queue of its own. The caller
 //! - tries [`read_hit`](Cache::read_hit) and [`write_hit`](Cache::write_hit) with slices, which never wait, or
 //! - [`submit`](Cache::submit)s a [`Request`] with a token of its choice: [`Submitted::Done`] at once, or later;
-//! - calls [`turn`](Cache::turn) whenever the device may have answered, and when [`next_deadline`](Cache::next_deadline)
-//!   has come, with the time;
-//! - then [`take`](Cache::take)s what is finished.
+//! - calls [`turn`](Cache::turn) with the time whenever the device may have completed transfers, and at
+//!   [`next_deadline`](Cache::next_deadline);
+//! - then [`take`](Cache::take)s finished requests.
 //!
-//! The [`Lower`] is handed in with each call and must be the same one each time; tickets are the cache's own. All
-//! requests on the device's bytes must come here, direct ones too: that is what keeps both ways coherent. Before a cache
-//! is dropped it is flushed, or what is dirty is lost.
+//! The [`Lower`] is passed with each call and must be the same each time; the cache chooses the tickets. All requests
+//! for the device's bytes must pass through the cache, direct ones too, so that both paths are coherent. Flush a cache
+//! before dropping it, or its dirty pages are lost.
 //!
-//! Several threads use one cache as a [`SharedCache`]. Two caches over the same bytes know nothing of each other.
+//! Several threads use one cache as a [`SharedCache`]. Two caches over the same bytes are not coherent.
 
 pub use config::{CacheConfig, CacheError, PAGES_LEAST, WritePolicy};
 pub use handle_lower::{HandleLower, LISTS_BYTES};
@@ -67,7 +67,7 @@ mod write_back;
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     request: u64,
-    /// For what: its bytes, or that they are on the device.
+    /// True if the request waits until the page is on the device, false if it waits for the page's bytes.
     written: bool,
 }
 
@@ -83,11 +83,11 @@ pub struct Cache {
     replacement: Replacement,
     owners: Owners,
     requests: Slots<Pending>,
-    /// Who waits for which frame.
+    /// The requests that wait for each frame.
     waiters: BTreeMap<u32, Vec<Waiter>>,
-    /// Requests that found no room, or a locked page.
+    /// The requests that wait for free frames or a locked page.
     parked: VecDeque<u64>,
-    /// Ranges under direct writes, in the order they came.
+    /// The ranges of direct writes, in the order of arrival.
     locks: Vec<Lock>,
     flights: Slots<Flight>,
     outbox: Outbox,
@@ -99,19 +99,19 @@ pub struct Cache {
     flushes: Flushes,
     failure: Status,
     shrink: Option<Shrink>,
-    /// The first frame whose memory goes, while it shrinks.
+    /// The first frame whose memory is released by a shrink in progress.
     kept: u32,
-    /// Something happened that may let what waits go on.
+    /// True after an event that may let waiting requests continue.
     stirred: bool,
     gone: Option<Status>,
     statistics: CacheStatistics,
 }
 
 impl Cache {
-    /// A cache of memory that `memory` gives in blocks of so many bytes, each on a page, registered with the device.
+    /// Creates a cache of memory that `memory` allocates in page-aligned blocks, registered with the device.
     ///
     /// # Errors
-    /// [`IoError::Cache`] for an impossible configuration, and what `memory` fails with.
+    /// [`IoError::Cache`] for an invalid configuration, and the errors of `memory`.
     pub fn new(
         shape: Shape,
         config: CacheConfig,
@@ -152,29 +152,29 @@ impl Cache {
         Ok(cache)
     }
 
-    /// What is cached.
+    /// Returns the shape of the cached device.
     #[must_use]
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// How it behaves.
+    /// Returns the configuration.
     #[must_use]
     pub fn config(&self) -> &CacheConfig {
         &self.config
     }
 
-    /// A new user: its own finished requests, its own streams of reads, its own news of failed writes.
+    /// Adds a user with its own finished requests, read streams and reports of failed writes.
     pub fn join(&mut self) -> Owner {
         self.owners.join()
     }
 
-    /// A user goes. What it began goes on; nobody is told.
+    /// Removes a user. Its requests continue, and their results are discarded.
     pub fn leave(&mut self, owner: Owner) {
         self.owners.leave(owner);
     }
 
-    /// Copies bytes that are all here. `false`: nothing was copied, ask by [`submit`](Self::submit).
+    /// Copies bytes that are all cached. Returns `false` if nothing was copied: use [`submit`](Self::submit).
     #[inline]
     pub fn read_hit(&mut self, owner: Owner, offset: u64, into: &mut [u8]) -> bool {
         let bytes = to_u64(into.len());
@@ -193,7 +193,7 @@ impl Cache {
         true
     }
 
-    /// Copies bytes onto pages that are all here, to be written back. `false`: nothing was copied, ask by
+    /// Copies bytes to pages that are all cached, to be written back. Returns `false` if nothing was copied: use
     /// [`submit`](Self::submit).
     #[inline]
     pub fn write_hit(&mut self, owner: Owner, offset: u64, from: &[u8]) -> bool {
@@ -217,7 +217,7 @@ impl Cache {
         true
     }
 
-    /// Whether every page of a range is here, and idle or at most in `busiest`.
+    /// Returns true if every page of a range is cached, and is idle or in the state `busiest`.
     #[inline]
     fn is_here(&self, offset: u64, bytes: u64, busiest: State) -> bool {
         if self.shape.check_range(offset, bytes).is_err() || !self.locks.is_empty() || self.gone.is_some() {
@@ -232,10 +232,10 @@ impl Cache {
         })
     }
 
-    /// Takes a request. After [`Submitted::Later`] exactly one [`Finished`] with the token follows.
+    /// Accepts a request. After [`Submitted::Later`] exactly one [`Finished`] with the token follows.
     ///
     /// # Errors
-    /// [`Refused`] for a range beyond the end, direct I/O on less than blocks, or a device that is gone.
+    /// [`Refused`] for a range beyond the end, direct I/O that is not whole blocks, or a device that is gone.
     pub fn submit<L: Lower>(
         &mut self,
         lower: &mut L,
@@ -294,7 +294,7 @@ impl Cache {
         if request.is_direct() { self.shape.check_blocks(offset, bytes) } else { Ok(()) }
     }
 
-    /// Takes the answers that have come and does what is due at this time.
+    /// Processes available completions, and does the work that is due at this time.
     pub fn turn<L: Lower>(&mut self, lower: &mut L, now: Nanos) {
         self.now = self.now.max(now);
         if self.gone.is_none() {
@@ -304,20 +304,19 @@ impl Cache {
         self.settle(lower);
     }
 
-    /// The next request of a user that is finished.
+    /// Returns the next finished request of a user.
     #[inline]
     pub fn take(&mut self, owner: Owner) -> Option<Finished> {
         self.owners.take(owner.0)
     }
 
-    /// Requests and transfers under way: with none, nothing happens but by age.
+    /// Returns the number of requests and transfers in progress: at 0, only the age of dirty pages causes work.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.requests.len() + self.flights.len()
     }
 
-    /// Whether [`turn`](Self::turn) has something to begin, after hits that did not go through
-    /// [`submit`](Self::submit).
+    /// Returns true if [`turn`](Self::turn) has work to start after hits that bypassed [`submit`](Self::submit).
     #[must_use]
     #[inline]
     pub fn is_work_due(&self) -> bool {
@@ -326,7 +325,7 @@ impl Cache {
         !self.aheads.is_empty() || self.frames.len(List::Urgent) > 0 || back
     }
 
-    /// When a dirty page is next too old.
+    /// Returns the time at which the next dirty page exceeds its age limit.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         let oldest = |list| self.frames.first(list).map(|frame| self.frames.of(frame).since);
@@ -334,8 +333,8 @@ impl Cache {
         Some(first.after(self.config.dirty_age))
     }
 
-    /// Answers writes as `policy` says, from now on. What is dirty is written back soon after a change to
-    /// [`WritePolicy::Through`]; a flush waits for it.
+    /// Sets the write policy. After a change to [`WritePolicy::Through`], dirty pages are written back soon; a flush
+    /// waits for them.
     pub fn set_policy<L: Lower>(&mut self, lower: &mut L, policy: WritePolicy) {
         self.config.policy = policy;
         if policy == WritePolicy::Through {
@@ -344,12 +343,12 @@ impl Cache {
         }
     }
 
-    /// Reads ahead at most so many pages from now on; 0 for none.
+    /// Sets the most pages to prefetch; 0 disables prefetch.
     pub fn set_ahead_pages(&mut self, pages: u32) {
         self.config.ahead_pages = pages;
     }
 
-    /// What it counted, and how things stand.
+    /// Returns the counters and the current state.
     #[must_use]
     pub fn statistics(&self) -> CacheStatistics {
         let pages = |count: usize| to_u64(count) * PAGE;
@@ -363,7 +362,7 @@ impl Cache {
         }
     }
 
-    /// Begins what hits made due, if anything.
+    /// Starts work that became due through hits, if there is any.
     #[inline]
     pub fn do_due<L: Lower>(&mut self, lower: &mut L) {
         if self.is_work_due() {
@@ -371,7 +370,7 @@ impl Cache {
         }
     }
 
-    /// Does what can be done now, until nothing more can.
+    /// Does all work that is possible now.
     fn settle<L: Lower>(&mut self, lower: &mut L) {
         self.limits = lower.limits();
         while self.gone.is_none() {
@@ -389,14 +388,14 @@ impl Cache {
         }
     }
 
-    /// Notes a use of a page that is here.
+    /// Notes a use of a cached page.
     #[inline]
     fn touch(&mut self, owner: u32, page: u64, frame: u32) {
         self.statistics.hits += 1;
         let again = self.owners.is_same_page(owner, page);
         let at = self.frames.at(frame);
         if at.marks.has(Marks::AHEAD) {
-            // The use that it was read for proves nothing yet.
+            // The first use of a prefetched page is expected, and does not count.
             at.marks.clear(Marks::AHEAD);
             self.statistics.ahead_used += 1;
         } else if !again && at.uses < replacement::USES_MOST {
@@ -404,7 +403,7 @@ impl Cache {
         }
     }
 
-    /// Notes a read for what it says of the next one.
+    /// Notes a read for the detection of sequential streams.
     #[inline]
     fn note_read(&mut self, owner: u32, first: u64, end: u64) {
         if self.config.ahead_pages == 0 {

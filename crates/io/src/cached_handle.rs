@@ -1,14 +1,15 @@
-//! A handle with a block cache before its queues: the same requests and answers, in bytes of any number.
+//! A handle with a block cache above its queues: the same requests and completions, with byte granularity.
 //!
-//! In: [`Request`]s as a [`Handle`] takes them. Out: one answer for each accepted request, with its buffers. Invariant: all
-//! that goes to the device goes by the cache's rules, past it or not, so that both ways see the same bytes.
+//! Input: [`Request`]s as a [`Handle`] takes them. Output: one completion for each accepted request, with its buffers.
+//! Invariant: all device access follows the cache's rules, cached or direct, so that both paths see the same bytes.
 //!
 //! ```text
-//!   submit --judge--> pieces, one for each buffer --> cache --misses, write-backs--> Handle --> queues
+//!   submit --validate--> pieces, one for each buffer --> cache --misses, write-backs--> Handle --> queues
 //! ```
 //!
-//! One cache may be that of several handles: each [`join`](CachedHandle::join)s it. Scheduler, selector, queues and
-//! completion of the handle below are changed through [`with_handle`](CachedHandle::with_handle), at any time.
+//! Several handles may share one cache: each [`join`](CachedHandle::join)s it. Scheduler, selector, queues and
+//! completion policy of the underlying handle are changed through [`with_handle`](CachedHandle::with_handle), at any
+//! time.
 
 use crate::backend::Answer;
 use crate::buffer::Buffer;
@@ -28,21 +29,21 @@ use std::collections::{BTreeMap, VecDeque};
 
 mod blocking;
 
-/// Which way reads and writes go.
+/// The path of reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CachePath {
     /// Through the cache.
     #[default]
     Cached,
-    /// Past it, from and to the caller's buffers, in whole blocks; coherent all the same.
+    /// Around the cache, between the device and the caller's buffers, in whole blocks; still coherent.
     Past,
 }
 
-/// How the buffers of a request came, and go back.
+/// The form in which a request's buffers were given and are returned.
 #[derive(Debug)]
 enum Shape {
     None,
-    /// Of a discard: what the caller lent for the device's list.
+    /// The list buffer of a discard.
     List(Data),
     ToDevice,
     FromDevice,
@@ -50,7 +51,7 @@ enum Shape {
     Scatter,
 }
 
-/// A request under way, one piece for each of its buffers.
+/// A request in progress, one piece for each of its buffers.
 #[derive(Debug)]
 struct Whole {
     token: u64,
@@ -82,7 +83,7 @@ impl Whole {
     }
 }
 
-/// What the cache is asked for a piece of a read, a write or a compare.
+/// Returns the cache request for a piece of a read, a write or a compare.
 fn asked_of(operation: Operation, offset: u64, buffer: Buffer, past: bool) -> Asked {
     match operation {
         Operation::Write(durable) if past => Asked::DirectWrite { offset, from: buffer, durable },
@@ -93,7 +94,7 @@ fn asked_of(operation: Operation, offset: u64, buffer: Buffer, past: bool) -> As
     }
 }
 
-/// The token of a piece, below the cache.
+/// Returns the token of a piece at the cache.
 fn piece_token(key: u32, piece: u32) -> u64 {
     (u64::from(key) << 32) | u64::from(piece)
 }
@@ -103,7 +104,7 @@ fn piece_of(token: u64) -> (u32, u32) {
     (half(token >> 32), half(token))
 }
 
-/// A handle on a namespace with a cache before its queues. It belongs to one thread at a time.
+/// A handle on a namespace with a cache above its queues. One thread uses it at a time.
 #[derive(Debug)]
 pub struct CachedHandle {
     member: Member<HandleLower>,
@@ -113,17 +114,17 @@ pub struct CachedHandle {
     path: CachePath,
     wholes: BTreeMap<u32, Whole>,
     next: u32,
-    /// Answers, by the key that the request had.
+    /// The available completions, by the request's key.
     ready: VecDeque<(u32, Answer)>,
     time: Timepiece,
 }
 
 impl CachedHandle {
-    /// Puts a cache before a handle that has nothing under way. `memory` gives blocks of the device's memory
+    /// Adds a cache to a handle with nothing outstanding. `memory` allocates memory of the device
     /// ([`Device::buffer`](crate::Device::buffer)).
     ///
     /// # Errors
-    /// [`IoError`] for a namespace of keys, an impossible configuration, or when there is no memory.
+    /// [`IoError`] for a key space, an invalid configuration, or when memory is exhausted.
     pub fn new(
         handle: Handle,
         facts: &NamespaceFacts,
@@ -135,7 +136,7 @@ impl CachedHandle {
         Ok(Self::join(&SharedCache::new(cache, lower), facts))
     }
 
-    /// One more handle on a cache.
+    /// Creates another handle on a cache.
     #[must_use]
     pub fn join(cache: &SharedCache<HandleLower>, facts: &NamespaceFacts) -> Self {
         let (first, bytes) = cache.with(|cache, lower| (lower.first(), cache.shape().device_bytes));
@@ -152,16 +153,16 @@ impl CachedHandle {
         }
     }
 
-    /// The cache, for other handles to join.
+    /// Returns the cache, for other handles to join.
     #[must_use]
     pub fn cache(&self) -> SharedCache<HandleLower> {
         self.member.cache().clone()
     }
 
-    /// Takes the cache off: flushes, waits, and gives the handle back.
+    /// Removes the cache: flushes, waits, and returns the handle.
     ///
     /// # Errors
-    /// The failure of the flush, or that others use the cache; with this handle as it was.
+    /// The failure of the flush, or a refusal because the cache has other users; with this handle unchanged.
     pub fn into_handle(mut self) -> Result<Handle, (Box<Self>, IoError)> {
         if let Err(failed) = self.run(Request::flush()) {
             return Err((Box::new(self), failed.error));
@@ -179,20 +180,20 @@ impl CachedHandle {
         }
     }
 
-    /// Which way reads and writes go from now on; those under way keep theirs.
+    /// Sets the path of reads and writes; requests in progress keep theirs.
     pub fn set_path(&mut self, path: CachePath) {
         self.path = path;
     }
 
-    /// When writes are answered from now on, of all users of the cache.
+    /// Sets the write policy for all users of the cache.
     pub fn set_policy(&mut self, policy: WritePolicy) {
         self.member.cache().set_policy(policy);
     }
 
-    /// Changes the size of the cache and waits for it.
+    /// Resizes the cache and waits for the result.
     ///
     /// # Errors
-    /// [`IoError`] for an impossible size, without memory, or when a dirty page cannot be written.
+    /// [`IoError`] for an invalid size, without memory, or when a dirty page cannot be written.
     pub fn resize(
         &mut self,
         pages: usize,
@@ -212,18 +213,18 @@ impl CachedHandle {
         }
     }
 
-    /// The handle below, to change its queues and policies.
+    /// Calls a function with the underlying handle, to change its queues and policies.
     pub fn with_handle<R>(&mut self, call: impl FnOnce(&mut Handle) -> R) -> R {
         self.member.cache().with(|_, lower| call(lower.handle()))
     }
 
-    /// What the cache counted, and how things stand.
+    /// Returns the cache's counters and state.
     #[must_use]
     pub fn statistics(&self) -> CacheStatistics {
         self.member.cache().statistics()
     }
 
-    /// Copies bytes that are all in the cache. `false`: nothing was copied, [`submit`](Self::submit) a read.
+    /// Copies bytes that are all in the cache. Returns `false` if nothing was copied: [`submit`](Self::submit) a read.
     #[inline]
     pub fn read_hit(&mut self, offset: u64, into: &mut [u8]) -> bool {
         self.path == CachePath::Cached
@@ -231,17 +232,18 @@ impl CachedHandle {
             && self.member.read_hit(offset - self.first, into)
     }
 
-    /// Copies bytes onto pages that are all in the cache. `false`: nothing was copied, [`submit`](Self::submit) a write.
+    /// Copies bytes to pages that are all in the cache. Returns `false` if nothing was copied: [`submit`](Self::submit)
+    /// a write.
     #[inline]
     pub fn write_hit(&mut self, offset: u64, from: &[u8]) -> bool {
         let may = self.facts.writable && self.path == CachePath::Cached && offset >= self.first;
         may && self.member.write_hit(offset - self.first, from)
     }
 
-    /// Takes a request. `Ok` means that exactly one answer with this token will follow.
+    /// Accepts a request. `Ok` means that exactly one completion with this token follows.
     ///
     /// # Errors
-    /// [`Refused`], with the request: nothing happened.
+    /// [`Refused`], with the request: it had no effect.
     pub fn submit(&mut self, request: Request, token: u64) -> Result<(), Refused> {
         match self.judge(&request) {
             Ok(()) => {
@@ -282,7 +284,7 @@ impl CachedHandle {
         Err(RequestError::Misaligned { offset, bytes, block_bytes })
     }
 
-    /// Gives a request that was judged to the cache, piece by piece.
+    /// Submits a validated request to the cache, piece by piece.
     fn begin(&mut self, request: Request, token: u64) -> u32 {
         let Request { operation, offset, bytes, data, within, .. } = request;
         let deadline = within.map(|span| self.time.now().after(span));
@@ -320,7 +322,7 @@ impl CachedHandle {
             Ok(Submitted::Later) => {}
             Ok(Submitted::Done(finished)) => self.piece_done(finished),
             Err(refused) => {
-                // It was judged: the device went meanwhile.
+                // It was validated: the device has failed since.
                 let data = refused.request.into_buffer();
                 self.piece_done(Finished { token, status: Status::INTERNAL_ERROR, data });
             }
@@ -340,8 +342,8 @@ impl CachedHandle {
     fn piece_done(&mut self, finished: Finished) {
         let (key, piece) = piece_of(finished.token);
         let Some(whole) = self.wholes.get_mut(&key) else { return };
-        if let Some(place) = whole.pieces.get_mut(piece as usize) {
-            *place = finished.data;
+        if let Some(returned) = whole.pieces.get_mut(piece as usize) {
+            *returned = finished.data;
         }
         if whole.status.is_success() {
             whole.status = finished.status;
@@ -354,10 +356,10 @@ impl CachedHandle {
         }
     }
 
-    /// Takes the next answer, if one has come, after what is due was done for all users of the cache.
+    /// Returns the next completion, if there is one, after doing due work for all users of the cache.
     ///
     /// # Errors
-    /// [`IoError`] when the device is gone, once all that was under way is answered.
+    /// [`IoError`] when the device is gone, once all requests in progress have completed.
     pub fn poll(&mut self) -> Result<Option<Answer>, IoError> {
         self.turn();
         if let Some((_, answer)) = self.ready.pop_front() {
@@ -382,7 +384,7 @@ impl CachedHandle {
         }
     }
 
-    /// Cancels a request; it still has its one answer. `false` when there is none, or all of it is at the device.
+    /// Cancels a request, which still completes once. Returns `false` if there is none, or all of it is at the device.
     pub fn cancel(&mut self, token: u64) -> bool {
         let found = self.wholes.iter().find(|(_, whole)| whole.token == token).map(|(&key, _)| key);
         found.is_some_and(|key| self.give_up(key))
@@ -396,7 +398,7 @@ impl CachedHandle {
         given_up.count() > 0
     }
 
-    /// Requests accepted and not yet answered to the caller.
+    /// Returns the number of requests that are accepted and not yet completed to the caller.
     #[must_use]
     pub fn unanswered(&self) -> usize {
         self.wholes.len() + self.ready.len()

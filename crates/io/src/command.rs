@@ -1,7 +1,7 @@
 //! A command: an NVMe entry, and a typed reference to the bytes it moves.
 //!
-//! In: what the application wants. Out: a [`Command`] without a data pointer: each backend writes that at its own edge.
-//! Invariant: the lengths in the entry are those of the buffer.
+//! Input: arguments of the application. Output: a [`Command`] without a data pointer; each backend writes its own.
+//! Invariant: the lengths in the entry are those of the buffers.
 
 use crate::buffer::Buffer;
 use crate::error::IoError;
@@ -11,15 +11,15 @@ use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange, DatasetRange};
 use zerocopy::IntoBytes as _;
 use zerocopy::little_endian::{U32, U64};
 
-/// Most ranges of one command.
+/// The most ranges of one command.
 pub const RANGES_MAX: usize = 256;
-/// Most blocks of one command: what the zero-based 16 bits of CDW12 say.
+/// The most blocks of one command: the largest value of the zero-based 16 bits of CDW12.
 pub const BLOCKS_MAX: u32 = 1 << 16;
 
-/// What must hold for a store.
+/// The condition of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Condition {
-    /// Nothing.
+    /// No condition.
     #[default]
     Always,
     /// The key exists.
@@ -28,18 +28,18 @@ pub enum Condition {
     IfAbsent,
 }
 
-/// When a write is safe from a power cut.
+/// The durability of a write against a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durable {
-    /// As the namespace promises.
+    /// Durable as the namespace guarantees.
     #[default]
     AsPromised,
-    /// Before it completes.
+    /// Durable before the write completes.
     Now,
 }
 
 impl Durable {
-    /// As an option of a write.
+    /// Returns the corresponding write option.
     pub(crate) const fn options(self) -> BlockOptions {
         match self {
             Self::AsPromised => BlockOptions::NONE,
@@ -51,21 +51,21 @@ impl Durable {
 /// The bytes that a command moves.
 #[derive(Clone, Debug, Default)]
 pub enum Data {
-    /// None.
+    /// No bytes.
     #[default]
     None,
-    /// From this buffer to the device.
+    /// Bytes from this buffer to the device.
     ToDevice(Buffer),
-    /// From the device to this buffer.
+    /// Bytes from the device to this buffer.
     FromDevice(Buffer),
-    /// From these buffers, one after the other, to the device.
+    /// Bytes from these buffers, in order, to the device.
     Gather(Vec<Buffer>),
-    /// From the device to these buffers, one after the other.
+    /// Bytes from the device to these buffers, in order.
     Scatter(Vec<Buffer>),
 }
 
 impl Data {
-    /// The buffers, in order.
+    /// Returns the buffers, in order.
     #[must_use]
     #[inline]
     pub fn buffers(&self) -> &[Buffer] {
@@ -76,14 +76,14 @@ impl Data {
         }
     }
 
-    /// Length in bytes, of all of them.
+    /// Returns the total length of the buffers, in bytes.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> usize {
         self.buffers().iter().map(Buffer::bytes).sum()
     }
 
-    /// Keeps the memory from ever being used again: a device may still write there.
+    /// Leaks the memory, so that it is never reused: a device may still write to it.
     pub fn forget(self) {
         match self {
             Self::None => {}
@@ -93,29 +93,29 @@ impl Data {
     }
 }
 
-/// One command.
+/// A command with its data.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The entry, its command id and data pointer still zero.
+    /// The entry, with command id and data pointer still zero.
     pub entry: SubmissionEntry,
-    /// What it moves.
+    /// The bytes it moves.
     pub data: Data,
 }
 
 impl Command {
-    /// Read the value of a key to the front of `into`. The completion's result is the value's full length.
+    /// Builds a retrieve of a key's value to the start of `into`. The completion's result is the value's full length.
     ///
     /// # Errors
-    /// [`IoError`] for an impossible key or length.
+    /// [`IoError`] for an invalid key or length.
     pub fn get(namespace: u32, key: &[u8], into: Buffer) -> Result<Self, IoError> {
         let entry = kv::retrieve(namespace, inline(key)?, length_of(&into)?);
         Ok(Self { entry, data: Data::FromDevice(into) })
     }
 
-    /// Store a value under a key.
+    /// Builds a store of a value under a key.
     ///
     /// # Errors
-    /// [`IoError`] for an impossible key or length.
+    /// [`IoError`] for an invalid key or length.
     pub fn put(namespace: u32, key: &[u8], value: Buffer, condition: Condition) -> Result<Self, IoError> {
         let options = match condition {
             Condition::Always => StoreOptions::NONE,
@@ -126,7 +126,7 @@ impl Command {
         Ok(Self { entry, data: Data::ToDevice(value) })
     }
 
-    /// Remove a key.
+    /// Builds a delete of a key.
     ///
     /// # Errors
     /// [`IoError::Key`].
@@ -134,7 +134,7 @@ impl Command {
         Ok(Self { entry: kv::delete(namespace, inline(key)?), data: Data::None })
     }
 
-    /// Ask whether a key exists.
+    /// Builds a test of a key's existence.
     ///
     /// # Errors
     /// [`IoError::Key`].
@@ -142,35 +142,36 @@ impl Command {
         Ok(Self { entry: kv::exist(namespace, inline(key)?), data: Data::None })
     }
 
-    /// Read keys in the device's order, from one on or from the front; [`key_list`](crate::key_list) reads the answer.
+    /// Builds a list of keys in the device's order, from one key or from the first; [`key_list`](crate::key_list)
+    /// decodes it.
     ///
     /// # Errors
-    /// [`IoError`] for an impossible key or length.
+    /// [`IoError`] for an invalid key or length.
     pub fn list(namespace: u32, from: Option<&[u8]>, into: Buffer) -> Result<Self, IoError> {
         let from = from.map(inline).transpose()?;
         let entry = kv::list(namespace, from, length_of(&into)?);
         Ok(Self { entry, data: Data::FromDevice(into) })
     }
 
-    /// Make everything durable that the namespace acknowledged before.
+    /// Builds a flush: everything that the namespace acknowledged before becomes durable.
     #[must_use]
     pub fn flush(namespace: u32) -> Self {
         Self { entry: kv::flush(namespace), data: Data::None }
     }
 
-    /// Read whole blocks from `lba` on, as many as fill `into`.
+    /// Builds a read of whole blocks from `lba` on, as many as fill `into`.
     ///
     /// # Errors
-    /// [`IoError`] when the buffer is no whole number of blocks, or too many.
+    /// [`IoError`] when the buffer is not a whole number of blocks, or holds too many.
     pub fn read(namespace: u32, lba: u64, block_bytes: u32, into: Buffer) -> Result<Self, IoError> {
         let range = range_of(lba, into.bytes(), block_bytes)?;
         Ok(Self { entry: nvm::read(namespace, range, 0, BlockOptions::NONE), data: Data::FromDevice(into) })
     }
 
-    /// Write whole blocks from `lba` on, all that `from` holds.
+    /// Builds a write of whole blocks from `lba` on, all that `from` holds.
     ///
     /// # Errors
-    /// [`IoError`] when the buffer is no whole number of blocks, or too many.
+    /// [`IoError`] when the buffer is not a whole number of blocks, or holds too many.
     pub fn write(
         namespace: u32,
         lba: u64,
@@ -182,10 +183,10 @@ impl Command {
         Ok(Self { entry: nvm::write(namespace, range, 0, durable.options()), data: Data::ToDevice(from) })
     }
 
-    /// Read whole blocks from `lba` on into buffers, one after the other.
+    /// Builds a read of whole blocks from `lba` on into several buffers in order.
     ///
     /// # Errors
-    /// As for [`read`](Self::read), of all of them together.
+    /// As for [`read`](Self::read), for the buffers together.
     pub fn read_scattered(
         namespace: u32,
         lba: u64,
@@ -197,10 +198,10 @@ impl Command {
         Ok(Self { entry: nvm::read(namespace, range, 0, BlockOptions::NONE), data })
     }
 
-    /// Write whole blocks from `lba` on out of buffers, one after the other.
+    /// Builds a write of whole blocks from `lba` on from several buffers in order.
     ///
     /// # Errors
-    /// As for [`write`](Self::write), of all of them together.
+    /// As for [`write`](Self::write), for the buffers together.
     pub fn write_gathered(
         namespace: u32,
         lba: u64,
@@ -213,20 +214,20 @@ impl Command {
         Ok(Self { entry: nvm::write(namespace, range, 0, durable.options()), data })
     }
 
-    /// Compare blocks from `lba` on with what `with` holds; the status is
+    /// Builds a comparison of blocks from `lba` on with the bytes of `with`; the status is
     /// [`COMPARE_FAILURE`](headwater_nvme::spec::status::Status::COMPARE_FAILURE) when a byte differs.
     ///
     /// # Errors
-    /// [`IoError`] when the buffer is no whole number of blocks, or too many.
+    /// [`IoError`] when the buffer is not a whole number of blocks, or holds too many.
     pub fn compare(namespace: u32, lba: u64, block_bytes: u32, with: Buffer) -> Result<Self, IoError> {
         let range = range_of(lba, with.bytes(), block_bytes)?;
         Ok(Self { entry: nvm::compare(namespace, range, 0, BlockOptions::NONE), data: Data::ToDevice(with) })
     }
 
-    /// Make `blocks` blocks from `lba` on zeroes.
+    /// Builds a command that zeroes `blocks` blocks from `lba` on.
     ///
     /// # Errors
-    /// [`IoError::Range`] for none, or more than a command can name.
+    /// [`IoError::Range`] for no blocks, or more than one command covers.
     pub fn write_zeroes(namespace: u32, lba: u64, blocks: u32, durable: Durable) -> Result<Self, IoError> {
         if blocks == 0 || blocks > BLOCKS_MAX {
             return Err(IoError::Range { first: lba, blocks: blocks.into(), size: BLOCKS_MAX.into() });
@@ -235,11 +236,11 @@ impl Command {
         Ok(Self { entry: nvm::write_zeroes(namespace, range, durable.options()), data: Data::None })
     }
 
-    /// Say that runs of blocks are not needed any more: Dataset Management, deallocate. `ranges` are first block and count;
-    /// they are written to the front of `list`, 16 bytes each, which the command keeps.
+    /// Builds a Dataset Management command that deallocates runs of blocks. `ranges` are first block and count; they
+    /// are written to the start of `list`, 16 bytes each, which the command keeps.
     ///
     /// # Errors
-    /// [`IoError::Length`] for none, or more than 256 or than the list has room for.
+    /// [`IoError::Length`] for no ranges, more than 256, or more than the list has room for.
     pub fn discard(namespace: u32, ranges: &[(u64, u32)], list: &Buffer) -> Result<Self, IoError> {
         let bytes = ranges.len() * size_of::<DatasetRange>();
         if ranges.is_empty() || ranges.len() > RANGES_MAX {
@@ -256,7 +257,7 @@ impl Command {
         Ok(Self { entry: nvm::deallocate(namespace, length_of(&list)?), data: Data::ToDevice(list) })
     }
 
-    /// The buffer, whichever way its bytes go, of a command that has one.
+    /// Returns the command's first buffer, for either direction.
     #[must_use]
     #[inline]
     pub fn buffer(&self) -> Option<&Buffer> {
@@ -268,14 +269,14 @@ fn inline(key: &[u8]) -> Result<InlineKey, IoError> {
     InlineKey::new(key).ok_or(IoError::Key { bytes: key.len() })
 }
 
-/// A data pointer that says the length only.
+/// Returns a data pointer that holds only the length.
 fn length_of(buffer: &Buffer) -> Result<DataPointer, IoError> {
     let bytes = u32::try_from(buffer.bytes())
         .map_err(|_| IoError::Length { bytes: buffer.bytes(), most: u32::MAX as usize })?;
     Ok(DataPointer { address: 0, bytes })
 }
 
-/// The blocks from `lba` on that so many bytes fill.
+/// Returns the range of blocks from `lba` on that these bytes fill.
 fn range_of(lba: u64, bytes: usize, block_bytes: u32) -> Result<BlockRange, IoError> {
     let block_bytes = block_bytes as usize;
     if bytes == 0 || block_bytes == 0 || !bytes.is_multiple_of(block_bytes) {
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_in_the_entry_are_those_of_the_buffer() {
+    fn entry_lengths_equal_the_buffer_lengths() {
         assert_eq!(Command::get(1, b"k", buffer(77)).unwrap().entry.kv_data_bytes(), 77);
         let write = Command::write(2, 0x1_2345_6789, 512, buffer(1_536), Durable::Now).unwrap().entry;
         assert_eq!((write.cdw10.get(), write.cdw11.get()), (0x2345_6789, 1));
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discard_names_blocks_in_its_list_and_zeroes_need_none() {
+    fn discard_lists_its_ranges_and_write_zeroes_has_no_data() {
         let list = buffer(4_096);
         let discard = Command::discard(3, &[(8, 2), (1 << 33, 7)], &list).unwrap();
         assert_eq!((discard.entry.opcode, discard.entry.cdw10.get(), discard.entry.cdw11.get()), (9, 1, 4));
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_no_entry_carries_are_refused_with_their_length() {
+    fn keys_too_long_or_empty_are_refused_with_their_length() {
         for key in [&b""[..], &[7; 17]] {
             assert!(matches!(Command::exist(1, key), Err(IoError::Key { bytes }) if bytes == key.len()));
         }

@@ -1,14 +1,14 @@
-//! How a handle learns that its commands are answered, as state machines.
+//! Completion policies: the state machines by which a handle finds completions.
 //!
-//! In: what was observed (latencies, how long a sleep took, completions) and the time as an argument. Out: whether to look,
-//! how long to sleep, when to tell somebody. Invariant: nothing here sleeps or reads a clock; whoever drives it does.
+//! Input: observations (latencies, lengths of sleeps, completions) and the time as an argument. Output: decisions to
+//! poll, to sleep or to notify. Invariant: nothing here sleeps or reads a clock; the caller does.
 //!
-//! | policy | who looks | between two looks |
+//! | policy | poller | between two polls |
 //! | --- | --- | --- |
 //! | [`Inline`](CompletionPolicy::Inline) | the caller | nothing |
 //! | [`Paced`](CompletionPolicy::Paced) | the caller, in `wait` | sleeps as its [`Pace`] says |
-//! | [`Thread`](CompletionPolicy::Thread) | a thread of its own | sleeps as its [`Pace`] says |
-//! | [`Interrupt`](CompletionPolicy::Interrupt) | the caller, once the descriptor says so | sleeps on the descriptor |
+//! | [`Thread`](CompletionPolicy::Thread) | a completion thread | sleeps as its [`Pace`] says |
+//! | [`Interrupt`](CompletionPolicy::Interrupt) | the caller, when signalled | sleeps on the descriptor |
 
 mod aggregation;
 mod estimator;
@@ -18,17 +18,17 @@ pub use aggregation::{Aggregation, Aggregator, Due};
 pub use estimator::{Direction, Estimator, Seen, SizeClass, Work};
 pub use period::{Pace, Period};
 
-/// How a handle learns of completions.
+/// The policy by which a handle finds completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CompletionPolicy {
-    /// `poll` looks into the queue; `wait` looks again and again, then sleeps on the queue. Reads no clock.
+    /// `poll` polls the queue; `wait` polls repeatedly, then sleeps on the queue. Reads no clock.
     #[default]
     Inline,
-    /// `wait` sleeps a part of what the command is expected to take, then looks: less of a processor for nearly the same
+    /// `wait` sleeps for a part of a command's expected latency, then polls: less processor time for nearly the same
     /// latency.
     Paced(Pace),
-    /// A thread looks, and tells. `poll` finds what it found.
+    /// A thread polls and notifies; `poll` takes what the thread found.
     Thread(Pace, Aggregation),
-    /// `wait` sleeps until the device says that something has come, and then until enough has.
+    /// `wait` sleeps until the device signals a completion, and then until enough have arrived.
     Interrupt(Aggregation),
 }

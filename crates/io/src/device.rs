@@ -1,13 +1,13 @@
-//! A device, whichever way leads to it: one namespace of it, blocking calls, and queues for those who do not block.
+//! An open device over any backend: one of its namespaces, blocking calls, and queues for non-blocking use.
 //!
-//! In: keys, values and blocks as slices. Out: the same, copied once more than a queue would. Invariant: a call returns
-//! when its commands are answered; nothing of it stays in flight.
+//! Input: keys, values and blocks as slices. Output: the same, with one more copy than over a queue. Invariant: a call
+//! returns after its commands have completed; none stays in flight.
 //!
-//! # Trying again
-//! A way that loses its device and finds it again (attach, NVMe/TCP) sends what was not answered once more. A get, an exist, a list, a
-//! read and a flush are then simply late. A put, a delete and a write end in the same state as once, unless somebody else
-//! changed the same key or block in between: then the later of the two wins, as with any two writers. A put with a
-//! condition tells what it finds, which may be its own first try.
+//! # Retries
+//! A backend that reconnects to a lost device (attach, NVMe/TCP) resubmits the commands that had not completed. A get,
+//! an exist, a list, a read and a flush then only complete late. A put, a delete and a write end in the same state as
+//! if sent once, unless another client changed the same key or block in between: then the last writer wins, as with any
+//! two writers. A put with a condition reports the state it finds, which may be that of its own first attempt.
 
 use crate::attach::admin::{NamespaceText, NamespaceWish};
 use crate::backend::Backend;
@@ -21,14 +21,14 @@ use crate::queue::{Completion, Queue};
 use headwater_nvme::controller::Priority;
 use headwater_nvme::spec::status::Status;
 
-/// Bytes of the buffer that blocking calls use, to begin with.
+/// The initial size of the buffer of blocking calls, in bytes.
 const SCRATCH_BYTES: usize = 1 << 20;
-/// Depth of the queue that blocking calls use.
+/// The depth of the queue of blocking calls.
 const BLOCKING_DEPTH: u32 = 16;
-/// Bytes of the longest value, and of the longest run of blocks that one blocking call moves in one command.
+/// The most bytes of a value, and of a run of blocks that one blocking call moves in one command.
 pub const TRANSFER_BYTES_MAX: usize = 16 << 20;
 
-/// An open device, seen through one of its namespaces.
+/// An open device, accessed through one of its namespaces.
 #[derive(Debug)]
 pub struct Device {
     backend: Box<dyn Backend>,
@@ -36,7 +36,7 @@ pub struct Device {
     blocking: Option<Blocking>,
 }
 
-/// What blocking calls work with.
+/// The queue and the buffer of blocking calls.
 #[derive(Debug)]
 struct Blocking {
     queue: Queue,
@@ -44,53 +44,55 @@ struct Blocking {
 }
 
 impl Device {
-    /// A device over a backend, seen through one namespace.
+    /// Opens a device over a backend, accessed through one namespace.
     ///
     /// # Errors
-    /// [`IoError`] when the namespace is not there, or the device cannot be asked.
+    /// [`IoError`] when the namespace does not exist, or the device cannot be queried.
     pub fn over(mut backend: Box<dyn Backend>, namespace: u32) -> Result<Self, IoError> {
         let facts = facts_of(backend.as_mut(), namespace)?;
         Ok(Self { backend, namespace: facts, blocking: None })
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     #[must_use]
     pub fn namespace(&self) -> &NamespaceFacts {
         &self.namespace
     }
 
-    /// Every namespace that this client may use.
+    /// Returns the namespaces that this client may use.
     ///
     /// # Errors
-    /// [`IoError`] when the device cannot be asked.
+    /// [`IoError`] when the device cannot be queried.
     pub fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
         self.backend.namespaces()
     }
 
-    /// Looks through another namespace from now on.
+    /// Switches to another namespace.
     ///
     /// # Errors
-    /// [`IoError`] when it is not there, or the device cannot be asked.
+    /// [`IoError`] when it does not exist, or the device cannot be queried.
     pub fn choose(&mut self, namespace: u32) -> Result<(), IoError> {
         self.namespace = facts_of(self.backend.as_mut(), namespace)?;
         Ok(())
     }
 
-    /// Makes a namespace; its number.
+    /// Creates a namespace, and returns its number.
     ///
     /// # Errors
-    /// [`IoError`] when the device refuses, or this client may not.
+    /// [`IoError`] when the device refuses, or this client lacks the right.
     pub fn create_namespace(&mut self, text: NamespaceText) -> Result<u32, IoError> {
         self.backend.change_namespace(0, NamespaceWish::Create(text)).map(u32::from)
     }
 
-    /// Changes a namespace, this one or another.
+    /// Changes this namespace or another one.
     ///
     /// # Errors
-    /// [`IoError`] when the device refuses, or this client may not.
+    /// [`IoError`] when the device refuses, or this client lacks the right.
     pub fn change_namespace(&mut self, namespace: u32, wish: NamespaceWish) -> Result<(), IoError> {
-        let id = u8::try_from(namespace)
-            .map_err(|_| IoError::Namespace { namespace, what: "is a number that none can have" })?;
+        let id = u8::try_from(namespace).map_err(|_| IoError::Namespace {
+            namespace,
+            what: "is not a valid number; list the namespaces",
+        })?;
         self.backend.change_namespace(id, wish)?;
         if let Ok(facts) = facts_of(self.backend.as_mut(), self.namespace.id) {
             self.namespace = facts;
@@ -98,42 +100,42 @@ impl Device {
         Ok(())
     }
 
-    /// Memory for commands, in one piece, on a page, of the pool of this device. It goes back when the last handle to it is
-    /// dropped, commands in flight included, and holds whatever this process last had there.
+    /// Allocates memory for commands: contiguous, page-aligned, from this device's pool. It returns to the pool when
+    /// its last handle is dropped, commands in flight included, and holds whatever this process last had there.
     ///
     /// # Errors
-    /// [`IoError`] when there is no memory, or a limit is reached.
+    /// [`IoError`] when memory is exhausted or a limit is reached.
     pub fn buffer(&mut self, bytes: usize) -> Result<Buffer, IoError> {
         self.backend.region(bytes)
     }
 
-    /// A queue for up to `depth` commands in flight; it may go to another thread.
+    /// Creates a queue for up to `depth` commands in flight; it may move to another thread.
     ///
     /// # Errors
-    /// [`IoError`] for an impossible depth, or when a limit is reached.
+    /// [`IoError`] for an invalid depth, or when a limit is reached.
     pub fn queue(&mut self, depth: u32) -> Result<Queue, IoError> {
         self.backend.queue(depth).map(Queue::over)
     }
 
-    /// A queue of a class, where the device itself serves its queues by classes: weighted round robin of an SSD. What waits in a
-    /// handle is scheduled by the handle; this is about what the device has.
+    /// Creates a queue of a priority class, if the device arbitrates by class (weighted round robin of an SSD). A
+    /// handle schedules its own waiting requests; this class applies to commands at the device.
     ///
     /// # Errors
-    /// [`IoError::Refused`] where it does not; else as [`queue`](Self::queue).
+    /// [`IoError::Refused`] if it does not; else as [`queue`](Self::queue).
     pub fn queue_of(&mut self, depth: u32, priority: Priority) -> Result<Queue, IoError> {
         self.backend.queue_of(depth, priority).map(Queue::over)
     }
 
-    /// A handle on the namespace, to be built with policies and more queues; its first queue has this depth.
+    /// Returns a builder of a handle on the namespace, for policies and more queues; its first queue has this depth.
     ///
     /// # Errors
-    /// [`IoError`] for an impossible depth, or when a limit is reached.
+    /// [`IoError`] for an invalid depth, or when a limit is reached.
     pub fn handle(&mut self, depth: u32) -> Result<HandleBuilder, IoError> {
         let queue = self.queue(depth)?;
         Ok(Handle::builder(&self.namespace).queue(queue))
     }
 
-    /// The value of a key, or `None` when there is no such key.
+    /// Returns the value of a key, or `None` when the key does not exist.
     ///
     /// # Errors
     /// [`IoError`].
@@ -155,7 +157,7 @@ impl Device {
             if bytes > most {
                 return Err(IoError::Length { bytes, most });
             }
-            // The value is longer than the buffer was: once more with a longer one.
+            // The value is longer than the buffer: retry with a longer one.
             self.scratch(bytes)?;
         }
     }
@@ -183,7 +185,7 @@ impl Device {
         self.run(Command::put(self.namespace.id, key, from, condition)?)?.ok().map(drop)
     }
 
-    /// Removes a key; one that is not there is fine.
+    /// Removes a key; a missing key is no error.
     ///
     /// # Errors
     /// [`IoError`].
@@ -195,7 +197,7 @@ impl Device {
         }
     }
 
-    /// Whether a key exists.
+    /// Returns true if a key exists.
     ///
     /// # Errors
     /// [`IoError`].
@@ -207,14 +209,14 @@ impl Device {
         }
     }
 
-    /// Keys in the device's own order, from one on (itself included) or from the front, as many as fit an answer. The
-    /// last one is where to go on.
+    /// Returns keys in the device's order, from one key (inclusive) or from the first, as many as fit one buffer.
+    /// Continue from the last one.
     ///
     /// # Errors
     /// [`IoError`].
     pub fn list(&mut self, from: Option<&[u8]>) -> Result<Vec<Vec<u8>>, IoError> {
         let scratch = self.answer_scratch()?;
-        // An answer that is shorter than the last one must not be read beyond its end: the count in front says how far.
+        // A list may be shorter than the buffer's previous contents: its leading count bounds what is read.
         self.run(Command::list(self.namespace.id, from, scratch.clone())?)?.ok()?;
         let mut answer = vec![0; scratch.bytes()];
         scratch.read(0, &mut answer)?;
@@ -245,7 +247,7 @@ impl Device {
         Ok(())
     }
 
-    /// Writes whole blocks. Each run of up to [`TRANSFER_BYTES_MAX`] is all or nothing.
+    /// Writes whole blocks. Each run of up to [`TRANSFER_BYTES_MAX`] is atomic.
     ///
     /// # Errors
     /// [`IoError`].
@@ -262,32 +264,32 @@ impl Device {
         Ok(())
     }
 
-    /// Bytes of the largest command on blocks.
+    /// Returns the bytes of the largest block command.
     fn piece_bytes(&mut self) -> Result<usize, IoError> {
         let namespace = self.namespace.id;
         let block_bytes = self.namespace.block_bytes as usize;
         if block_bytes == 0 {
-            return Err(IoError::Namespace { namespace, what: "holds keys; read and write need blocks" });
+            return Err(IoError::Namespace { namespace, what: "holds keys; use get and put" });
         }
         let most = self.transfer_bytes_max()?;
         Ok(block_bytes * (most / block_bytes).clamp(1, crate::command::BLOCKS_MAX as usize))
     }
 
-    /// Most bytes of one blocking call's command.
+    /// Returns the most bytes of one blocking call's command.
     fn transfer_bytes_max(&mut self) -> Result<usize, IoError> {
         self.scratch(0)?;
         let limits = self.blocking.as_ref().map(|blocking| blocking.queue.limits());
         Ok(limits.map_or(TRANSFER_BYTES_MAX, |limits| limits.transfer_bytes_max.min(TRANSFER_BYTES_MAX)))
     }
 
-    /// The buffer of blocking calls, as much of it as one command may fill.
+    /// Returns the buffer of blocking calls, up to the length that one command may fill.
     fn answer_scratch(&mut self) -> Result<Buffer, IoError> {
         let most = self.transfer_bytes_max()?;
         let scratch = self.scratch(0)?;
         Ok(scratch.slice(0, scratch.bytes().min(most))?)
     }
 
-    /// The buffer of blocking calls, of at least so many bytes.
+    /// Returns the buffer of blocking calls, grown to at least this many bytes.
     fn scratch(&mut self, bytes: usize) -> Result<Buffer, IoError> {
         if bytes > TRANSFER_BYTES_MAX {
             return Err(IoError::Length { bytes, most: TRANSFER_BYTES_MAX });
@@ -306,10 +308,11 @@ impl Device {
         Ok(have.scratch.clone())
     }
 
-    /// One command from its submission to its completion.
+    /// Submits one command and waits for its completion.
     fn run(&mut self, command: Command) -> Result<Completion, IoError> {
         self.scratch(0)?;
-        let gone = || IoError::Device { reason: "the device ended without an answer".to_owned() };
+        let gone =
+            || IoError::Device { reason: "a command did not complete; open the device again".to_owned() };
         let queue = &mut self.blocking.as_mut().ok_or_else(gone)?.queue;
         queue.submit(command, 0)?;
         queue.wait(None)?.ok_or_else(gone)
@@ -318,7 +321,10 @@ impl Device {
 
 fn facts_of(backend: &mut dyn Backend, namespace: u32) -> Result<NamespaceFacts, IoError> {
     let facts = backend.namespaces()?.into_iter().find(|facts| facts.id == namespace);
-    facts.ok_or(IoError::Namespace { namespace, what: "is not there, or not for this client" })
+    facts.ok_or(IoError::Namespace {
+        namespace,
+        what: "does not exist or is not granted; list the namespaces",
+    })
 }
 
 fn blocks(bytes: usize, block_bytes: u32) -> u64 {

@@ -1,7 +1,7 @@
-//! The pool of one device: memory that is registered with it in chunks, once, and given out in buffers.
+//! The pool of one device: memory that is registered with it in chunks, once, and allocated as buffers.
 //!
-//! In: a way to register ranges of one shared file. Out: [`Buffer`]s whose addresses the device knows. Invariant: a range is
-//! registered from before its first buffer is given out until after its last one is back, or the device is gone.
+//! Input: a registrar of ranges of shared files. Output: [`Buffer`]s with device addresses. Invariant: a range is
+//! registered from before its first buffer is allocated until its last one is released, or the device is gone.
 
 use crate::buffer::Buffer;
 use crate::buffer_pool::BufferPool;
@@ -14,20 +14,21 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A chunk to begin with, small enough for a client that is allowed little.
+/// The initial chunk size, small enough for a client with a low limit.
 const CHUNK: usize = 256 << 10;
-/// Chunks follow the load between these.
+/// The bounds between which the chunk size adapts to the load.
 const CHUNKS: ChunkRule = ChunkRule::Adaptive { least: 256 << 10, most: 64 << 20 };
 
-/// Who registers memory with a device.
+/// The registration of memory with a device.
 pub trait Registrar: Send + Sync + fmt::Debug {
-    /// Makes a range of a file known to the device as the addresses from `start` on.
+    /// Registers a range of a file at the device addresses from `start` on.
     ///
     /// # Errors
-    /// [`IoError`]: the device does not know it.
+    /// [`IoError`]: the range is not registered.
     fn register(&self, start: Iova, file: &Arc<OwnedFd>, offset: u64, bytes: usize) -> Result<(), IoError>;
 
-    /// Lets the device forget what begins at `start`; returns when it has. A device that is gone has forgotten.
+    /// Unregisters the range that starts at `start`; returns when the device has. A device that is gone has
+    /// unregistered it.
     ///
     /// # Errors
     /// [`IoError`]: the device may still use it.
@@ -38,21 +39,21 @@ pub trait Registrar: Send + Sync + fmt::Debug {
 struct NodeFile {
     address: usize,
     bytes: usize,
-    /// Where its first byte is in the device's numbering.
+    /// The device address of its first byte.
     start: u64,
     file: Arc<OwnedFd>,
 }
 
-/// A pinner that registers. Addresses of the device begin at [`FIRST_ADDRESS`] and follow the offsets in the files.
+/// A pinner that registers memory. Device addresses start at [`FIRST_ADDRESS`] and follow the offsets in the files.
 struct Registered<R> {
     registrar: R,
-    /// The file of each node of memory.
+    /// The file of each NUMA node.
     files: Mutex<Vec<NodeFile>>,
-    /// Why the device would not have the last range.
+    /// The device's reason for the last refusal.
     refusal: Mutex<Option<IoError>>,
 }
 
-/// Where memory lies in a device's numbering; what is below is nobody's.
+/// The lowest device address of memory; addresses below it are invalid.
 pub const FIRST_ADDRESS: u64 = 1 << 32;
 
 impl<R> fmt::Debug for Registered<R> {
@@ -77,7 +78,7 @@ impl<R: Registrar> Pinner for Registered<R> {
         Ok(())
     }
 
-    /// What touches in memory has touching addresses, but may be two regions to the device.
+    /// Returns false: adjacent memory has adjacent addresses, but may be two regions of the device.
     fn joins(&self) -> bool {
         false
     }
@@ -104,17 +105,18 @@ impl<R: Registrar> Pinner for Registered<R> {
     }
 }
 
-/// The pool.
+/// A pool of memory that is registered with one device.
 pub struct DevicePool<R> {
     pool: BufferPool,
     pinner: Arc<Registered<R>>,
 }
 
 impl<R: Registrar + 'static> DevicePool<R> {
-    /// A pool whose chunks are registered by `registrar`. A pool is never freed as a whole, so that must not keep the device.
+    /// Opens a pool whose chunks `registrar` registers. A pool is never freed as a whole, so it must not keep the
+    /// device open.
     ///
     /// # Errors
-    /// [`IoError`] when there are no addresses, descriptors or threads for it.
+    /// [`IoError`] when addresses, descriptors or threads are exhausted.
     pub fn open(registrar: R) -> Result<Self, IoError> {
         let pinner =
             Arc::new(Registered { registrar, files: Mutex::new(Vec::new()), refusal: Mutex::new(None) });
@@ -130,10 +132,10 @@ impl<R: Registrar + 'static> DevicePool<R> {
         Ok(Self { pool, pinner })
     }
 
-    /// A buffer of at least one byte. Where the device would register no more, idle memory is given back and it is asked again.
+    /// Allocates a buffer of at least one byte. If registration fails, releases idle memory and retries.
     ///
     /// # Errors
-    /// [`IoError`] of the device that would not register more, or [`IoError::Pool`].
+    /// [`IoError`] of the failed registration, or [`IoError::Pool`].
     pub fn buffer(&self, bytes: usize) -> Result<Buffer, IoError> {
         self.pool.buffer(bytes).map_err(|error| {
             let refusal = self.pinner.refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -144,7 +146,7 @@ impl<R: Registrar + 'static> DevicePool<R> {
         })
     }
 
-    /// The pool.
+    /// Returns the pool.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         self.pool.pool()

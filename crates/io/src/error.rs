@@ -1,4 +1,4 @@
-//! What can go wrong between an application and its device.
+//! Errors between an application and its device.
 
 use crate::command::Command;
 use crate::handle::RequestError;
@@ -8,113 +8,113 @@ use headwater_host::wake::WakeError;
 use headwater_nvme::queue_pair::{ControllerFault, QueuePairError};
 use headwater_nvme::spec::status::Status;
 
-/// Why a call gave no answer, or the wrong one.
+/// An error of a call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IoError {
-    /// The device answered with a failure.
-    #[error("the device answered: {0}")]
+    /// The device completed the command with a failure status.
+    #[error("the device reports: {0}")]
     Status(Status),
     /// A key that the command set cannot carry.
-    #[error("a key of {bytes} bytes; NVMe KV carries 1 to 16")]
+    #[error("the key has {bytes} bytes; NVMe KV keys have 1 to 16")]
     Key {
-        /// Its length.
+        /// The key's length in bytes.
         bytes: usize,
     },
-    /// More data than one command carries.
+    /// More data than one command moves.
     #[error("{bytes} bytes in one command; send at most {most}")]
     Length {
-        /// What was given.
+        /// The bytes given.
         bytes: usize,
-        /// The most.
+        /// The most bytes.
         most: usize,
     },
-    /// Bytes that are no whole number of blocks.
-    #[error("{bytes} bytes are no whole number of blocks of {block_bytes} bytes")]
+    /// A length that is not a whole number of blocks.
+    #[error("{bytes} bytes are not a whole number of blocks of {block_bytes} bytes; pass whole blocks")]
     Blocks {
-        /// What was given.
+        /// The bytes given.
         bytes: usize,
-        /// Bytes of a block.
+        /// The bytes of a block.
         block_bytes: usize,
     },
-    /// Blocks beyond the end, of a namespace, a partition or a command.
-    #[error("{blocks} blocks from {first} on do not lie in {size} blocks")]
+    /// Blocks beyond the end of a namespace, a partition or a command.
+    #[error("{blocks} blocks from block {first} on exceed the limit of {size} blocks; stay inside it")]
     Range {
-        /// First block.
+        /// The first block.
         first: u64,
-        /// How many.
+        /// The number of blocks.
         blocks: u64,
-        /// How many there are.
+        /// The number of blocks that exist or that one command covers.
         size: u64,
     },
-    /// The namespace is not there, or holds another kind of data.
+    /// A namespace that does not exist, or holds another kind of data.
     #[error("namespace {namespace} {what}")]
     Namespace {
-        /// Its number.
+        /// The namespace's number.
         namespace: u32,
-        /// What is wrong with it.
+        /// The problem.
         what: &'static str,
     },
     /// A range outside a buffer.
     #[error(transparent)]
     OutOfBuffer(#[from] OutOfRegion),
-    /// The queue takes no more; reap first.
+    /// A command that its queue did not accept.
     #[error(transparent)]
     Submit(#[from] SubmitError),
-    /// A handle does not accept the request.
+    /// A request that a handle did not accept.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The pool of the device has no memory for it.
+    /// An allocation that the device's pool cannot satisfy.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The queue cannot be made so.
+    /// A queue that cannot be created.
     #[error(transparent)]
     QueuePair(#[from] QueuePairError),
-    /// The device broke the protocol.
+    /// A protocol violation by the device.
     #[error(transparent)]
     Controller(#[from] ControllerFault),
-    /// The cache refused.
+    /// A refusal by the cache.
     #[error(transparent)]
     Cache(#[from] crate::cache::CacheError),
-    /// The kernel gave no memory.
+    /// A mapping that the kernel refused.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// Shared memory could not be used.
+    /// Shared memory that cannot be used.
     #[error(transparent)]
     Take(#[from] TakeError),
-    /// The kernel refused to wait or to wake.
+    /// A failure to wait or to wake.
     #[error(transparent)]
     Wake(#[from] WakeError),
-    /// The daemon refused: by policy, by a limit, or because it understood nothing.
+    /// A refusal by the daemon: by policy, by a limit, or for a malformed request.
     #[error("the daemon refused: {reason}")]
     Refused {
-        /// Its reason.
+        /// The daemon's reason.
         reason: String,
     },
-    /// The daemon is gone and did not come back in time.
-    #[error("{what}: no daemon answers: {reason}; start it, or give its socket")]
+    /// The daemon is gone and did not return in time.
+    #[error("{what}: no daemon answers: {reason}; start it, or pass its socket")]
     Gone {
-        /// Which socket.
+        /// The socket.
         what: String,
-        /// What happened last.
+        /// The last error.
         reason: String,
     },
-    /// The daemon answered something else than was asked.
-    #[error("the daemon's answer makes no sense: {reason}; client and daemon may be of different versions")]
+    /// A reply of the daemon that does not match the request.
+    #[error("the daemon sent a malformed reply: {reason}; use the same version of client and daemon")]
     Protocol {
-        /// What is wrong.
+        /// The violation.
         reason: String,
     },
-    /// The device cannot be opened, or went away.
+    /// The device cannot be opened, or is gone.
     #[error("{reason}")]
     Device {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
 impl IoError {
-    /// The status, when the device answered with one.
+    /// Returns the status of a command that the device failed.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         match self {
@@ -124,13 +124,13 @@ impl IoError {
     }
 }
 
-/// A command that was not accepted: nothing happened, and no completion will follow.
+/// A command that was not accepted: it had no effect, and no completion follows.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Rejected {
-    /// The command, its buffers included.
+    /// The command with its buffers.
     pub command: Command,
-    /// Why.
+    /// The reason.
     pub reason: SubmitError,
 }
 
@@ -143,36 +143,36 @@ impl From<Rejected> for IoError {
     }
 }
 
-/// Why a command was not accepted: nothing happened, and no completion will follow.
+/// The reason why a command was not accepted: it had no effect, and no completion follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// As many commands are in flight as the queue takes.
-    #[error("the queue is full; take completions and submit again")]
+    /// The queue has as many commands in flight as it accepts.
+    #[error("the queue is full; poll for completions, then submit again")]
     Full,
-    /// The device is gone for good.
+    /// The device is permanently gone.
     #[error("the device is gone; open it again")]
     Gone,
-    /// Blocks beyond the end, of a namespace or a partition.
-    #[error("{blocks} blocks from {first} on do not lie in {size} blocks")]
+    /// Blocks beyond the end of a namespace or a partition.
+    #[error("{blocks} blocks from block {first} on exceed the limit of {size} blocks; stay inside it")]
     Range {
-        /// First block.
+        /// The first block.
         first: u64,
-        /// How many.
+        /// The number of blocks.
         blocks: u64,
-        /// How many there are.
+        /// The number of blocks that exist.
         size: u64,
     },
-    /// This way to a device takes no such command.
+    /// A command that the backend does not support.
     #[error("{what}")]
     Unfit {
-        /// What is wrong with it, and what to do.
+        /// The reason, and what to do.
         what: &'static str,
     },
 }
 
 impl SubmitError {
-    /// Data in several buffers, on a queue whose commands name one.
+    /// Data in several buffers, on a queue whose commands take one.
     pub(crate) const IN_PIECES: Self =
         Self::Unfit { what: "this queue takes data in one piece; send a command for each buffer" };
 }

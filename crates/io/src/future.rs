@@ -1,8 +1,8 @@
 //! Requests as futures, on any executor.
 //!
-//! In: requests. Out: futures that are ready when their request is answered. Invariant: whoever polls a future is woken when
-//! it is ready, by the thread that looks at the handle's queues; no executor is needed for that, and none is known here.
-//! A future that is dropped gives its request up if it still waits in the handle; buffers stay lent until the device is done.
+//! Input: requests. Output: futures that are ready when their request completes. Invariant: the thread that polls the
+//! handle's queues wakes the task of each ready future; this module depends on no executor. Dropping a future cancels
+//! its request; buffers stay lent until the device has finished.
 
 use crate::backend::Answer;
 use crate::buffer::Buffer;
@@ -16,12 +16,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// A request that a future stands for.
+/// The state of a request behind a future.
 #[derive(Debug)]
 enum Ticket {
     Waiting(Option<Waker>),
     Answered(Answer),
-    /// Nobody wants the answer.
+    /// The future was dropped: the completion is discarded.
     Dropped,
 }
 
@@ -30,7 +30,7 @@ struct Inner {
     handle: Handle,
     tickets: BTreeMap<u64, Ticket>,
     next: u64,
-    /// Why there will be no more answers.
+    /// The error after which no completions follow.
     gone: Option<String>,
 }
 
@@ -39,7 +39,7 @@ struct State {
     inner: Mutex<Inner>,
 }
 
-/// What the queues' threads call. It does not keep the handle.
+/// The waker that the queues' threads call. It does not keep the handle alive.
 struct Bell(Weak<State>);
 
 impl Wake for Bell {
@@ -59,7 +59,7 @@ impl State {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what has come, and wakes those whose it is once the lock is open.
+    /// Takes available completions, and wakes their tasks after releasing the lock.
     fn hand_out(&self) {
         let woken = self.lock().take_answers();
         woken.into_iter().for_each(Waker::wake);
@@ -103,11 +103,11 @@ pub struct AsyncHandle {
 }
 
 impl AsyncHandle {
-    /// Takes a handle over. A thread looks at its queues from now on: as the handle's policy says if it names one, else at
-    /// the adaptive pace.
+    /// Takes over a handle and polls its queues by a thread: at the pace of the handle's policy if it has a thread,
+    /// else at the adaptive pace.
     ///
     /// # Errors
-    /// [`IoError`] when the kernel gives no thread.
+    /// [`IoError`] when the kernel creates no thread.
     pub fn over(mut handle: Handle) -> Result<Self, IoError> {
         if !matches!(handle.completion(), CompletionPolicy::Thread(..)) {
             handle.set_completion(CompletionPolicy::Thread(Pace::Adaptive, Aggregation::NONE))?;
@@ -124,10 +124,11 @@ impl AsyncHandle {
         inner.handle.set_waker(&bell);
     }
 
-    /// Something else with the handle: its policies, its queues. A completion policy without a thread is undone.
+    /// Calls a function with the handle, to change policies or queues. A completion policy without a thread is
+    /// replaced.
     ///
     /// # Errors
-    /// [`IoError`] when the kernel gives no thread.
+    /// [`IoError`] when the kernel creates no thread.
     pub fn with<T>(&self, change: impl FnOnce(&mut Handle) -> T) -> Result<T, IoError> {
         let mut inner = self.state.lock();
         let found = change(&mut inner.handle);
@@ -135,7 +136,7 @@ impl AsyncHandle {
             policy @ CompletionPolicy::Thread(..) => policy,
             _ => CompletionPolicy::Thread(Pace::Adaptive, Aggregation::NONE),
         };
-        // Queues that came have no thread yet.
+        // Newly attached queues have no thread yet.
         inner.handle.set_completion(policy)?;
         self.hang_bell(&mut inner);
         let woken = inner.take_answers();
@@ -147,7 +148,7 @@ impl AsyncHandle {
     /// Starts a request.
     ///
     /// # Errors
-    /// [`Refused`], with the request: nothing happened.
+    /// [`Refused`], with the request: it had no effect.
     pub fn start(&self, request: Request) -> Result<Pending, Refused> {
         let mut inner = self.state.lock();
         let token = inner.next;
@@ -171,7 +172,7 @@ impl AsyncHandle {
         self.run(Request::read(offset, into)).await
     }
 
-    /// Writes what `from` holds.
+    /// Writes the bytes of `from`.
     ///
     /// # Errors
     /// [`Failed`], with the buffer.
@@ -179,7 +180,7 @@ impl AsyncHandle {
         self.run(Request::write(offset, from, durable)).await
     }
 
-    /// Makes durable what was answered before.
+    /// Makes the requests completed before it durable.
     ///
     /// # Errors
     /// [`Failed`].
@@ -187,7 +188,7 @@ impl AsyncHandle {
         self.run(Request::flush()).await
     }
 
-    /// Any request, from its submission to its answer; its buffers.
+    /// Submits any request, waits for its completion, and returns its buffers.
     ///
     /// # Errors
     /// [`Failed`], with the buffers.
@@ -201,9 +202,9 @@ impl AsyncHandle {
     }
 }
 
-/// A request on its way.
+/// A submitted request.
 #[derive(Debug)]
-#[must_use = "a request whose future is dropped is given up"]
+#[must_use = "dropping the future cancels the request"]
 pub struct Pending {
     state: Arc<State>,
     token: u64,
@@ -231,7 +232,10 @@ impl Future for Pending {
                 },
                 _ => Poll::Pending,
             },
-            _ => failed(IoError::Device { reason: "the answer was taken already".to_owned() }, Data::None),
+            _ => failed(
+                IoError::Device { reason: "the future was polled after it was ready".to_owned() },
+                Data::None,
+            ),
         }
     }
 }

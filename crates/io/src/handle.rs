@@ -1,23 +1,22 @@
-//! What an application thread calls: a handle on a namespace, over one queue or several, with its own policies.
+//! The application's interface to a namespace: a handle over one or several queues, with its own policies.
 //!
-//! In: [`Request`]s in bytes, with buffers lent for as long as they take. Out: one answer for each accepted request, with its
-//! buffers. Invariant: `Ok` from [`submit`](Handle::submit) means exactly one answer follows, also when the request was
-//! divided, merged, cancelled or given up, and whichever policies and queues were changed meanwhile; a request that is
-//! refused reached no device, and its buffers come back with the reason.
+//! Input: [`Request`]s in bytes, with buffers lent until completion. Output: one completion for each accepted request,
+//! with its buffers. Invariant: `Ok` from [`submit`](Handle::submit) means exactly one completion follows, also when
+//! the request is divided, merged or cancelled, and when policies and queues change while it is in flight; a refused
+//! request reaches no device, and its buffers come back with the reason.
 //!
 //! ```text
-//!   submit --judge--> short way: one command, one queue of its own, in order       --> queue
-//!                 \-> long way:  selector -> scheduler, merging -> window -> divide --> queues
-//!   poll, wait    <-- (whole again, each member of a group its own answer)         <-- completion policy
+//!   submit --validate--> fast path: one command on the handle's own queue, in order          --> queue
+//!                    \-> slow path: selector -> scheduler, merging -> window -> divide --> queues
+//!   poll, wait    <-- (parts reassembled; each member of a group has its own completion) <-- completion policy
 //! ```
 //!
-//! The short way is taken while the handle has one queue of its own, schedules first come first served and looks for
-//! completions itself: then a request is one table entry and one command, without allocation, lock or clock.
+//! A request takes the fast path while the handle has one queue of its own, schedules first come first served and polls
+//! inline: it is then one table entry and one command, without allocation, lock or clock.
 //!
 //! # Order
-//! Requests that are not answered have no order among each other, as commands of NVMe have none. A flush covers what was
-//! answered before it was submitted.
-//!
+//! Outstanding requests have no order among each other, like NVMe commands. A flush covers the requests that completed
+//! before it was submitted.
 mod blocking;
 mod builder;
 mod error;
@@ -50,23 +49,23 @@ use request::Geometry;
 use slots::{Kind, Slots};
 use std::collections::{BTreeSet, VecDeque};
 
-/// A handle. It belongs to one thread at a time, and may go to another.
+/// A handle on a namespace. One thread uses it at a time; it may move between threads.
 #[derive(Debug)]
 pub struct Handle {
     geometry: Geometry,
     lanes: Vec<Lane>,
     slots: Slots,
-    /// What every queue can do.
+    /// The limits that every queue supports.
     limits: Limits,
-    /// Most bytes of a read or write that is one command.
+    /// The largest read or write that is one command, in bytes.
     plain_bytes_max: u64,
-    /// Whether queues and policies allow the short way.
+    /// True if queues and policies allow the fast path.
     plain: bool,
-    /// Requests on the long way, and answers that wait to be taken: while there are any, everything goes the long way.
+    /// Requests on the slow path plus completions not yet taken. While it is not 0, every request takes the slow path.
     detours: u32,
     /// Parts of divided requests that are in flight.
     parts: u32,
-    /// Accepted requests beyond what the queues hold.
+    /// The number of accepted requests beyond what the queues hold.
     waiting_max: u32,
     names: u32,
     selector: Selector,
@@ -77,21 +76,22 @@ pub struct Handle {
     window_max: u32,
     completion: CompletionPolicy,
     period: Period,
-    /// Chosen by the scheduler, not all of it given to a queue.
+    /// Requests that the scheduler chose and that are not fully submitted to a queue.
     outgoing: VecDeque<u32>,
     ready: VecDeque<Answer>,
-    /// The answer that a blocking call waits for.
+    /// The completion that a blocking call waits for.
     awaited: Option<Answer>,
     deadlines: BTreeSet<(Nanos, u32)>,
     time: Timepiece,
 }
 
 impl Handle {
-    /// Takes a request. It goes to a device with the next [`ring`](Self::ring), [`poll`](Self::poll) or
-    /// [`wait`](Self::wait), so that several go together. `Ok` means that exactly one answer with this token will follow.
+    /// Accepts a request. It reaches a device with the next [`ring`](Self::ring), [`poll`](Self::poll) or
+    /// [`wait`](Self::wait), so that several are submitted together. `Ok` means that exactly one completion with this
+    /// token follows.
     ///
     /// # Errors
-    /// [`Refused`], with the request: nothing happened.
+    /// [`Refused`], with the request: it had no effect.
     #[inline]
     pub fn submit(&mut self, request: Request, token: u64) -> Result<(), Refused> {
         if let Err(error) = self.geometry.judge(&request, &self.limits) {
@@ -105,29 +105,29 @@ impl Handle {
             && request.bytes <= self.plain_bytes_max
             && request.within.is_none()
             && let [Lane { link: Link::Own(queue), .. }] = self.lanes.as_mut_slice()
-            && let Some(place) = self.slots.take(token, Kind::Plain, 0)
+            && let Some(slot) = self.slots.take(token, Kind::Plain, 0)
         {
             let Request { operation, offset, bytes, data, class, within } = request;
             let entry = self.geometry.entry(operation, offset, bytes);
-            let Err(rejected) = queue.submit(Command { entry, data }, place.into()) else {
+            let Err(rejected) = queue.submit(Command { entry, data }, slot.into()) else {
                 return Ok(());
             };
             let request = Request { operation, offset, bytes, data: Data::None, class, within };
-            return self.rejected(request, rejected, place, token);
+            return self.rejected(request, rejected, slot, token);
         }
         self.submit_long(request, token)
     }
 
-    /// The queue did not take it: it waits here, if it may.
+    /// Keeps a request waiting in the handle if its queue is full; refuses it otherwise.
     #[cold]
     fn rejected(
         &mut self,
         request: Request,
         rejected: Rejected,
-        place: u32,
+        slot: u32,
         token: u64,
     ) -> Result<(), Refused> {
-        self.slots.give_back(place);
+        self.slots.give_back(slot);
         let request = Request { data: rejected.command.data, ..request };
         match rejected.reason {
             SubmitError::Full => self.submit_long(request, token),
@@ -135,7 +135,7 @@ impl Handle {
         }
     }
 
-    /// Shows the devices what was submitted, as far as policies and queues let it go.
+    /// Rings the doorbells for what was submitted, as far as policies and queues allow.
     ///
     /// # Errors
     /// [`IoError`] when a device is gone.
@@ -148,7 +148,7 @@ impl Handle {
         self.lanes.iter_mut().try_for_each(Lane::ring)
     }
 
-    /// Takes the next answer, if one has come. Its token is the request's, its data the request's buffers.
+    /// Returns the next completion, if there is one, with the request's token and buffers.
     ///
     /// # Errors
     /// [`IoError`] when a device is gone or breaks the protocol.
@@ -161,39 +161,39 @@ impl Handle {
             let Some(Answer { completion, data }) = queue.poll_with()? else {
                 return Ok(None);
             };
-            let place = u32::try_from(completion.token).unwrap_or(slots::NOWHERE);
-            let token = self.slots.give_back(place);
+            let slot = u32::try_from(completion.token).unwrap_or(slots::NOWHERE);
+            let token = self.slots.give_back(slot);
             return Ok(Some(Answer { completion: Completion { token, ..completion }, data }));
         }
         self.poll_long()
     }
 
-    /// Requests accepted and not yet answered to the caller.
+    /// Returns the number of requests that are accepted and not yet completed to the caller.
     #[must_use]
     pub fn unanswered(&self) -> u32 {
         let ready = u32::try_from(self.ready.len()).unwrap_or(u32::MAX);
         (self.slots.used() - self.parts).saturating_add(ready)
     }
 
-    /// Most requests that it accepts: what its queues hold, and what may wait.
+    /// Returns the most requests that the handle accepts: what its queues hold plus what may wait.
     #[must_use]
     pub fn most(&self) -> u32 {
         self.depth().saturating_add(self.waiting_max)
     }
 
-    /// Bytes of a block: what offsets and lengths are multiples of.
+    /// Returns the bytes of a block: offsets and lengths are multiples of it.
     #[must_use]
     pub fn block_bytes(&self) -> u64 {
         self.geometry.block_bytes()
     }
 
-    /// One past the last byte that may be touched.
+    /// Returns the end of the accessible range, one past its last byte.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.geometry.end()
     }
 
-    /// What one command of its queues can be; larger requests are divided.
+    /// Returns the limits of one command on its queues; larger requests are divided.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
@@ -203,7 +203,7 @@ impl Handle {
         self.lanes.iter().map(Lane::depth).fold(0, u32::saturating_add)
     }
 
-    /// The time, if a policy needs it.
+    /// Returns the current time if a policy needs it, else zero.
     fn now(&self) -> Nanos {
         if self.is_timed() { self.time.now() } else { Nanos::ZERO }
     }

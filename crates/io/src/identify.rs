@@ -1,27 +1,28 @@
-//! What Identify says of a namespace (NVMe Base 2.0 section 5.17, NVM Command Set 1.0 section 4.1.5).
+//! Decodes Identify pages of a namespace (NVMe Base 2.0 section 5.17, NVM Command Set 1.0 section 4.1.5).
 //!
-//! In: pages of 4,096 bytes, from whichever admin queue. Out: [`NamespaceFacts`]. A page that is too short reads as zeroes.
+//! Input: pages of 4,096 bytes from any admin queue. Output: [`NamespaceFacts`]. Bytes beyond a short page read as
+//! zeroes.
 
 use crate::error::IoError;
 use crate::facts::NamespaceFacts;
 
-/// Bytes of every Identify answer.
+/// The bytes of an Identify page.
 pub(crate) const IDENTIFY_BYTES: usize = 4_096;
 /// Command Set Identifier of NVMe Key Value.
 pub(crate) const KEY_VALUE: u8 = 0x01;
-/// CNS: a namespace, by the NVM command set.
+/// CNS of a namespace, for the NVM command set.
 pub(crate) const VIEW_NAMESPACE: u8 = 0x00;
-/// CNS: the identification descriptors of a namespace.
+/// CNS of the identification descriptors of a namespace.
 pub(crate) const VIEW_DESCRIPTORS: u8 = 0x03;
-/// CNS: a namespace, by the command set that is named.
+/// CNS of a namespace, for a given command set.
 pub(crate) const VIEW_OF_SET: u8 = 0x05;
 
-/// The 64-bit word at an offset.
+/// Returns the 64-bit word at an offset.
 pub(crate) fn word(page: &[u8], at: usize) -> u64 {
     page.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// The command set in a list of namespace identification descriptors: type 4, length 1. NVM where none is named.
+/// Returns the command set in a list of namespace identification descriptors (type 4, length 1), or NVM without one.
 pub(crate) fn command_set(descriptors: &[u8]) -> u8 {
     let mut rest = descriptors;
     while let [kind, bytes, _, _, after @ ..] = rest {
@@ -34,20 +35,20 @@ pub(crate) fn command_set(descriptors: &[u8]) -> u8 {
     0
 }
 
-/// A key space.
+/// Decodes a key space.
 pub(crate) fn key_space(id: u32, page: &[u8]) -> NamespaceFacts {
     NamespaceFacts { size: word(page, 0), ..NamespaceFacts::key_space(id) }
 }
 
-/// A namespace of blocks, and the bytes of metadata behind each block.
+/// Decodes a namespace of blocks, and returns its metadata bytes per block.
 pub(crate) fn block_namespace(id: u32, page: &[u8]) -> Result<(NamespaceFacts, u16), IoError> {
     let byte = |at: usize| page.get(at).copied().unwrap_or(0);
-    // FLBAS 3:0 names a format: two bytes of metadata size, then LBADS, a power of two.
+    // FLBAS 3:0 is the format's index; a format has two bytes of metadata size, then LBADS, a power of two.
     let format = 128 + 4 * usize::from(byte(26) & 0xF);
     let shift = u32::from(byte(format + 2));
     let block_bytes = 1_u32.checked_shl(shift).filter(|&bytes| bytes >= 512);
-    let block_bytes =
-        block_bytes.ok_or(IoError::Protocol { reason: format!("blocks of 2^{shift} bytes") })?;
+    let block_bytes = block_bytes
+        .ok_or(IoError::Protocol { reason: format!("Identify reports blocks of 2^{shift} bytes") })?;
     let facts = NamespaceFacts { id, block_bytes, size: word(page, 0), writable: true, blocks: None };
     Ok((facts, u16::from_le_bytes([byte(format), byte(format + 1)])))
 }
@@ -57,18 +58,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_set_is_found_behind_other_descriptors_or_is_nvm() {
+    fn command_set_is_found_behind_other_descriptors_or_defaults_to_nvm() {
         let mut list = vec![2, 16, 0, 0];
         list.extend([9; 16]);
         list.extend([4, 1, 0, 0, 1, 0, 0, 0]);
         assert_eq!(command_set(&list), 1);
         assert_eq!(command_set(&list[..20]), 0);
         assert_eq!(command_set(&[]), 0);
-        assert_eq!(command_set(&[3, 255, 0, 0, 1]), 0, "a length beyond the end");
+        assert_eq!(command_set(&[3, 255, 0, 0, 1]), 0, "a descriptor beyond the end was read");
     }
 
     #[test]
-    fn the_format_in_use_is_the_one_that_counts() {
+    fn block_size_comes_from_the_format_in_use() {
         let mut page = vec![0; IDENTIFY_BYTES];
         page[..8].copy_from_slice(&1_000_u64.to_le_bytes());
         page[26] = 2;
@@ -76,7 +77,7 @@ mod tests {
         let (facts, metadata) = block_namespace(3, &page).unwrap();
         assert_eq!((facts.id, facts.block_bytes, facts.size, metadata), (3, 4_096, 1_000, 8));
         page[26] = 1;
-        assert!(block_namespace(3, &page).is_err(), "blocks of one byte");
+        assert!(block_namespace(3, &page).is_err(), "blocks of one byte were accepted");
         page[128 + 6] = 200;
         assert!(block_namespace(3, &page).is_err());
         assert!(block_namespace(3, &[]).is_err());

@@ -1,10 +1,10 @@
-//! Reads the answer of a List command (KV 1.0d section 3.2.2, figures 15 and 16).
+//! Decodes the data of a List command (KV 1.0d section 3.2.2, figures 15 and 16).
 //!
-//! In: bytes of a buffer, from whatever device. Out: complete keys, or nothing more where the bytes make no sense.
+//! Input: bytes of a buffer from any device. Output: complete keys up to the first malformed entry.
 
 use headwater_nvme::spec::kv::LIST_HEADER_BYTES;
 
-/// The keys of an answer, as many as are whole.
+/// Returns the complete keys of a list.
 #[must_use]
 pub fn keys_of(answer: &[u8]) -> Vec<Vec<u8>> {
     let Some((count, mut rest)) = answer.split_at_checked(LIST_HEADER_BYTES) else {
@@ -35,7 +35,7 @@ mod tests {
     use headwater_nvme::spec::kv::ListEncoder;
 
     #[test]
-    fn what_was_written_is_read_back() {
+    fn encoded_key_list_decodes_to_the_same_keys() {
         let mut encoder = ListEncoder::new(4_096).unwrap();
         let keys: Vec<Vec<u8>> = (1..=16).map(|bytes| vec![7; bytes]).collect();
         keys.iter().for_each(|key| encoder.push(key).unwrap());
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_cut_short_gives_the_whole_keys_in_front() {
+    fn truncated_key_list_yields_its_complete_keys() {
         let mut encoder = ListEncoder::new(4_096).unwrap();
         (0..10).for_each(|_| encoder.push(b"abcdefg").unwrap());
         let answer = encoder.finish();

@@ -1,21 +1,21 @@
-//! What applications call: a device, its queues, and buffers that the device may touch.
+//! The application's interface: a device, its queues, and registered buffers.
 //!
-//! In: commands in NVMe's vocabulary with the buffers they move. Out: one completion for each accepted command. The same
-//! calls work over every backend: rings in this process, rings of a daemon ([`attach`]), a network.
+//! Input: NVMe commands with the buffers they move. Output: one completion for each accepted command. The same calls
+//! work over every backend: rings in this process, rings of a daemon ([`attach`]), a network.
 //!
 //! ```text
 //!   Device --region--> Buffer --slice--> Command --submit--> Queue --poll, wait--> Completion
 //! ```
 //!
-//! # What this does not do
-//! It opens nothing by name (the `headwater` crate does) and carries out no command.
+//! # Limits of this crate
+//! It opens nothing by name (the `headwater` crate does), and it executes no commands.
 #![forbid(unsafe_code)]
 
-// The other build world: models of what threads share, and nothing beside it. So every other line says that it is of this
-// one, and `make test-loom` finds a line that does not.
+// A loom build compiles only the models of state shared between threads. Every other line is therefore marked
+// `not(loom)`, and `make test-loom` reports an unmarked line.
 #[cfg(loom)]
 #[path = "shared_queue/exchange.rs"]
-#[expect(dead_code, reason = "the models use a part of it")]
+#[expect(dead_code, reason = "the models use only a part of it")]
 mod exchange;
 
 #[cfg(not(loom))]

@@ -1,13 +1,14 @@
-//! Devices that are a model: real rings and doorbells, with a controller's end that this process carries out itself.
+//! Model devices: real rings and doorbells, with a controller that runs in this process.
 //!
-//! In: settings. Out: a [`Backend`] whose queues are NVMe queue pairs like any other's. Two kinds:
+//! Input: settings. Output: a [`Backend`] whose queues are NVMe queue pairs. There are two kinds:
 //!
-//! * the *null device* answers at the doorbell. It moves nothing: a read leaves its buffer alone, a write goes nowhere. What
-//!   a command costs on it is what everything above the device costs.
-//! * the *latency model* serves so many commands at a time, each for a time that follows its size, by turns or by weight
-//!   among its queues, in the machine's time or in virtual time; it keeps its blocks in memory if it is asked to.
+//! * the *null device* completes commands at the doorbell. It moves no data: a read leaves its buffer unchanged, a
+//!   write is discarded. A command's cost on it is the cost of the layers above the device.
+//! * the *latency model* serves a fixed number of commands at a time, each for a time that depends on its size. It
+//!   arbitrates its queues by round robin or by weight, in the machine's time or in virtual time, and optionally keeps
+//!   its blocks in memory.
 //!
-//! What either does not do: keep anything after it is dropped.
+//! Neither keeps data after it is dropped.
 
 mod contents;
 mod device;
@@ -32,32 +33,32 @@ use null::NullQueue;
 use std::sync::Arc;
 use timed::TimedQueue;
 
-/// The namespace of a model.
+/// The namespace id of a model.
 const NAMESPACE: u32 = 1;
-/// Most bytes of one command, unless the settings say otherwise: what many SSDs say in MDTS.
+/// The default limit of bytes of one command: the MDTS of many SSDs.
 const TRANSFER_BYTES_MAX: usize = 1 << 20;
-/// Most buffers of one command, unless the settings say otherwise.
+/// The default limit of buffers of one command.
 const SEGMENTS_MAX: usize = 64;
 
-/// What a model is like.
+/// The settings of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelSettings {
-    /// Bytes of its namespace; what is no whole block is left out.
+    /// The bytes of its namespace, rounded down to whole blocks.
     pub bytes: u64,
-    /// Bytes of a logical block.
+    /// The bytes of a logical block.
     pub block_bytes: u32,
-    /// What one command can be.
+    /// The limits of one command.
     pub limits: Limits,
-    /// What it keeps. The null device keeps nothing.
+    /// The contents it keeps. The null device keeps none.
     pub contents: Contents,
-    /// How long it takes; `None` answers at the doorbell.
+    /// The service time; `None` completes at the doorbell.
     pub service: Option<Service>,
-    /// How it chooses among its queues.
+    /// The arbitration among its queues.
     pub arbitration: Arbitration,
 }
 
 impl ModelSettings {
-    /// A device that answers at once.
+    /// Returns the settings of a null device.
     #[must_use]
     pub fn null(bytes: u64) -> Self {
         Self {
@@ -74,14 +75,14 @@ impl ModelSettings {
         }
     }
 
-    /// A device that takes its time.
+    /// Returns the settings of a latency model.
     #[must_use]
     pub fn timed(bytes: u64, service: Service) -> Self {
         Self { service: Some(service), ..Self::null(bytes) }
     }
 }
 
-/// A model. A clone is the same device.
+/// A model device. A clone is the same device.
 #[derive(Clone, Debug)]
 pub struct Model {
     limits: Limits,
@@ -93,15 +94,15 @@ pub struct Model {
 }
 
 impl Model {
-    /// A model in the machine's time.
+    /// Creates a model in the machine's time.
     ///
     /// # Errors
-    /// [`IoError`] for a block size that is none, or when there is no memory.
+    /// [`IoError`] for an invalid block size, or when memory is exhausted.
     pub fn new(settings: ModelSettings) -> Result<Self, IoError> {
         Self::in_time(settings, Timepiece::machine())
     }
 
-    /// A model in this time.
+    /// Creates a model with this clock.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
@@ -129,13 +130,13 @@ impl Model {
         })
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     #[must_use]
     pub fn facts(&self) -> &NamespaceFacts {
         &self.facts
     }
 
-    /// Blocks that answer with a failure from now on; not on the null device.
+    /// Sets the blocks whose commands fail from now on; not supported by the null device.
     pub fn set_faults(&self, faults: Faults) {
         contents::locked(&self.blocks).set_faults(faults);
     }
@@ -147,7 +148,7 @@ impl Backend for Model {
     }
 
     fn change_namespace(&mut self, _id: u8, _wish: NamespaceWish) -> Result<u8, IoError> {
-        Err(IoError::Refused { reason: "a model has the one namespace that its settings say".to_owned() })
+        Err(IoError::Refused { reason: "a model has a fixed namespace; set it in ModelSettings".to_owned() })
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
@@ -158,7 +159,7 @@ impl Backend for Model {
         self.queue_of(depth, Priority::Medium)
     }
 
-    /// A class is without meaning where queues are served by turns.
+    /// Ignores the class under round robin.
     fn queue_of(&mut self, depth: u32, priority: Priority) -> Result<Box<dyn Transport>, IoError> {
         Ok(match &self.core {
             None => Box::new(NullQueue::new(depth, self.limits, self.facts.size)?),

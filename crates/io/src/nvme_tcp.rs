@@ -1,11 +1,12 @@
-//! A device on the other end of a network: NVMe over TCP as a backend.
+//! A device on a network: NVMe over TCP as a backend.
 //!
-//! In: an address and the name of a subsystem. Out: a [`Backend`] whose queues are connections. The controller that was
-//! connected to lives as long as the backend and its queues; a thread says so by Keep Alive. When it goes away it is looked for,
-//! and what was not answered is sent once more ([`Device`](crate::Device) says what that means). Data goes between socket and
-//! [`Buffer`] without a stop in between but for the short front of what arrives together with headers.
+//! Input: an address and the name of a subsystem. Output: a [`Backend`] whose queues are connections. The controller
+//! lives as long as the backend and its queues; a thread sends Keep Alive. After a connection loss the backend
+//! reconnects and resubmits commands that had not completed ([`Device`](crate::Device) states the consequences). Data
+//! moves directly between socket and [`Buffer`], except for the short start of a payload that arrives together with
+//! headers.
 //!
-//! With a key the connections are inside TLS 1.3 (in builds with the feature `tls`); data is then copied on its way.
+//! With a key the connections use TLS 1.3 (in builds with the feature `tls`), which copies the data once more.
 
 mod control;
 pub mod key_file;
@@ -29,34 +30,34 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Keep Alive timeout of a host that names none.
+/// The default Keep Alive timeout.
 pub const KEEP_ALIVE: Nanos = Nanos::from_millis(15_000);
-/// How long a device that went away is looked for by a host that does not say.
+/// The default time for reconnecting to a lost device.
 pub const RETRY_FOR: Nanos = Nanos::from_millis(30_000);
 
-/// Which device, and who asks.
+/// The address of a device and the identity of the host.
 #[derive(Clone, Debug)]
 pub struct NvmeTcpTarget {
-    /// Where it listens.
+    /// The socket address.
     pub address: SocketAddr,
-    /// SUBNQN of the device.
+    /// The SUBNQN of the device.
     pub subsystem_name: String,
-    /// HOSTNQN.
+    /// The HOSTNQN.
     pub host_name: String,
-    /// HOSTID.
+    /// The HOSTID.
     pub host_identifier: [u8; 16],
-    /// Digests to ask for.
+    /// The digests to request.
     pub digests: Digests,
-    /// How long the device keeps a controller whose host says nothing (KATO); [`Nanos::ZERO`] for ever.
+    /// The time that the device keeps a controller whose host is silent (KATO); [`Nanos::ZERO`] for no limit.
     pub keep_alive: Nanos,
-    /// How long to look for a device that went away before giving up; [`Nanos::ZERO`] looks once.
+    /// The time for reconnecting to a lost device; [`Nanos::ZERO`] tries once.
     pub retry_for: Nanos,
-    /// The host's pre-shared key: with one the connections are inside TLS, without they are not.
+    /// The host's pre-shared key: with a key the connections use TLS, without one they do not.
     pub key: Option<ConfiguredKey>,
 }
 
 impl NvmeTcpTarget {
-    /// A device by address and name, asked for by this process, without digests.
+    /// Returns a target by address and name, with this process as host, without digests.
     #[must_use]
     pub fn new(address: SocketAddr, subsystem_name: &str) -> Self {
         let mut host_identifier = *b"headwater host\0\0";
@@ -74,14 +75,14 @@ impl NvmeTcpTarget {
         }
     }
 
-    /// The same device, asked for by the host that a key is of, inside TLS.
+    /// Returns the same target with the host and the key of `host`, over TLS.
     #[must_use]
     pub fn secured(self, host: HostKey) -> Self {
         Self { host_name: host.host, key: Some(host.key), ..self }
     }
 }
 
-/// A controller of a device, connected.
+/// A connected controller of a device.
 #[derive(Debug)]
 pub struct NvmeTcp {
     session: Arc<Session>,
@@ -91,23 +92,23 @@ impl NvmeTcp {
     /// Connects to a device and enables a controller of it.
     ///
     /// # Errors
-    /// [`IoError::Gone`] when nobody answers, [`IoError::Refused`] when the device refuses, with its reason.
+    /// [`IoError::Gone`] when the device does not respond, [`IoError::Refused`] when it refuses, with its reason.
     pub fn open(target: NvmeTcpTarget) -> Result<Self, IoError> {
         Ok(Self { session: Session::open(target)? })
     }
 
-    /// The names of the subsystems that a discovery controller at `address` tells of.
+    /// Returns the names of the subsystems that a discovery controller at `address` lists.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// As for [`open`](Self::open).
     pub fn discover(address: SocketAddr) -> Result<Vec<String>, IoError> {
         Self::discover_as(&NvmeTcpTarget::new(address, DISCOVERY_NAME))
     }
 
-    /// As [`discover`](Self::discover), by the host and with the key of a target, whatever its subsystem.
+    /// Discovers as [`discover`](Self::discover) does, with the host and key of a target; its subsystem is ignored.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// As for [`open`](Self::open).
     pub fn discover_as(target: &NvmeTcpTarget) -> Result<Vec<String>, IoError> {
         control::discover(&NvmeTcpTarget { subsystem_name: DISCOVERY_NAME.to_owned(), ..target.clone() })
     }
@@ -119,12 +120,12 @@ impl Backend for NvmeTcp {
     }
 
     fn change_namespace(&mut self, id: u8, wish: NamespaceWish) -> Result<u8, IoError> {
-        // Not asked again: a namespace that was made and a device that then went away would make two.
+        // Not retried: if the connection is lost after the namespace was created, a retry would create a second one.
         self.session.call(Again::MustNot, |control| control.change_namespace(id, &wish))
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
-        // Nobody but this process touches it.
+        // Only this process accesses it.
         Ok(Buffer::pooled(Pool::of_process()?.buffer(bytes.max(1))?))
     }
 
@@ -142,7 +143,7 @@ impl Lent for Buffer {
         let end = text.len();
         text.resize(end + range.len(), 0);
         let copied = self.read(range.start, &mut text[end..]);
-        assert!(copied.is_ok(), "a range of the buffer that was lent");
+        assert!(copied.is_ok(), "a range outside the lent buffer");
     }
 
     fn crc32c(&self, seed: u32, range: Range<usize>) -> u32 {
@@ -151,7 +152,7 @@ impl Lent for Buffer {
         for start in range.clone().step_by(part.len()) {
             let part = &mut part[..(range.end - start).min(4_096)];
             let copied = self.read(start, part);
-            assert!(copied.is_ok(), "a range of the buffer that was lent");
+            assert!(copied.is_ok(), "a range outside the lent buffer");
             crc = headwater_host::copy::crc32c(crc, part);
         }
         crc
@@ -159,6 +160,6 @@ impl Lent for Buffer {
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
         let copied = self.write(at, bytes);
-        assert!(copied.is_ok(), "a place that was found to lie in the buffer");
+        assert!(copied.is_ok(), "a range outside the lent buffer");
     }
 }

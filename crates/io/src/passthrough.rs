@@ -1,10 +1,11 @@
-//! An NVMe namespace through the kernel's driver, command by command: `/dev/ngXnY`.
+//! An NVMe namespace through the kernel's driver by passthrough commands on `/dev/ngXnY`.
 //!
-//! In: a path, perhaps a partition. Out: a [`Backend`]: commands of the NVM and the key-value set go to the device as they are, by
-//! io_uring on registered buffers, or by ioctl on threads where that is refused. Invariant: every command was judged before it
-//! goes: one that leaves the partition, or moves other bytes than its data has, never reaches the device.
+//! Input: a path, optionally a partition. Output: a [`Backend`] that passes commands of the NVM and the key-value set
+//! to the device unchanged, by io_uring with registered buffers, or by ioctl on threads if io_uring is refused.
+//! Invariant: every command is validated first: one that leaves the partition, or whose length differs from its data's,
+//! never reaches the device.
 //!
-//! The kernel's own users of the device, file systems on other partitions among them, go on as before.
+//! Other users of the kernel's device, such as file systems on other partitions, are not affected.
 
 mod device_file;
 mod judge;
@@ -27,17 +28,17 @@ use nvme_steps::NvmeSteps;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes for a list of keys.
+/// The bytes of a buffer for a key list.
 const KEYS_BYTES: u32 = 4_096;
 
-/// How a namespace is opened.
+/// The options of opening a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PassthroughOptions {
-    /// The partition that is all this client sees and touches; `None` for the whole namespace.
+    /// The partition that this client is restricted to; `None` for the whole namespace.
     pub partition: Option<u32>,
-    /// Completions are polled from the device, without interrupts.
+    /// True to poll the device for completions, without interrupts.
     pub poll: bool,
-    /// Whether to ask for io_uring at all.
+    /// The choice between io_uring and ioctl.
     pub uring: UringChoice,
 }
 
@@ -47,7 +48,7 @@ pub struct Passthrough {
     file: Arc<DeviceFile>,
     pool: RingPool,
     options: PassthroughOptions,
-    /// Numbers of each ring's table; none where the driver takes no registered memory.
+    /// The slots of each ring's buffer table; 0 if the driver does not support registered memory.
     slots: u32,
     note: Option<String>,
 }
@@ -56,7 +57,7 @@ impl Passthrough {
     /// Opens a namespace by its generic device.
     ///
     /// # Errors
-    /// [`IoError::Device`] says what is wrong with the path or the partition, or why the device cannot be polled.
+    /// [`IoError::Device`] with the fault of the path or the partition, or the reason why the device cannot be polled.
     pub fn open(path: &Path, options: PassthroughOptions) -> Result<Self, IoError> {
         let file = Arc::new(DeviceFile::open(path, options.partition)?);
         let mut device = Self { file, pool: RingPool::open()?, options, slots: SLOTS, note: None };
@@ -69,44 +70,45 @@ impl Passthrough {
         Ok(device)
     }
 
-    /// What is not as one would wish: io_uring is refused, memory could not be registered.
+    /// Returns the degraded conditions: io_uring is refused, memory could not be registered.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let unregistered = self.pool.refusals();
         let memory = (unregistered > 0).then(|| {
-            format!("{unregistered} registrations of memory were refused: commands there pin pages each time; raise ulimit -l")
+            format!("{unregistered} memory registrations were refused: commands there pin their pages; raise ulimit -l")
         });
         self.note.iter().cloned().chain(memory).collect()
     }
 
-    /// Registrations of memory that were refused, of a chunk with a queue; commands there work, and cost a little more.
+    /// Returns the number of refused registrations, counted for each chunk and queue; commands there work at a higher
+    /// cost.
     #[must_use]
     pub fn registrations_refused(&self) -> u64 {
         self.pool.refusals()
     }
 
-    /// Sends one command that changes nothing, to find out what the kernel lets through a ring: commands on registered memory,
-    /// commands on memory, or none; then each is an ioctl.
+    /// Probes with one read-only command what the kernel accepts on a ring: commands on registered memory, commands on
+    /// unregistered memory, or none, which falls back to ioctls.
     fn try_uring(&mut self) -> Result<(), IoError> {
         let name = self.file.path.display().to_string();
         let RingKind::Blocking { refused } = self.ring(1)?.kind() else {
             if self.goes_through()? {
                 return Ok(());
             }
-            // Before 6.12 the driver takes registered memory only in pieces that are registered each for itself.
+            // Before 6.12 the driver accepts registered memory only if each piece has its own registration.
             self.slots = 0;
             if self.goes_through()? {
                 self.note = Some(format!(
-                    "{name}: this kernel's driver takes no registered memory: pages are pinned for each command"
+                    "{name}: this kernel's driver does not support registered memory: each command pins its pages"
                 ));
                 return Ok(());
             }
-            return self.make_calls("no command goes through a ring");
+            return self.make_calls("every command on a ring fails");
         };
         self.make_calls(&format!("error {}", refused.unwrap_or(0)))
     }
 
-    /// Makes an ioctl for each command from now on.
+    /// Switches to an ioctl for each command.
     fn make_calls(&mut self, reason: &str) -> Result<(), IoError> {
         if self.options.poll {
             return Err(self.file.no_polling());
@@ -119,7 +121,7 @@ impl Passthrough {
         Ok(())
     }
 
-    /// Whether a command that changes nothing is carried out, or refused by the device.
+    /// Returns true if a read-only probe command reaches the device and is not refused.
     fn goes_through(&mut self) -> Result<bool, IoError> {
         let facts = self.file.facts.clone();
         let into = self.region(facts.block_bytes.max(KEYS_BYTES) as usize)?;
@@ -158,9 +160,7 @@ impl Backend for Passthrough {
 
     fn change_namespace(&mut self, _id: u8, _wish: NamespaceWish) -> Result<u8, IoError> {
         Err(IoError::Refused {
-            reason:
-                "namespaces of a device that the kernel drives are changed by nvme-cli, as its administrator"
-                    .to_owned(),
+            reason: "this backend cannot change namespaces; use nvme-cli as administrator".to_owned(),
         })
     }
 

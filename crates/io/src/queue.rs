@@ -1,7 +1,7 @@
 //! A queue: submit, poll, wait.
 //!
-//! In: commands with the caller's tokens. Out: the same tokens with what became of the commands, in any order. Invariant:
-//! exactly one completion for each accepted command. A queue belongs to one thread at a time.
+//! Input: commands with the caller's tokens. Output: the same tokens with the commands' results, in any order.
+//! Invariant: exactly one completion for each accepted command. One thread uses a queue at a time.
 
 use crate::backend::{Answer, Armed, Limits, Transport};
 use crate::command::Command;
@@ -10,27 +10,27 @@ use headwater_host::clock::{Clock, Nanos};
 use headwater_nvme::spec::status::Status;
 use std::os::fd::BorrowedFd;
 
-/// How long [`Queue::wait`] polls before it sleeps, unless it was told otherwise: about what two wake-ups cost.
+/// The default time that [`Queue::wait`] polls before it sleeps: about the cost of two wake-ups.
 pub const SPIN: Nanos = Nanos::from_micros(20);
-/// Looks between two looks at the clock.
+/// The number of polls between two readings of the clock.
 const LOOKS: u32 = 32;
 
-/// What became of one command.
+/// The result of one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The caller's token.
     pub token: u64,
-    /// Command specific: the full length of a value in bytes, for those that read one.
+    /// The command-specific result: for commands that read a value, its full length in bytes.
     pub result: u32,
-    /// What became of it.
+    /// The status.
     pub status: Status,
 }
 
 impl Completion {
-    /// The result of a command that succeeded.
+    /// Returns the result of a successful command.
     ///
     /// # Errors
-    /// [`IoError::Status`] for any other.
+    /// [`IoError::Status`] for a failed command.
     pub fn ok(self) -> Result<u32, IoError> {
         if self.status.is_success() { Ok(self.result) } else { Err(IoError::Status(self.status)) }
     }
@@ -45,28 +45,28 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A queue over a transport.
+    /// Returns a queue over a transport.
     #[must_use]
     pub fn over(transport: Box<dyn Transport>) -> Self {
         Self { transport, clock: Clock::start(), spin: SPIN }
     }
 
-    /// How long [`wait`](Self::wait) polls before it sleeps; [`Nanos::ZERO`] sleeps at once.
+    /// Sets how long [`wait`](Self::wait) polls before it sleeps; with [`Nanos::ZERO`] it sleeps at once.
     pub fn set_spin(&mut self, spin: Nanos) {
         self.spin = spin;
     }
 
-    /// Takes a command. It goes to the device with the next [`ring`](Self::ring), [`poll`](Self::poll) or
-    /// [`wait`](Self::wait), so that several go together.
+    /// Accepts a command. It reaches the device with the next [`ring`](Self::ring), [`poll`](Self::poll) or
+    /// [`wait`](Self::wait), so that several are submitted together.
     ///
     /// # Errors
-    /// [`Rejected`], with the command: nothing happened, and no completion will follow.
+    /// [`Rejected`], with the command: it had no effect, and no completion follows.
     #[inline]
     pub fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
         self.transport.submit(command, token)
     }
 
-    /// Shows what was submitted to the device.
+    /// Makes submitted commands visible to the device.
     ///
     /// # Errors
     /// [`IoError`] when the device is gone.
@@ -75,7 +75,7 @@ impl Queue {
         self.transport.ring()
     }
 
-    /// Takes the next completion, if one has come.
+    /// Returns the next completion, if there is one.
     ///
     /// # Errors
     /// [`IoError`] when the device is gone or breaks the protocol.
@@ -84,7 +84,7 @@ impl Queue {
         Ok(self.poll_with()?.map(|answer| answer.completion))
     }
 
-    /// As [`poll`](Self::poll), with the buffers of the command.
+    /// Polls as [`poll`](Self::poll) does, and also returns the buffers of the command.
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).
@@ -94,8 +94,8 @@ impl Queue {
         self.transport.reap()
     }
 
-    /// Waits for the next completion, at most for `longest`: polls for a while, then sleeps. `None` when the time is over
-    /// or nothing is in flight.
+    /// Waits for the next completion, at most for `longest`: polls for a while, then sleeps. Returns `None` when the
+    /// time is over or nothing is in flight.
     ///
     /// # Errors
     /// [`IoError`] when the device is gone or breaks the protocol.
@@ -103,7 +103,7 @@ impl Queue {
         Ok(self.wait_with(longest)?.map(|answer| answer.completion))
     }
 
-    /// As [`wait`](Self::wait), with the buffers of the command.
+    /// Waits as [`wait`](Self::wait) does, and also returns the buffers of the command.
     ///
     /// # Errors
     /// As for [`wait`](Self::wait).
@@ -134,12 +134,12 @@ impl Queue {
         }
     }
 
-    /// Sleeps as soon as nothing is there: what was submitted starts with the call that sleeps.
+    /// Sleeps as soon as no completion is ready: the system call that sleeps also submits.
     fn wait_asleep(&mut self, longest: Option<Nanos>) -> Result<Option<Answer>, IoError> {
         let until = longest.map(|longest| self.clock.now().after(longest));
         loop {
             if let Some(answer) = self.transport.reap()? {
-                // A device that is gone now says so to the next call; this command has its answer.
+                // If the device is gone, the next call reports it; this command has its completion.
                 let _ = self.transport.ring();
                 return Ok(Some(answer));
             }
@@ -152,7 +152,7 @@ impl Queue {
         }
     }
 
-    /// Sleeps until a completion may have come, at most for `longest`.
+    /// Sleeps until a completion may have arrived, at most for `longest`.
     ///
     /// # Errors
     /// [`IoError`] when the kernel refuses or the device is gone.
@@ -160,41 +160,41 @@ impl Queue {
         self.transport.sleep(longest)
     }
 
-    /// What one command can be.
+    /// Returns the limits of one command.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.transport.limits()
     }
 
-    /// What is readable once a completion has come, after [`arm`](Self::arm) asked for it.
+    /// Returns the descriptor that becomes readable with a completion after [`arm`](Self::arm).
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.transport.descriptor()
     }
 
-    /// Rings, and asks for the descriptor to become readable with the next completion.
+    /// Rings, and requests that the descriptor become readable with the next completion.
     ///
     /// # Errors
-    /// [`IoError`] when the device is gone, or this way to it has no descriptor.
+    /// [`IoError`] when the device is gone, or the backend has no descriptor.
     pub fn arm(&mut self) -> Result<Armed, IoError> {
         self.transport.arm()
     }
 
-    /// Asks the device to give a command up. It still has its one completion, which says whether it was.
+    /// Sends an abort of a command. The command still completes once, and its status tells whether it was aborted.
     ///
     /// # Errors
-    /// [`IoError::Refused`] where that is not offered; [`IoError`] when the device is gone.
+    /// [`IoError::Refused`] if the backend has no abort; [`IoError`] when the device is gone.
     pub fn cancel(&mut self, token: u64) -> Result<(), IoError> {
         self.transport.cancel(token)
     }
 
-    /// Commands accepted and not yet answered.
+    /// Returns the number of commands accepted and not yet completed.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.transport.in_flight()
     }
 
-    /// Most commands in flight.
+    /// Returns the most commands in flight.
     #[must_use]
     pub fn depth(&self) -> u32 {
         self.transport.depth()

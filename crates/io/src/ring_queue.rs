@@ -1,8 +1,8 @@
-//! A queue whose rings lie in memory that the device has mapped too.
+//! A queue whose rings lie in memory shared with the device.
 //!
-//! In: commands. Out: completions. The data pointer of a command is the address of its buffer in the client's own
-//! numbering (PRP Entry 1; PRP Entry 2 is zero). Invariant: of every command in flight the entry is kept, so that it can
-//! be sent again to a device that came back.
+//! Input: commands. Output: completions. The data pointer of a command is the address of its buffer in the client's
+//! numbering (PRP Entry 1; PRP Entry 2 is zero). Invariant: the entry of every command in flight is kept, so that it
+//! can be resubmitted to a device that returns.
 
 use crate::backend::{Answer, Armed, Limits, Transport};
 use crate::command::{Command, Data};
@@ -19,17 +19,17 @@ use headwater_nvme::spec::command::SubmissionEntry;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use zerocopy::little_endian::U64;
 
-/// How the two sides of a queue wake each other.
+/// The mechanism by which the two sides of a queue wake each other.
 #[derive(Debug)]
 pub enum Bells {
-    /// Sides that trust each other.
+    /// Wake-up for sides that trust each other.
     Descriptors {
-        /// What this side sleeps on.
+        /// The descriptor that this side sleeps on.
         own: WakeDescriptor,
-        /// What the device sleeps on.
+        /// The descriptor that the device sleeps on.
         device: WakeDescriptor,
     },
-    /// Sides that do not.
+    /// Wake-up for sides that do not trust each other.
     Line(WakeLine),
 }
 
@@ -48,7 +48,7 @@ impl Bells {
         }
     }
 
-    /// Takes wake-ups that have come, so that the descriptor is quiet again.
+    /// Consumes pending wake-ups, so that the descriptor is no longer readable.
     fn take(&self) -> Result<Line, WakeError> {
         match self {
             Self::Descriptors { own, .. } => own.take().map(|_| Line::Called),
@@ -71,44 +71,41 @@ pub struct Unanswered {
     pub token: u64,
     /// The entry with its data pointer.
     pub entry: SubmissionEntry,
-    /// What it moves.
+    /// The data it moves.
     pub data: Data,
-    /// Its place in the order of submission.
+    /// The submission order.
     order: u64,
 }
 
 impl Unanswered {
-    /// Its place in the order of submission.
+    /// Returns its position in the order of submission.
     #[must_use]
     pub fn order(&self) -> u64 {
         self.order
     }
 }
 
-/// The client's half of a queue pair.
+/// The client's side of a queue pair.
 #[derive(Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "four independent facts, looked at one by one on the hot path"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "four independent flags, read separately on the hot path")]
 pub struct RingQueue {
     pair: QueuePair<ForeignWords>,
     bells: Bells,
-    /// By slot.
+    /// The commands in flight, by slot.
     unanswered: Vec<Option<Unanswered>>,
     submitted: u64,
-    /// Submitted since the device was last shown.
+    /// True if commands were submitted since the last doorbell.
     submitted_news: bool,
-    /// Reaped since the device was last shown. It goes with the next submission, or when nothing more is to be reaped: a
-    /// fence for every completion would cost more than the completion.
+    /// True if completions were reaped since the last doorbell. They are shown with the next submission, or when a poll
+    /// finds nothing more: a fence for every completion would cost more than the completion.
     reaped_news: bool,
-    /// The device was asked to make the descriptor readable.
+    /// True if the device was requested to make the descriptor readable.
     armed: bool,
     hung_up: bool,
 }
 
 impl RingQueue {
-    /// A queue over its half of a pair.
+    /// Returns a queue over the client's side of a pair.
     #[must_use]
     pub fn new(pair: QueuePair<ForeignWords>, bells: Bells) -> Self {
         let slots = usize::try_from(pair.depth()).unwrap_or(0);
@@ -128,7 +125,7 @@ impl RingQueue {
     /// Submits a command.
     ///
     /// # Errors
-    /// [`Rejected`] when the queue is full, or the command's data is in pieces.
+    /// [`Rejected`] when the queue is full, or the command's data is in several buffers.
     #[inline]
     pub fn submit_command(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
         if command.data.buffers().len() > 1 {
@@ -144,10 +141,10 @@ impl RingQueue {
         }
     }
 
-    /// Submits once more what another queue gave up, in its order.
+    /// Resubmits the commands of another queue in their order.
     ///
     /// # Errors
-    /// [`SubmitError::Full`], with all that is left.
+    /// [`SubmitError::Full`], with the remaining commands.
     pub fn submit_again(&mut self, commands: Vec<Unanswered>) -> Result<(), (Vec<Unanswered>, SubmitError)> {
         let mut rest = commands.into_iter();
         while let Some(command) = rest.next() {
@@ -168,10 +165,10 @@ impl RingQueue {
         self.submitted_news = true;
     }
 
-    /// Takes the next completion together with the command it answers.
+    /// Returns the next completion together with its command.
     ///
     /// # Errors
-    /// [`IoError::Controller`] for an answer that no correct device gives.
+    /// [`IoError::Controller`] for a completion that violates the protocol.
     #[inline]
     pub fn reap_with(&mut self) -> Result<Option<(Completion, Unanswered)>, IoError> {
         if self.armed {
@@ -191,7 +188,7 @@ impl RingQueue {
         Ok(Some((completion, command)))
     }
 
-    /// Rings, and asks the device to ring back with the next completion.
+    /// Rings, and requests a wake-up with the next completion.
     fn prepare_sleep(&mut self) -> Sleep {
         let (wake, sleep) = self.pair.prepare_sleep();
         self.submitted_news = false;
@@ -209,7 +206,7 @@ impl RingQueue {
         self.hung_up |= !matches!(self.bells.take(), Ok(Line::Called | Line::Quiet));
     }
 
-    /// Shows the device what was submitted, and gives reaped slots back.
+    /// Shows the device submitted commands and reaped completions.
     #[inline]
     fn show(&mut self) {
         self.submitted_news = false;
@@ -219,20 +216,20 @@ impl RingQueue {
         }
     }
 
-    /// Everything that was submitted and not answered, in the order of submission.
+    /// Removes and returns the commands in flight, in the order of submission.
     pub fn take_unanswered(&mut self) -> Vec<Unanswered> {
         let mut all: Vec<Unanswered> = self.unanswered.iter_mut().filter_map(Option::take).collect();
         all.sort_by_key(|command| command.order);
         all
     }
 
-    /// Whether the other side was found to have closed its end.
+    /// Returns true if the other side is already known to have closed its end.
     #[must_use]
     pub fn has_hung_up(&self) -> bool {
         self.hung_up
     }
 
-    /// Whether the other side has closed its end; looks, which is a call into the kernel.
+    /// Checks, by a system call, whether the other side has closed its end.
     #[must_use]
     pub fn look_for_hang_up(&mut self) -> bool {
         if let Bells::Line(line) = &self.bells {
@@ -242,7 +239,7 @@ impl RingQueue {
     }
 }
 
-/// The entry of a command with its data pointer.
+/// Returns the entry of a command with its data pointer.
 #[inline]
 pub(crate) fn entry_of(command: &Command) -> SubmissionEntry {
     let mut entry = command.entry;
@@ -306,7 +303,7 @@ impl Transport for RingQueue {
 
 impl Drop for RingQueue {
     fn drop(&mut self) {
-        // The device may still be at work on these.
+        // The device may still access these buffers.
         self.unanswered.drain(..).flatten().for_each(|command| command.data.forget());
     }
 }

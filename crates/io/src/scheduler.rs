@@ -1,16 +1,16 @@
-//! Which of the requests that wait in a handle goes to the device next.
+//! Chooses the next of the requests that wait in a handle.
 //!
-//! In: requests as [`Waiting`] (a number, a class, bytes, a deadline), and the time as an argument. Out: numbers, one at a
-//! time. Invariant: what was pushed comes out exactly once, by [`pop`](Scheduler::pop) or by
-//! [`remove`](Scheduler::remove), whichever policy was chosen in between; no policy lets a request wait for ever while
-//! others are served.
+//! Input: requests as [`Waiting`] (a slot, a class, bytes, a deadline), and the time as an argument. Output: slots, one
+//! at a time. Invariant: each pushed request comes out exactly once, by [`pop`](Scheduler::pop) or
+//! [`remove`](Scheduler::remove), also across changes of policy; no policy lets a request wait for ever while it serves
+//! later ones.
 //!
-//! | policy | next is | nobody starves because |
+//! | policy | next is | no starvation because |
 //! | --- | --- | --- |
-//! | [`Fifo`](Scheduling::Fifo) | who came first | it is a queue |
-//! | [`Deadline`](Scheduling::Deadline) | whose deadline is first | every request has one, and they only come nearer |
-//! | [`Share`](Scheduling::Share) | whose class had least for its weight, by bytes | weights are at least 1 |
-//! | [`Priority`](Scheduling::Priority) | whose class is most urgent | a class is overtaken a bounded number of times |
+//! | [`Fifo`](Scheduling::Fifo) | the first to arrive | requests leave in arrival order |
+//! | [`Deadline`](Scheduling::Deadline) | the earliest deadline | every request has one, and deadlines come nearer |
+//! | [`Share`](Scheduling::Share) | the class with the fewest bytes for its weight | weights are at least 1 |
+//! | [`Priority`](Scheduling::Priority) | the most urgent class | a class is overtaken a bounded number of times |
 
 mod deadline;
 mod merge;
@@ -26,32 +26,32 @@ use share::Shares;
 use std::collections::VecDeque;
 pub use window::Window;
 
-/// How many classes of requests a handle tells apart.
+/// The number of request classes of a handle.
 pub const CLASSES: usize = 8;
 
-/// A class of requests: what shares, priorities, deadlines and selectors go by. What it means is the policy's.
+/// A class of requests, used by shares, priorities, deadlines and selectors. The policy defines its meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Class(u8);
 
 impl Class {
-    /// That of requests that name none. By priority the most urgent.
+    /// The default class. By priority the most urgent.
     pub const FIRST: Self = Self(0);
-    /// By priority the least urgent.
+    /// The last class. By priority the least urgent.
     pub const LAST: Self = Self(7);
 
-    /// Class `number`, or `None` from [`CLASSES`] on.
+    /// Returns class `number`, or `None` from [`CLASSES`] on.
     #[must_use]
     pub const fn new(number: u8) -> Option<Self> {
         if number <= Self::LAST.0 { Some(Self(number)) } else { None }
     }
 
-    /// Its number.
+    /// Returns its number.
     #[must_use]
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// Its place in a table of [`CLASSES`].
+    /// Returns its index in a table of [`CLASSES`].
     #[must_use]
     #[inline]
     pub(crate) fn place(self) -> usize {
@@ -59,50 +59,51 @@ impl Class {
     }
 }
 
-/// What becomes of a request that has not begun by its deadline.
+/// The treatment of a request that was not submitted by its deadline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Late {
-    /// It is served all the same, first of all.
+    /// The request is still served, before all later ones.
     #[default]
     Serve,
-    /// It is given up: answered [`ABORT_REQUESTED`](headwater_nvme::spec::status::Status::ABORT_REQUESTED) without having
-    /// been begun. Under overload this keeps what is served in time.
+    /// The request is cancelled: it completes with
+    /// [`ABORT_REQUESTED`](headwater_nvme::spec::status::Status::ABORT_REQUESTED) without submission. Under overload
+    /// this keeps the served requests in time.
     GiveUp,
 }
 
-/// A policy, and its settings.
+/// A scheduling policy with its settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Scheduling {
-    /// First come, first served. Costs nothing while the queues have room.
+    /// First come, first served. It costs nothing while the queues have room.
     #[default]
     Fifo,
-    /// Earliest deadline first. Fewer commands are kept at the device when it answers later than half of the shortest.
+    /// Earliest deadline first. Fewer commands are kept in flight when latency exceeds half of the shortest deadline.
     Deadline {
-        /// By class: how long after its arrival a request that names no deadline of its own should be answered.
+        /// The default deadline of each class, relative to arrival.
         within: [Nanos; CLASSES],
-        /// What becomes of those that cannot be.
+        /// The treatment of late requests.
         late: Late,
     },
-    /// Bytes in proportion to weights, among the classes that have something waiting.
+    /// Bytes in proportion to weights, among the classes with waiting requests.
     Share {
-        /// By class; 0 counts as 1.
+        /// The weight of each class; 0 counts as 1.
         weights: [u16; CLASSES],
     },
     /// The most urgent class first: 0 before 1, and so on.
     Priority {
-        /// How often in a row a class that waits may be overtaken by more urgent ones.
+        /// The most times in a row that more urgent classes may overtake a waiting one.
         overtakes_max: u32,
     },
 }
 
 impl Scheduling {
-    /// Earliest deadline first, the same for each class, late ones served.
+    /// Returns an earliest-deadline-first policy with one deadline for all classes, which serves late requests.
     #[must_use]
     pub const fn deadline(within: Nanos) -> Self {
         Self::Deadline { within: [within; CLASSES], late: Late::Serve }
     }
 
-    /// Weighted shares: one weight for each class, in order; the rest have 1.
+    /// Returns a policy of weighted shares: one weight for each class, in order; remaining classes have 1.
     #[must_use]
     pub fn share(given: &[u16]) -> Self {
         let mut weights = [1; CLASSES];
@@ -113,31 +114,31 @@ impl Scheduling {
     }
 }
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Names it.
+    /// The slot that identifies it.
     pub slot: u32,
     /// Its class.
     pub class: Class,
-    /// What it moves; of one that moves nothing, what it is held to cost.
+    /// The bytes it moves, or its nominal cost if it moves none.
     pub bytes: u64,
-    /// When it came.
+    /// The time of arrival.
     pub arrived: Nanos,
-    /// When it should be answered, if it says so itself.
+    /// Its own deadline, if it has one.
     pub deadline: Option<Nanos>,
 }
 
-/// What a scheduler says to a device that has room.
+/// The scheduler's decision for the next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// This one.
+    /// Submit this request.
     Serve(u32),
-    /// Answer this one without beginning it: its deadline is over.
+    /// Cancel this request without submission: its deadline has passed.
     GiveUp(u32),
 }
 
-/// A request with its place in the order of arrival.
+/// A waiting request with its arrival number.
 #[derive(Clone, Copy, Debug)]
 struct Queued {
     waiting: Waiting,
@@ -163,7 +164,7 @@ impl State {
     }
 }
 
-/// The requests that wait, under one policy at a time.
+/// The waiting requests under one policy.
 #[derive(Debug)]
 pub struct Scheduler {
     scheduling: Scheduling,
@@ -173,33 +174,33 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Nothing waits.
+    /// Returns an empty scheduler.
     #[must_use]
     pub fn new(scheduling: Scheduling) -> Self {
         Self { state: State::of(&scheduling), scheduling, waiting: 0, arrivals: 0 }
     }
 
-    /// The policy.
+    /// Returns the policy.
     #[must_use]
     pub fn scheduling(&self) -> &Scheduling {
         &self.scheduling
     }
 
-    /// How many wait.
+    /// Returns the number of waiting requests.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.waiting
     }
 
-    /// Whether nothing waits.
+    /// Returns true if no request waits.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Another policy from now on, for what waits too, in the order in which it came.
+    /// Changes the policy; waiting requests move to it in the order of arrival.
     pub fn change(&mut self, scheduling: Scheduling) {
         let mut all = match &mut self.state {
             State::Fifo(queue) => std::mem::take(queue).into(),
@@ -215,7 +216,7 @@ impl Scheduler {
         }
     }
 
-    /// A request comes.
+    /// Adds a request.
     pub fn push(&mut self, waiting: Waiting) {
         self.arrivals += 1;
         self.waiting += 1;
@@ -231,14 +232,14 @@ impl Scheduler {
         }
     }
 
-    /// A request that waits has become longer: others go with it.
+    /// Charges a class for bytes that were merged into a waiting request.
     pub fn extend(&mut self, class: Class, bytes: u64) {
         if let State::Share(shares) = &mut self.state {
             shares.charge(class, bytes);
         }
     }
 
-    /// The next, for a device that has room.
+    /// Removes and returns the next request, for a device with room.
     pub fn pop(&mut self, now: Nanos) -> Option<Next> {
         let next = match &mut self.state {
             State::Fifo(queue) => queue.pop_front().map(|queued| Next::Serve(queued.waiting.slot)),
@@ -250,7 +251,7 @@ impl Scheduler {
         next
     }
 
-    /// Takes a request out: it was cancelled. False if it does not wait here.
+    /// Removes a cancelled request. Returns false if it does not wait here.
     pub fn remove(&mut self, slot: u32) -> bool {
         let removed = match &mut self.state {
             State::Fifo(queue) => take_from(queue, slot),
@@ -262,7 +263,7 @@ impl Scheduler {
         removed
     }
 
-    /// How late a device may answer before fewer commands are kept there, if the policy minds.
+    /// Returns the device latency above which fewer commands are kept in flight, if the policy has one.
     #[must_use]
     pub fn device_target(&self) -> Option<Nanos> {
         match &self.scheduling {

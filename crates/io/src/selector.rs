@@ -1,75 +1,75 @@
-//! Which of a handle's queues a request goes to.
+//! Chooses the queue of each request of a handle.
 //!
-//! In: what a request is, and how busy the queues are. Out: the name of a queue. Invariant: the answer is the queue that
-//! gets the entry; an answer that names none of the handle's queues is an error, and the request goes nowhere.
+//! Input: a request's properties and the queues' loads. Output: a queue's name. Invariant: the entry goes to the queue
+//! named; a name that the handle does not have is an error, and the request is not submitted.
 
 use crate::completion::Direction;
 use crate::scheduler::{CLASSES, Class};
 use std::fmt;
 
-/// Names a queue of a handle, as [`attach`](crate::Handle::attach) gave it. Never given twice by one handle.
+/// The name of a handle's queue, returned by [`attach`](crate::Handle::attach). A handle never reuses a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueName(pub u32);
 
-/// A queue, as a selector sees it.
+/// The load of a queue, as a selector sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLoad {
-    /// Its name.
+    /// The queue's name.
     pub name: QueueName,
-    /// Commands of this handle there.
+    /// The handle's commands in flight there.
     pub in_flight: u32,
-    /// Most that it takes.
+    /// The most commands in flight.
     pub depth: u32,
 }
 
 /// A request, as a selector sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice<'a> {
-    /// Which way its bytes go.
+    /// The direction of its data transfer.
     pub direction: Direction,
     /// Its class.
     pub class: Class,
-    /// First byte on the device.
+    /// The first byte on the device.
     pub offset: u64,
-    /// How many bytes.
+    /// The length in bytes.
     pub bytes: u64,
-    /// The queues, in the order in which they were attached.
+    /// The queues, in the order of attachment.
     pub queues: &'a [QueueLoad],
 }
 
-/// A rule of the application's.
+/// A selection function of the application.
 pub type SelectorFunction = Box<dyn FnMut(&Choice<'_>) -> QueueName + Send>;
 
-/// The rule.
+/// The policy that chooses a queue.
 #[derive(Default)]
 pub enum Selector {
     /// The queue that was attached first.
     #[default]
     First,
-    /// The queue with most room, of equals the first.
+    /// The queue with the most room, or the first of several with equal room.
     MostRoom,
-    /// Reads have a queue of their own.
+    /// Reads on one queue, all other requests on another.
     ReadsApart {
-        /// For reads.
+        /// The queue for reads.
         reads: QueueName,
-        /// For everything else.
+        /// The queue for all other requests.
         others: QueueName,
     },
-    /// By class.
+    /// A queue for each class.
     ByClass([QueueName; CLASSES]),
-    /// As the application says.
+    /// The queue that the application's function returns.
     Function(SelectorFunction),
 }
 
 impl Selector {
-    /// The queue for a request; `None` if there is none at all.
+    /// Returns the queue for a request, or `None` if the handle has none.
     pub fn choose(&mut self, choice: &Choice<'_>) -> Option<QueueName> {
         let first = choice.queues.first()?;
         Some(match self {
             Self::First => first.name,
             Self::MostRoom => {
                 let room = |load: &QueueLoad| load.depth.saturating_sub(load.in_flight);
-                // Of equals max_by_key takes the last.
+                // Among equals max_by_key takes the last.
                 choice.queues.iter().rev().max_by_key(|load| room(load))?.name
             }
             Self::ReadsApart { reads, others } => match choice.direction {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_names_its_queue() {
+    fn each_selector_names_its_queue() {
         let load = |name, in_flight| QueueLoad { name: QueueName(name), in_flight, depth: 8 };
         let queues = [load(3, 5), load(4, 2), load(9, 2)];
         let choice = |direction, class| Choice {

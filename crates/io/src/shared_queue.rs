@@ -1,10 +1,11 @@
-//! A queue that several handles, on several threads, use together.
+//! A queue that several handles on several threads share.
 //!
-//! In: commands of many `Seat`s. Out: each seat's own answers. Invariant: an answer goes to the seat whose command it was,
-//! also when another thread found it; nobody who waits is forgotten (`exchange` says how, and `loom` has gone through it).
+//! Input: commands of many `Seat`s. Output: each seat's own completions. Invariant: a completion goes to the seat that
+//! submitted the command, also if another thread found it; no waiter is missed (`exchange` holds the argument, and
+//! `loom` checks it).
 //!
-//! A thread of the queue's own may do the looking ([`start_thread`](SharedQueue::start_thread)); without one, whoever waits
-//! looks for all.
+//! A thread of the queue may poll ([`start_thread`](SharedQueue::start_thread)); without one, a waiting thread polls
+//! for all seats.
 
 mod exchange;
 mod line;
@@ -35,7 +36,7 @@ struct Shared {
     depth: u32,
 }
 
-/// A queue for several handles. A clone is the same queue; it is closed with the last of them.
+/// A queue for several handles. A clone is the same queue; dropping the last clone closes it.
 #[derive(Clone, Debug)]
 pub struct SharedQueue {
     shared: Arc<Shared>,
@@ -58,7 +59,7 @@ impl SharedQueue {
         Self { shared: Arc::new(Shared { exchange, thread: Mutex::new(None), rest, limits, depth }) }
     }
 
-    /// Shares a queue that has commands in flight: they are those of the seat that comes with it.
+    /// Shares a queue with commands in flight, which belong to the returned seat.
     pub(crate) fn adopting(queue: Queue) -> Seat {
         let in_flight = queue.in_flight();
         let shared = Self::new(queue);
@@ -67,16 +68,16 @@ impl SharedQueue {
         seat
     }
 
-    /// A place at it.
+    /// Adds a user.
     pub(crate) fn seat(&self) -> Seat {
         Seat { shared: self.shared.clone(), number: self.shared.exchange.sit_down(), bell: None }
     }
 
-    /// Lets a thread look for completions from now on, at this pace; it tells each user as `aggregation` says. A thread
-    /// that runs already goes on with the new settings.
+    /// Starts a thread that polls for completions at this pace, and notifies each user as `aggregation` says. A running
+    /// thread continues with the new settings.
     ///
     /// # Errors
-    /// [`IoError`] when the kernel gives no thread.
+    /// [`IoError`] when the kernel creates no thread.
     pub fn start_thread(
         &self,
         pace: Pace,
@@ -92,22 +93,22 @@ impl SharedQueue {
         Ok(())
     }
 
-    /// Ends the thread; whoever waits looks again.
+    /// Stops the thread; waiting threads poll again.
     pub fn stop_thread(&self) {
         let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(thread);
     }
 
-    /// The span that the thread slept last between two looks.
+    /// Returns the thread's last sleep between two polls.
     #[must_use]
     pub fn period(&self) -> Nanos {
         self.shared.exchange.with_line(|line| line.period())
     }
 
-    /// The queue back, if nobody else uses it.
+    /// Returns the queue if this is its only user.
     ///
     /// # Errors
-    /// Itself, if somebody does.
+    /// Itself, if there is another user.
     pub fn into_queue(self) -> Result<Queue, Self> {
         self.stop_thread();
         let shared = Arc::try_unwrap(self.shared).map_err(|shared| Self { shared })?;
@@ -119,18 +120,18 @@ impl SharedQueue {
 }
 
 impl Seat {
-    /// The queue.
+    /// Returns the queue.
     pub(crate) fn queue(&self) -> SharedQueue {
         SharedQueue { shared: self.shared.clone() }
     }
 
-    /// Whether answers lie here that were not taken.
+    /// Returns true if completions for this seat were found and not yet taken.
     pub(crate) fn has_mail(&self) -> bool {
         self.shared.exchange.has_answer(self.number)
     }
 
-    /// The queue back, its thread ended, with this seat's commands in flight under their places as tokens; itself if somebody
-    /// else uses the queue, or an answer came meanwhile.
+    /// Stops the thread and returns the queue, with this seat's commands in flight under their slots as tokens; returns
+    /// itself if the queue has another user, or a completion has arrived.
     pub(crate) fn reclaim(self) -> Result<Queue, Self> {
         let first = self.number == 0 && Arc::strong_count(&self.shared) == 1;
         if first {
@@ -139,7 +140,7 @@ impl Seat {
         if !first || self.has_mail() {
             return Err(self);
         }
-        // The seat's own handle goes before the queue is taken out; nobody else has one.
+        // The seat's reference is dropped before the queue is taken out; no other reference exists.
         let shared = self.queue();
         drop(self);
         shared.into_queue().map_err(|shared| shared.seat())
@@ -157,8 +158,8 @@ impl Seat {
         self.shared.exchange.owed(self.number)
     }
 
-    pub(crate) fn submit(&mut self, command: Command, place: u32) -> Result<(), Rejected> {
-        self.shared.exchange.submit(self.number, command, place)
+    pub(crate) fn submit(&mut self, command: Command, slot: u32) -> Result<(), Rejected> {
+        self.shared.exchange.submit(self.number, command, slot)
     }
 
     pub(crate) fn ring(&mut self) -> Result<(), IoError> {
@@ -167,29 +168,29 @@ impl Seat {
 
     pub(crate) fn poll(&mut self) -> Result<Option<Answer>, IoError> {
         let answer = self.shared.exchange.take(self.number)?;
-        Ok(answer.map(|(place, mut answer)| {
-            answer.completion.token = place.into();
+        Ok(answer.map(|(slot, mut answer)| {
+            answer.completion.token = slot.into();
             answer
         }))
     }
 
-    pub(crate) fn cancel(&mut self, place: u32) -> Result<(), IoError> {
-        let token = exchange::token(self.number, place);
+    pub(crate) fn cancel(&mut self, slot: u32) -> Result<(), IoError> {
+        let token = exchange::token(self.number, slot);
         self.shared.exchange.with_line(|line| line.cancel(token))
     }
 
-    /// Sleeps until an answer may be there, at most for `longest`.
+    /// Sleeps until a completion may be available, at most for `longest`.
     pub(crate) fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
         let rest = &self.shared.rest;
         self.shared.exchange.wait(self.number, longest.map(Nanos::to_duration), |longest| rest.sleep(longest))
     }
 
-    /// A descriptor that is readable once something was found for this seat by the queue's thread.
+    /// Creates the descriptor that becomes readable once the queue's thread has found a completion for this seat.
     pub(crate) fn make_descriptor(&mut self) -> Result<(), IoError> {
         if self.bell.is_none() {
             let bell = WakeDescriptor::new()?;
             let rung = bell.clone();
-            // A bell that the kernel does not let us ring has a sleeper whom nobody can tell.
+            // If the kernel refuses this wake-up, there is no other way to notify the sleeper.
             self.call(Some(Call::new(move || {
                 let _ = rung.wake();
             })));
@@ -198,7 +199,7 @@ impl Seat {
         Ok(())
     }
 
-    /// Who is woken when something was found for this seat.
+    /// Sets the waker that is notified of completions for this seat.
     pub(crate) fn set_waker(&mut self, waker: Waker) {
         self.bell = None;
         self.call(Some(Call::new(move || waker.wake_by_ref())));
@@ -212,11 +213,11 @@ impl Seat {
         self.bell.as_ref().map(|bell| bell.as_fd())
     }
 
-    /// Asks for the bell to be rung. Only the thread of the queue rings it: without one this is refused, and whoever waits
-    /// has to look.
+    /// Arms the descriptor. Only the queue's thread signals it: without one this is refused, and the waiter has to
+    /// poll.
     pub(crate) fn arm(&mut self) -> Result<Armed, IoError> {
         if self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
-            let reason = "nobody looks into this shared queue for others: let a thread do it".to_owned();
+            let reason = "this shared queue has no completion thread; start one".to_owned();
             return Err(IoError::Refused { reason });
         }
         self.make_descriptor()?;

@@ -1,38 +1,38 @@
-//! Where queues and handles have the time from: the machine's clock, or a number that a test moves.
+//! The clock of queues and handles: the machine's, or a virtual one that a test advances.
 //!
-//! In: nothing. Out: the time, and sleeps. Invariant: in virtual time nobody waits; a sleep moves the time on by what was
-//! asked for. This and the polling thread are the only places of the room that touch a clock.
+//! Input: none. Output: the time, and sleeps. Invariant: in virtual time no thread waits; a sleep advances the time by
+//! its length. Only this module and the polling thread read a clock in this crate.
 
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// What a look into a queue takes in virtual time.
+/// The duration of a poll in virtual time.
 const VIRTUAL_LOOK: Nanos = Nanos(100);
 
-/// A source of time. A clone is the same one.
+/// A source of time. A clone is the same source.
 #[derive(Clone, Debug)]
 pub enum Timepiece {
     /// The machine's clock.
     Machine(Clock),
-    /// A number, in nanoseconds.
+    /// A virtual time in nanoseconds.
     Virtual(Arc<AtomicU64>),
 }
 
 impl Timepiece {
-    /// The machine's clock, from now on.
+    /// Returns the machine's clock, starting now.
     #[must_use]
     pub fn machine() -> Self {
         Self::Machine(Clock::start())
     }
 
-    /// A number that stands at zero.
+    /// Returns a virtual clock at zero.
     #[must_use]
     pub fn at_zero() -> Self {
         Self::Virtual(Arc::new(AtomicU64::new(0)))
     }
 
-    /// The time.
+    /// Returns the current time.
     #[must_use]
     #[inline]
     pub fn now(&self) -> Nanos {
@@ -42,7 +42,7 @@ impl Timepiece {
         }
     }
 
-    /// A look that found nothing is over: in virtual time it took a while too.
+    /// Accounts for a poll that found nothing: a processor pause, or a step of virtual time.
     #[inline]
     pub fn looked(&self) {
         match self {
@@ -51,7 +51,7 @@ impl Timepiece {
         }
     }
 
-    /// How long looking again and again is better than a sleep: in virtual time, where looking takes none, not at all.
+    /// Returns how long to poll before sleeping: `span`, or zero in virtual time, where polling takes no time.
     #[must_use]
     pub fn spin(&self, span: Nanos) -> Nanos {
         match self {
@@ -60,7 +60,7 @@ impl Timepiece {
         }
     }
 
-    /// Waits on the calling thread, or moves the number.
+    /// Sleeps on the calling thread, or advances the virtual time.
     pub fn sleep(&self, span: Nanos) {
         match self {
             Self::Machine(_) => Clock::sleep_finely(span),

@@ -1,11 +1,11 @@
-//! A file or a block device as a device of one namespace of blocks, by io_uring past the page cache.
+//! A file or a block device as one block namespace, by io_uring with direct I/O.
 //!
-//! In: a path and options. Out: a [`Backend`]. Buffers are registered with every queue of the device, the file too, so that a
-//! read or a write costs the kernel no pinning and no look-up; a batch is one system call. Where io_uring is refused, threads
-//! make the plain calls. Invariant: no command leaves the blocks of the file.
+//! Input: a path and options. Output: a [`Backend`]. Buffers and the file are registered with every queue, so that the
+//! kernel neither pins pages nor looks up the file for a transfer; a batch is one system call. If io_uring is refused,
+//! threads make plain system calls. Invariant: no command leaves the blocks of the file.
 //!
-//! # What this does not do
-//! It locks nothing against others: whoever may open the file may write to it as well.
+//! # Limits of this backend
+//! It takes no lock on the file: other processes that may open the file may write to it.
 
 mod block_steps;
 mod file;
@@ -30,7 +30,7 @@ use queue::UringQueue;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The number of the only namespace.
+/// The id of the only namespace.
 pub(crate) const NAMESPACE: u32 = 1;
 
 /// An open file or block device.
@@ -45,7 +45,7 @@ impl UringDevice {
     /// Opens a file or a block device.
     ///
     /// # Errors
-    /// [`IoError::Device`] says what is wrong with the path, or why the device cannot be polled.
+    /// [`IoError::Device`] with the fault of the path, or the reason why the device cannot be polled.
     pub fn open(path: &Path, options: UringOptions) -> Result<Self, IoError> {
         let file = Arc::new(BlockFile::open(path, &options)?);
         let mut device = Self { file, pool: RingPool::open()?, options };
@@ -56,28 +56,29 @@ impl UringDevice {
         Ok(device)
     }
 
-    /// What is not as one would wish: the page cache takes part, io_uring is refused.
+    /// Returns the degraded conditions: the page cache is used, io_uring is refused.
     ///
     /// # Errors
-    /// [`IoError`] when no queue can be opened at all.
+    /// [`IoError`] when no queue can be opened.
     pub fn notes(&mut self) -> Result<Vec<String>, IoError> {
         let mut notes: Vec<String> = self.file.note.iter().cloned().collect();
         if let RingKind::Blocking { refused: Some(errno) } = self.ring(1)?.kind() {
             notes.push(format!(
-                "the kernel refuses io_uring (error {errno}): threads make plain system calls; look at \
+                "the kernel refuses io_uring (error {errno}): threads make plain system calls; check \
                  kernel.io_uring_disabled and the container's seccomp profile"
             ));
         }
         let unregistered = self.pool.refusals();
         if unregistered > 0 {
             notes.push(format!(
-                "{unregistered} registrations of memory were refused: transfers there pin pages each time; raise ulimit -l"
+                "{unregistered} memory registrations were refused: each transfer there pins its pages; raise ulimit -l"
             ));
         }
         Ok(notes)
     }
 
-    /// Registrations of memory that were refused, of a chunk with a queue; transfers there work, and cost a little more.
+    /// Returns the number of refused registrations, counted for each chunk and queue; transfers there work at a higher
+    /// cost.
     #[must_use]
     pub fn registrations_refused(&self) -> u64 {
         self.pool.refusals()
@@ -93,7 +94,7 @@ impl UringDevice {
         self.pool.ring(&self.file.file, &self.file.path, wish)
     }
 
-    /// Reads a block with polling.
+    /// Reads a block in polled mode.
     fn check_polling(&mut self) -> Result<(), IoError> {
         let block_bytes = self.file.facts.block_bytes;
         let buffer = self.region(block_bytes as usize)?;
@@ -112,8 +113,7 @@ impl Backend for UringDevice {
 
     fn change_namespace(&mut self, _id: u8, _wish: NamespaceWish) -> Result<u8, IoError> {
         Err(IoError::Refused {
-            reason: "a file or block device is one namespace, whose size its file system or driver decides"
-                .to_owned(),
+            reason: "this backend cannot change namespaces; resize the file or the block device".to_owned(),
         })
     }
 

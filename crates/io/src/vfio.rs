@@ -1,17 +1,18 @@
-//! An NVMe SSD by our own driver: its queues in memory of this process, its doorbells in registers, no kernel on the way.
+//! An NVMe SSD by Headwater's own driver: queues in this process's memory, doorbells in mapped registers, no kernel
+//! calls.
 //!
-//! In: the address of a PCI function that is bound to vfio-pci. Out: a [`Backend`]. Each queue has an interrupt vector of
-//! its own, which is connected when somebody first waits by it. Invariant: the controller reaches the memory of this
-//! device's pool and nothing else; a command in flight is answered once, whatever becomes of the controller.
+//! Input: the address of a PCI function bound to vfio-pci. Output: a [`Backend`]. Each queue has its own interrupt
+//! vector, connected at the first interrupt wait. Invariant: the controller accesses this device's pool memory and
+//! nothing else; a command in flight completes once, also across failures and resets of the controller.
 //!
 //! ```text
 //!   VfioDevice --- Control: driver, clock, vectors ---+--- VfioQueue (a thread)
-//!       |            bring up, recover, abort         +--- VfioQueue (another)
+//!       |            bring up, recover, abort         +--- VfioQueue (another thread)
 //!       +--- pool: chunks mapped in the container
 //! ```
 //!
-//! # What this does not do
-//! It binds no device to vfio-pci: that takes it from the kernel, which is the operator's to decide.
+//! # Limits of this backend
+//! It does not bind devices to vfio-pci: that removes them from the kernel, which the operator decides.
 
 mod control;
 mod entry;
@@ -50,8 +51,8 @@ impl VfioDevice {
     /// Opens a controller by its address (`0000:00:04.0`) and brings it up.
     ///
     /// # Errors
-    /// [`IoError::Device`] says what keeps it from being opened and which command changes that, why the controller does not
-    /// become ready, or that it has not what the configuration asks for.
+    /// [`IoError::Device`] with the obstacle and the command that removes it, the reason why the controller does not
+    /// become ready, or the feature that the configuration requires and the controller lacks.
     pub fn open(address: &str, config: DriverConfig) -> Result<Self, IoError> {
         let failed = |reason: String| IoError::Device { reason: format!("{address}: {reason}") };
         let opened =
@@ -62,26 +63,27 @@ impl VfioDevice {
             Some(PciClass::NVME) => {}
             Some(PciClass { base, sub, interface }) => {
                 return Err(failed(format!(
-                    "is no NVMe controller: its class is {base:02x}{sub:02x}{interface:02x}, not 010802"
+                    "is not an NVMe controller: its class is {base:02x}{sub:02x}{interface:02x}, not 010802"
                 )));
             }
             None => return Err(failed("the device is gone: its configuration reads as all ones".to_owned())),
         }
         let pool = pool::open(&container)?;
         let vectors = Vectors::allocate(Arc::clone(&device), u32::from(config.io_queues) + 1);
-        let vectors = vectors.map_err(|error| failed(format!("its interrupts cannot be had: {error}")))?;
+        let vectors =
+            vectors.map_err(|error| failed(format!("its interrupts cannot be allocated: {error}")))?;
         let function = VfioFunction::new(device)
             .map_err(|error| failed(format!("its registers cannot be mapped: {error}")))?;
         let driver = Controller::new(function, PoolMemory::new(pool.pool().clone()), config);
         let control = Control::new(address, driver, Box::new(vectors), Some(container));
         control.start()?;
         if config.weights.is_some() && !control.facts()?.weighted_round_robin {
-            return Err(failed("it has no weighted round robin (CAP.AMS); leave weights= out".to_owned()));
+            return Err(failed("it has no weighted round robin (CAP.AMS); omit weights=".to_owned()));
         }
         Ok(Self { control: Arc::new(control), pool })
     }
 
-    /// What the controller says of itself.
+    /// Returns the controller's identification.
     ///
     /// # Errors
     /// [`IoError::Device`] when it is gone.
@@ -89,16 +91,16 @@ impl VfioDevice {
         self.control.facts()
     }
 
-    /// Its namespaces; also those that cannot be used, with the reason.
+    /// Returns all namespaces, including unusable ones with the reason.
     #[must_use]
     pub fn all_namespaces(&self) -> Vec<Namespace> {
         self.control.namespaces()
     }
 
-    /// Whether a namespace can be used.
+    /// Checks that a namespace is usable.
     ///
     /// # Errors
-    /// [`IoError::Device`] says why not, and what to do.
+    /// [`IoError::Device`] with the reason why it is not, and what to do.
     pub fn check(&self, namespace: u32) -> Result<(), IoError> {
         let found = self.control.namespaces().into_iter().find(|found| found.id == namespace);
         match found.map(|found| found.kind) {
@@ -107,10 +109,10 @@ impl VfioDevice {
         }
     }
 
-    /// Resets the controller. Commands in flight are answered as aborted, queues go on with their next command.
+    /// Resets the controller. Commands in flight complete as aborted; queues continue with their next command.
     ///
     /// # Errors
-    /// [`IoError::Device`] when it does not come back.
+    /// [`IoError::Device`] when it does not become ready again.
     pub fn reset(&self) -> Result<(), IoError> {
         self.control.reset()
     }
@@ -124,7 +126,7 @@ impl Backend for VfioDevice {
 
     fn change_namespace(&mut self, _id: u8, _wish: NamespaceWish) -> Result<u8, IoError> {
         Err(IoError::Refused {
-            reason: "namespaces of an SSD are changed by nvme-cli (nvme create-ns, nvme format) while the kernel has it"
+            reason: "this backend cannot change namespaces; bind the SSD to the kernel and use nvme-cli"
                 .to_owned(),
         })
     }
@@ -139,14 +141,14 @@ impl Backend for VfioDevice {
 
     fn queue_of(&mut self, depth: u32, priority: Priority) -> Result<Box<dyn Transport>, IoError> {
         if !self.facts()?.weighted_round_robin {
-            let reason = "the controller serves its queues by turns; open it with weights=".to_owned();
+            let reason = "the controller arbitrates by round robin; open it with weights=".to_owned();
             return Err(IoError::Refused { reason });
         }
         Ok(Box::new(NvmeQueue::open(OwnController::new(&self.control).of_class(priority), depth)?))
     }
 }
 
-/// What a client may know of a namespace; `None` for one that cannot be used.
+/// Returns the client's view of a namespace; `None` for an unusable one.
 pub(crate) fn facts_of(namespace: &Namespace) -> Option<NamespaceFacts> {
     let writable = namespace.is_writable;
     match namespace.kind {

@@ -1,4 +1,4 @@
-//! The corpus of the fuzz target `attach_message`, replayed: no nightly toolchain needed.
+//! Replays the corpus of the fuzz target `attach_message`; needs no nightly toolchain.
 
 #[path = "../../../fuzz/bodies/attach_message.rs"]
 mod body;
@@ -6,6 +6,6 @@ mod body;
 mod replay;
 
 #[test]
-fn every_datagram_is_a_message_or_refused() {
+fn every_datagram_is_decoded_or_refused() {
     replay::replay("attach_message", body::body);
 }

@@ -1,6 +1,6 @@
-//! Runs one experiment and prints its table: what `headwater lab run` does, without the daemon around it.
+//! Runs one experiment and prints its table, as `headwater lab run` does, without the daemon program.
 //!
-//! In: a name, and `--quick`. Out: the table on standard output.
+//! Input: a name, and `--quick`. Output: the table on standard output.
 
 use headwater_lab::{LabError, Options, render_table, run};
 

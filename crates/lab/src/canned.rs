@@ -1,7 +1,9 @@
-//! The smallest server there is: it counts commands and answers each with bytes it has ready. It stores nothing.
+//! A server that counts RESP commands and sends a fixed reply to each. It stores nothing.
 //!
-//! In: RESP commands as redis-benchmark sends them. Out: `+OK` or one fixed bulk, in order. What it costs is what
-//! sockets cost; no server that parses, looks up and stores can cost less. It is the floor of every RESP figure.
+//! Input: RESP commands as redis-benchmark sends them.
+//! Output: `+OK` or one fixed bulk string for each, in order.
+//! Its cost is the cost of the sockets; no server that parses, looks up and stores can cost less. It is the floor of
+//! every RESP figure.
 
 use crate::cpu_account::CpuAccount;
 use crate::experiment::LabError;
@@ -15,10 +17,10 @@ use std::thread::JoinHandle;
 
 const LISTENER: u64 = 0;
 const READ_BYTES: usize = 64 << 10;
-/// How long the thread sleeps before it looks whether it should end.
+/// Interval in milliseconds at which the thread checks if it must stop.
 const LOOK_MS: i64 = 20;
 
-/// A running canned-reply server; it ends when this goes.
+/// A running canned-reply server; it stops when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Canned {
     address: SocketAddr,
@@ -40,34 +42,34 @@ impl Canned {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let shared = Arc::new(Shared { ends: AtomicBool::new(false), value_bytes: AtomicUsize::new(0) });
-        let (tell, told) = std::sync::mpsc::channel();
-        let inside = Arc::clone(&shared);
+        let (id_sender, id_receiver) = std::sync::mpsc::channel();
+        let thread_shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("canned".to_owned())
             .spawn(move || {
-                // The starter waits for this; if it is gone there is nobody to serve.
+                // `start` waits for the id; if it is gone, the server has no client.
                 let id = rustix::thread::gettid().as_raw_nonzero().get();
-                if tell.send(id).is_ok() {
+                if id_sender.send(id).is_ok() {
                     // An error of epoll ends the thread; redis-benchmark then reports the closed connection.
-                    let _ = serve(&listener, &inside);
+                    let _ = serve(&listener, &thread_shared);
                 }
             })
             .map_err(cannot)?;
-        let id = told.recv().map_err(|error| cannot(io::Error::other(error)))?;
+        let id = id_receiver.recv().map_err(|error| cannot(io::Error::other(error)))?;
         Ok(Self { address, thread_id: u32::try_from(id).unwrap_or_default(), shared, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whose CPU time it uses.
+    /// Returns the account of the CPU time that it uses.
     pub(crate) fn account(&self) -> CpuAccount {
         CpuAccount::Thread(self.thread_id)
     }
 
-    /// Answers every GET with so many bytes from now on.
+    /// Sets the number of bytes in the reply to every GET from now on.
     pub(crate) fn answer_with(&self, value_bytes: usize) {
         self.shared.value_bytes.store(value_bytes, Ordering::Relaxed);
     }
@@ -77,7 +79,7 @@ impl Drop for Canned {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic in there was printed by the runtime already.
+            // The runtime has already printed a panic of the thread.
             let _ = thread.join();
         }
     }
@@ -91,10 +93,10 @@ fn serve(listener: &TcpListener, shared: &Shared) -> io::Result<()> {
     let mut next = LISTENER + 1;
     let mut events = Vec::with_capacity(256);
     let mut input = vec![0; READ_BYTES];
-    let patience = rustix::event::Timespec { tv_sec: 0, tv_nsec: LOOK_MS * 1_000_000 };
+    let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: LOOK_MS * 1_000_000 };
     while !shared.ends.load(Ordering::Relaxed) {
         events.clear();
-        match epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&patience)) {
+        match epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -129,7 +131,7 @@ impl Connection {
         Self { stream, counter: Counter::default(), output: Vec::new() }
     }
 
-    /// Reads once and answers every command that is complete. The socket blocks: redis-benchmark always reads.
+    /// Reads once and replies to every complete command. The socket blocks: redis-benchmark always reads.
     fn turn(&mut self, input: &mut [u8], value_bytes: usize) -> io::Result<()> {
         let read = self.stream.read(input)?;
         if read == 0 {
@@ -151,28 +153,28 @@ fn bulk(output: &mut Vec<u8>, value_bytes: usize) {
     output.extend_from_slice(b"\r\n");
 }
 
-/// What a command wants back.
+/// The reply that a command requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Get,
     Other,
 }
 
-/// Finds where commands end, and looks at no more than the first letter of their names.
+/// A parser that finds the ends of commands and reads only the first letter of their names.
 #[derive(Debug, Default)]
 struct Counter {
-    /// Digits of the header line under way.
+    /// Bytes of the current header line.
     header: Vec<u8>,
-    /// Bytes of a bulk, with its line end, that are still to come.
+    /// Outstanding bytes of the current bulk string, including its line end.
     skip: usize,
-    /// Bulks of the command under way that are still to come, the one being skipped included.
+    /// Outstanding bulk strings of the current command, including the one being skipped.
     bulks: usize,
-    /// What the command under way is, once its name has begun.
+    /// The kind of the current command, once its name has begun.
     kind: Option<Kind>,
 }
 
 impl Counter {
-    /// Takes bytes; calls `command` once for each command that they complete.
+    /// Consumes bytes; calls `command` once for each command that they complete.
     fn feed(&mut self, mut bytes: &[u8], mut command: impl FnMut(Kind)) -> io::Result<()> {
         while let Some(&byte) = bytes.first() {
             if self.skip > 0 {
@@ -227,7 +229,7 @@ mod tests {
     const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
 
     #[test]
-    fn commands_are_counted_wherever_the_bytes_are_cut() {
+    fn commands_are_counted_for_every_split_of_the_stream() {
         let stream = [SET, GET, SET].concat();
         for cut in 0..stream.len() {
             let mut counter = Counter::default();
@@ -239,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_command_ends_the_connection() {
+    fn invalid_commands_end_the_connection() {
         for bytes in [&b"hello\r\n"[..], b"*0\r\n", b"$3\r\n", b"*x\r\n", b"*111111111111111111111"] {
             assert!(Counter::default().feed(bytes, |_| {}).is_err(), "{bytes:?}");
         }
     }
 
     #[test]
-    fn every_command_gets_its_canned_reply() {
+    fn every_command_receives_its_canned_reply() {
         let canned = Canned::start().unwrap();
         canned.answer_with(3);
         let mut client = TcpStream::connect(canned.address()).unwrap();

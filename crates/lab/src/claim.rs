@@ -1,13 +1,13 @@
-//! A claim: what we promise, what this run found, beside what, and whether it holds.
+//! A claim: a promised goal, the value that this run measured, the baseline, and whether the claim holds.
 //!
-//! In: a goal and a value, or the reason why there is none. Out: one JSON object
-//! `{name, goal, value, unit, label, baseline, holds}`, with `why` added when there is no value. Invariant: without a
-//! finite value a claim does not hold.
+//! Input: a goal and a value, or the reason why there is none.
+//! Output: one JSON object `{name, goal, value, unit, label, baseline, holds}`, with `why` added if there is no value.
+//! Invariant: without a finite value a claim does not hold.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// What a value must be for its claim to hold.
+/// The bound that a value must meet for its claim to hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
     /// No more than this.
@@ -17,7 +17,7 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// Whether a value is what was promised.
+    /// Returns true if a value meets the goal.
     #[must_use]
     pub fn is_met_by(self, value: f64) -> bool {
         match self {
@@ -42,13 +42,13 @@ impl Serialize for Goal {
     }
 }
 
-/// What kind of evidence stands behind a value.
+/// The kind of evidence behind a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Label {
     /// Measured on this machine, in this run.
     Measured,
-    /// The mechanism ran and did its work, on a stand-in whose speed says nothing.
+    /// The mechanism ran and worked, on a substitute whose speed is not representative.
     Functional,
     /// Computed by a model in virtual time.
     Model,
@@ -64,30 +64,30 @@ impl fmt::Display for Label {
     }
 }
 
-/// One promise and what became of it.
+/// One promise and its measured value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Claim {
-    /// Its name, under the number of its part: `p1.resp.p16.get.100`.
+    /// Its name, prefixed with the number of its part: `p1.resp.p16.get.100`.
     pub name: String,
-    /// What the value must be.
+    /// The bound that the value must meet.
     pub goal: Goal,
-    /// What it was; `None` when the comparison could not run.
+    /// The measured value; `None` if the comparison could not run.
     pub value: Option<f64>,
-    /// What the value counts.
+    /// The unit of the value.
     pub unit: &'static str,
-    /// What kind of evidence it is.
+    /// The kind of evidence.
     pub label: Label,
-    /// What it was measured against, with that one's own figure.
+    /// The baseline, with its own figure.
     pub baseline: String,
-    /// Whether the value meets the goal.
+    /// True if the value meets the goal.
     pub holds: bool,
-    /// Why there is no value.
+    /// The reason why there is no value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
 impl Claim {
-    /// A claim with what was found. A value that is not finite counts as none.
+    /// Creates a claim with a measured value. A value that is not finite counts as none.
     #[must_use]
     pub fn found(
         name: impl Into<String>,
@@ -116,7 +116,7 @@ impl Claim {
         }
     }
 
-    /// A claim whose comparison could not run, and why.
+    /// Creates a claim whose comparison could not run, with the reason.
     #[must_use]
     pub fn not_run(name: impl Into<String>, goal: Goal, unit: &'static str, why: impl Into<String>) -> Self {
         Self {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_holds_only_when_its_value_meets_its_goal() {
+    fn claim_holds_only_if_its_value_meets_its_goal() {
         let at = |goal, value| Claim::found("p1.x", goal, (value, "ratio"), Label::Measured, "floor").holds;
         assert!(at(Goal::AtMost(0.8), 0.8));
         assert!(!at(Goal::AtMost(0.8), 0.81));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_no_number_never_holds() {
+    fn claim_with_a_non_finite_value_never_holds() {
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             let claim = Claim::found("p1.x", Goal::AtMost(1.0), (value, "ratio"), Label::Model, "floor");
             assert!(!claim.holds);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_the_object_that_the_contract_names() {
+    fn claim_serializes_to_the_documented_json_object() {
         let claim = Claim::found("p1.x", Goal::AtMost(0.8), (0.5, "ratio"), Label::Measured, "redis");
         let json = serde_json::to_value(&claim).unwrap();
         assert_eq!(

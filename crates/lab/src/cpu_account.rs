@@ -1,16 +1,17 @@
-//! CPU time that another process, or one thread of ours, has used so far.
+//! CPU time used so far by another process or by one thread of this process.
 //!
-//! In: a process or thread id. Out: nanoseconds where the scheduler keeps them (`schedstat`, all threads together),
-//! else clock ticks (`stat`). A thread that ends takes its nanoseconds out of `schedstat` but not out of `stat`, so the
-//! larger of the two is right to within two ticks.
+//! Input: a process or thread id.
+//! Output: nanoseconds if the scheduler reports them (`schedstat`, summed over all threads), else clock ticks (`stat`).
+//! A thread that ends removes its nanoseconds from `schedstat` but not from `stat`, so the larger of the two is correct
+//! to within two ticks.
 
 use headwater_host::clock::Nanos;
 use std::fs;
 
-/// The kernel's tick in `/proc/PID/stat`: 100 a second in every Linux ABI we run on.
+/// The kernel's tick in `/proc/PID/stat`: 100 a second in every supported Linux ABI.
 const TICK: Nanos = Nanos::from_millis(10);
 
-/// Whose time is counted.
+/// The process or thread whose CPU time is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CpuAccount {
     /// All threads of a process.
@@ -20,14 +21,14 @@ pub(crate) enum CpuAccount {
 }
 
 impl CpuAccount {
-    /// Time used so far; `None` when the process or thread is gone.
+    /// Returns the time used so far; `None` if the process or thread is gone.
     pub(crate) fn used(self) -> Option<Nanos> {
         match self {
             Self::Thread(id) => schedstat(&format!("/proc/self/task/{id}/schedstat")),
             Self::Process(id) => {
                 let ticks = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
                 let by_ticks = Nanos(ticks_of(&ticks)?.saturating_mul(TICK.0));
-                // The tick count runs at most two ticks (user and system) behind what was used.
+                // The tick count lags at most two ticks (user and system) behind the time used.
                 let fine = threads(id).unwrap_or_default();
                 Some(fine.max(by_ticks))
             }
@@ -39,7 +40,7 @@ fn threads(process: u32) -> Option<Nanos> {
     let mut sum = Nanos::ZERO;
     for task in fs::read_dir(format!("/proc/{process}/task")).ok()? {
         let path = task.ok()?.path().join("schedstat");
-        // A thread may end between the listing and the reading.
+        // A thread may end between the listing and the read.
         sum = sum.after(schedstat(path.to_str()?).unwrap_or_default());
     }
     Some(sum)
@@ -50,10 +51,10 @@ fn schedstat(path: &str) -> Option<Nanos> {
     text.split_whitespace().next()?.parse().ok().map(Nanos)
 }
 
-/// User and system ticks of a `/proc/PID/stat` line. The program's name may hold spaces and brackets.
+/// Parses the user and system ticks of a `/proc/PID/stat` line. The program's name may contain spaces and brackets.
 fn ticks_of(stat: &str) -> Option<u64> {
-    let (_, behind_name) = stat.rsplit_once(')')?;
-    let mut fields = behind_name.split_whitespace().skip(11);
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
     Some(user + system)
@@ -64,14 +65,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_programs_name_cannot_shift_the_fields() {
+    fn program_name_does_not_shift_the_fields() {
         let stat = "12 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 111 222 0 0 20";
         assert_eq!(ticks_of(stat), Some(333));
         assert_eq!(ticks_of("12 (short) S 1"), None);
     }
 
     #[test]
-    fn time_used_only_grows() {
+    fn used_time_never_decreases() {
         let account = CpuAccount::Process(std::process::id());
         let before = account.used().unwrap();
         let mut sum = 0_u64;
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_has_no_account() {
+    fn missing_process_has_no_account() {
         assert_eq!(CpuAccount::Process(u32::MAX).used(), None);
         assert_eq!(CpuAccount::Thread(u32::MAX).used(), None);
     }

@@ -1,8 +1,10 @@
-//! A client that costs next to nothing, for loads under which redis-benchmark is slower than the servers it measures.
+//! A RESP client with minimal CPU cost, for loads under which redis-benchmark is slower than the servers it measures.
 //!
-//! In: an address, a load and how long. Out: the rate, and the latency of whole pipelines. Batches are rendered before the
-//! clock starts; a run is bounded by time, so that a slow disk makes it no longer. Answers are counted by their bytes: every key was filled, so each answer has one length. An answer of
-//! another length, or an error, ends the run.
+//! Input: an address, a load and a duration.
+//! Output: the rate, and the latency of whole pipelines.
+//! Batches are rendered before the clock starts. A run is bounded by time, so that a slow disk does not prolong it.
+//! Replies are counted by their bytes: every key exists, so all replies have one length. An error reply or one of
+//! another length ends the run.
 
 use crate::experiment::LabError;
 use crate::load::{KEYS, Load, Ran, Verb};
@@ -11,15 +13,15 @@ use rustix::event::epoll;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// Batches that are rendered before; connections take them in turn.
+/// Number of batches rendered in advance; connections send them in rotation.
 const BATCHES: usize = 256;
 const READ_BYTES: usize = 256 << 10;
-/// Longest silence of a server that has commands to answer.
+/// Maximum time without a reply from a server that has commands outstanding.
 const SILENCE_MAX: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
-/// Which keys are drawn: the same for every server.
+/// The seed of the keys, which are the same for every server.
 const SEED: u64 = 7;
 
-/// Sends batches for so long, and waits for the last answers.
+/// Sends batches for `span`, then waits for the outstanding replies.
 pub(crate) fn drive(load: Load, address: SocketAddr, span: Nanos) -> Result<Ran, LabError> {
     Run::open(load, address)
         .and_then(|mut run| run.until(span))
@@ -31,14 +33,14 @@ struct Run {
     poll: rustix::fd::OwnedFd,
     connections: Vec<Connection>,
     batches: Vec<Vec<u8>>,
-    /// Bytes that answer one batch.
+    /// Bytes of the replies to one batch.
     answer_bytes: usize,
     next_batch: usize,
 }
 
 struct Connection {
     stream: TcpStream,
-    /// Bytes of the answer that are still to come; 0 when it rests.
+    /// Reply bytes that are still outstanding; 0 if the connection is idle.
     waits_for: usize,
     sent: Nanos,
 }
@@ -63,16 +65,16 @@ impl Run {
         for index in 0..self.connections.len() {
             self.send(index, clock.now())?;
         }
-        let mut resting = 0;
+        let mut finished = 0;
         let mut latencies: Vec<Nanos> = Vec::new();
         let mut events = Vec::with_capacity(256);
         let mut input = vec![0; READ_BYTES];
-        while resting < self.connections.len() {
+        while finished < self.connections.len() {
             events.clear();
             let ready =
                 epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), Some(&SILENCE_MAX))?;
             if ready == 0 {
-                return Err(io::Error::other("it left commands without an answer for 10 s"));
+                return Err(io::Error::other("it did not reply to outstanding commands for 10 s"));
             }
             for event in &events {
                 let index = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
@@ -85,7 +87,7 @@ impl Run {
                     if now < end {
                         self.send(index, now)?;
                     } else {
-                        resting += 1;
+                        finished += 1;
                     }
                 }
             }
@@ -94,7 +96,7 @@ impl Run {
         Ok(ran(ops, clock.now(), &mut latencies))
     }
 
-    /// Sends the next batch. The socket blocks: a server reads whatever it still has to answer.
+    /// Sends the next batch. The socket blocks until the server reads.
     fn send(&mut self, index: usize, now: Nanos) -> io::Result<()> {
         let batch = &self.batches[self.next_batch % BATCHES];
         self.next_batch += 1;
@@ -107,12 +109,12 @@ impl Run {
 }
 
 impl Connection {
-    /// Reads once; whether the answer to the batch is whole now.
+    /// Reads once. Returns true if the replies to the batch are complete.
     fn read(&mut self, input: &mut [u8]) -> io::Result<bool> {
         let read = self.stream.read(input)?;
         if read == 0 || read > self.waits_for || input[0] == b'-' {
             let answer = String::from_utf8_lossy(&input[..read.min(60)]).into_owned();
-            return Err(io::Error::other(format!("it answered {answer:?}")));
+            return Err(io::Error::other(format!("unexpected reply {answer:?}")));
         }
         self.waits_for -= read;
         Ok(self.waits_for == 0)
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_that_was_sent_is_answered() {
+    fn every_sent_command_receives_a_reply() {
         let canned = Canned::start().unwrap();
         canned.answer_with(100);
         for verb in [Verb::Set, Verb::Get] {
@@ -174,10 +176,10 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_another_length_ends_the_run() {
+    fn reply_of_another_length_ends_the_run() {
         let canned = Canned::start().unwrap();
         canned.answer_with(200);
         let error = drive(load(Verb::Get), canned.address(), Nanos::ZERO).unwrap_err();
-        assert!(error.to_string().contains("it answered"), "{error}");
+        assert!(error.to_string().contains("unexpected reply"), "{error}");
     }
 }

@@ -1,7 +1,8 @@
-//! What an experiment is, what it is given and what it gives back.
+//! The interface of an experiment: its description, its context and its findings.
 //!
-//! In: [`Options`] from the command line. Out: [`Findings`], or a [`LabError`] that says what to do. Invariant: an
-//! experiment writes only below [`Context::scratch`], which is gone when the run is over.
+//! Input: [`Options`] from the command line.
+//! Output: [`Findings`], or a [`LabError`] that says what to do.
+//! Invariant: an experiment writes only below [`Context::scratch`], which is removed at the end of the run.
 
 use crate::claim::Claim;
 use crate::report::Row;
@@ -11,35 +12,35 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
-/// Longest that a `--quick` run may take. Only `io` takes longer, within a minute: nine pairs with fio need it.
+/// Maximum duration of a `--quick` run. Only `io` takes longer, up to a minute, because it runs nine pairs with fio.
 pub const QUICK_MAX: Nanos = Nanos::from_millis(20_000);
 
 /// One experiment of the table.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Experiment {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What it measures, in a sentence.
+    /// A sentence that says what it measures.
     pub summary: &'static str,
-    /// What it compares with, beside the floor.
+    /// The baseline that it compares with, in addition to the floor.
     pub baseline: &'static str,
-    /// The claims it bears on; a name that ends in `.*` stands for all below it.
+    /// The claims that it evaluates; a name that ends in `.*` covers all claims with that prefix.
     pub claims: &'static [&'static str],
-    /// Measures.
+    /// The function that runs it.
     #[serde(skip)]
     pub run: fn(&Context) -> Result<Findings, LabError>,
 }
 
-/// How an experiment is run.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// End within [`QUICK_MAX`]: fewer rounds, the same claims.
+    /// True to end within [`QUICK_MAX`]: fewer rounds, the same claims.
     pub quick: bool,
-    /// Seed of everything random.
+    /// The seed of all randomness.
     pub seed: u64,
     /// The `headwater` program, for experiments that start a node; the running program when `None`.
     pub binary: Option<PathBuf>,
-    /// Where scratch files go; the system's folder for them when `None`. Put it on the disk that matters.
+    /// The folder for scratch files; the system's temporary folder if `None`. Put it on the disk to be measured.
     pub scratch: Option<PathBuf>,
 }
 
@@ -49,60 +50,60 @@ impl Default for Options {
     }
 }
 
-/// What an experiment found.
+/// The findings of an experiment.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
-    /// What was measured.
+    /// The measured rows.
     pub rows: Vec<Row>,
-    /// What it says about our promises.
+    /// The evaluated claims.
     pub claims: Vec<Claim>,
 }
 
-/// Why an experiment gave no outcome.
+/// The reason why an experiment has no outcome.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
     /// No experiment has that name.
-    #[error("there is no experiment `{name}`: `headwater lab list` shows them all")]
+    #[error("no experiment is named `{name}`: `headwater lab list` lists all names")]
     Unknown {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
     },
     /// Scratch files could not be written.
     #[error("cannot use {} for scratch files: {source}; set TMPDIR to a folder you can write to", path.display())]
     Scratch {
-        /// Which folder.
+        /// The folder.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         source: io::Error,
     },
-    /// A program could not be started or did not answer.
+    /// A program could not be started or did not become ready.
     #[error("{program} did not start: {reason}")]
     Start {
-        /// Which program.
+        /// The program.
         program: String,
-        /// What happened, and what to look at.
+        /// The failure, and what to check.
         reason: String,
     },
-    /// A running peer stopped answering, or answered nonsense.
-    #[error("{program} failed while it was measured: {reason}")]
+    /// A running peer stopped responding or returned an invalid response.
+    #[error("{program} failed during the measurement: {reason}")]
     Measure {
-        /// Which program.
+        /// The program.
         program: String,
-        /// What happened.
+        /// The failure.
         reason: String,
     },
-    /// The kernel refused something that measuring needs.
+    /// The kernel refused an operation that the measurement needs.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         what: &'static str,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         source: io::Error,
     },
 }
 
-/// What an experiment works with.
+/// The context of one run of an experiment: options, clock and scratch folder.
 #[derive(Debug)]
 pub struct Context {
     options: Options,
@@ -111,9 +112,9 @@ pub struct Context {
 }
 
 impl Context {
-    /// Makes the scratch folder and starts the clock.
+    /// Creates the scratch folder and starts the clock.
     pub(crate) fn open(options: Options) -> Result<Self, LabError> {
-        // A folder's name is unique among processes by the id and the wall clock, among runs of one process by a count.
+        // The process id and wall clock make the name unique among processes, the count among runs of one process.
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let parent = options.scratch.clone().unwrap_or_else(std::env::temp_dir);
         let clock = Clock::start();
@@ -124,40 +125,40 @@ impl Context {
         Ok(Self { options, clock, scratch })
     }
 
-    /// Whether the run has to end within [`QUICK_MAX`].
+    /// Returns true if the run must end within [`QUICK_MAX`].
     #[must_use]
     pub fn is_quick(&self) -> bool {
         self.options.quick
     }
 
-    /// Seed of everything random.
+    /// Returns the seed of all randomness.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.options.seed
     }
 
-    /// The run's clock.
+    /// Returns the run's clock.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// What is left of the time of a quick run, `reserve` kept back; the end of time for a full one.
+    /// Returns the remaining time of a quick run, less `reserve`; `Nanos(u64::MAX)` for a full run.
     #[must_use]
     pub fn time_left(&self, reserve: Nanos) -> Nanos {
         if self.options.quick { QUICK_MAX.since(self.clock.now().after(reserve)) } else { Nanos(u64::MAX) }
     }
 
-    /// A folder that goes with the run.
+    /// Returns the folder that is removed at the end of the run.
     #[must_use]
     pub fn scratch(&self) -> &Path {
         &self.scratch
     }
 
-    /// The `headwater` program.
+    /// Returns the path of the `headwater` program.
     ///
     /// # Errors
-    /// When no path was given and the running program's own cannot be found.
+    /// No path was given and the path of the running program cannot be found.
     pub fn binary(&self) -> Result<PathBuf, LabError> {
         if let Some(path) = &self.options.binary {
             return Ok(path.clone());
@@ -168,7 +169,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // What remains is scratch that the system cleans up; there is nobody to tell.
+        // On failure only scratch files remain, which the system cleans up; the error cannot be returned here.
         let _ = fs::remove_dir_all(&self.scratch);
     }
 }
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scratch_goes_with_the_run() {
+    fn scratch_folder_is_removed_with_the_context() {
         let context = Context::open(Options::default()).unwrap();
         let path = context.scratch().to_owned();
         fs::write(path.join("file"), b"x").unwrap();
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn scratch_that_cannot_be_made_is_named() {
+    fn scratch_error_names_the_folder_and_tmpdir() {
         let options = Options { scratch: Some(PathBuf::from("/proc/nowhere")), ..Options::default() };
         let error = Context::open(options).unwrap_err();
         assert!(error.to_string().contains("/proc/nowhere"));
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_run_has_all_the_time_there_is() {
+    fn only_a_quick_run_has_a_time_limit() {
         let full = Context::open(Options::default()).unwrap();
         assert_eq!(full.time_left(QUICK_MAX), Nanos(u64::MAX));
         let quick = Context::open(Options { quick: true, ..Options::default() }).unwrap();

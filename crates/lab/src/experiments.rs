@@ -1,4 +1,4 @@
-//! The table of experiments. A new one is a file below and a line here.
+//! The table of experiments. A new experiment needs a file in `experiments/` and a line here.
 
 mod attach;
 mod copy;
@@ -15,7 +15,7 @@ mod waf;
 
 use crate::experiment::Experiment;
 
-/// In the order a reader wants them.
+/// All experiments, in the order of the list.
 pub(crate) const TABLE: &[Experiment] = &[
     copy::EXPERIMENT,
     device::EXPERIMENT,
@@ -37,7 +37,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn names_are_unique_and_every_experiment_bears_on_a_claim() {
+    fn names_are_unique_and_every_experiment_evaluates_a_claim() {
         let names: BTreeSet<&str> = TABLE.iter().map(|experiment| experiment.name).collect();
         assert_eq!(names.len(), TABLE.len());
         for experiment in TABLE {

@@ -1,14 +1,15 @@
-//! Every figure the project states, and the run that makes it again.
+//! The experiments that reproduce every figure that the project states.
 //!
-//! In: the name of an experiment and how much time it may take. Out: one [`Outcome`]: the machine, the rows that were
-//! measured, and the claims they bear on. Invariant: a claim that could not be measured has no value, does not hold and
-//! says why; no figure is carried over from another run.
+//! Input: the name of an experiment and its options.
+//! Output: one [`Outcome`]: the machine, the measured rows, and the claims that they support or refute.
+//! Invariant: a claim that could not be measured has no value, does not hold and states why; no figure is taken from
+//! another run.
 //!
-//! # What this does not do
-//! It asserts nothing: a test never waits for a figure. It does not depend on the daemon: an experiment that needs a
-//! node starts the program at [`Options::binary`].
+//! # Limits
+//! It asserts nothing: no test depends on a figure. It does not depend on the daemon: an experiment that needs a node
+//! starts the program at [`Options::binary`].
 //!
-//! # A new experiment
+//! # Adding an experiment
 //! One file in `experiments/` with a `pub(crate) const EXPERIMENT: Experiment`, one line in `experiments.rs`.
 #![forbid(unsafe_code)]
 
@@ -33,20 +34,20 @@ pub use report::{Cell, Row, render_list, render_table};
 
 use serde::Serialize;
 
-/// What one run of an experiment found.
+/// The result of one run of an experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// Name of the experiment.
     pub experiment: &'static str,
-    /// Where it ran.
+    /// The machine on which it ran.
     pub machine: Machine,
-    /// What was measured.
+    /// The measured rows.
     pub rows: Vec<Row>,
-    /// What that says about what we promise.
+    /// The claims, evaluated on these measurements.
     pub claims: Vec<Claim>,
 }
 
-/// Every experiment, in the order a reader wants them.
+/// Returns every experiment, in the order of the list.
 #[must_use]
 pub fn list() -> &'static [Experiment] {
     experiments::TABLE
@@ -55,8 +56,8 @@ pub fn list() -> &'static [Experiment] {
 /// Runs one experiment.
 ///
 /// # Errors
-/// [`LabError::Unknown`] for a name that is not in [`list`]; the others when the scratch folder or the measuring itself
-/// failed. A missing peer is no error: the claims that need it have no value.
+/// [`LabError::Unknown`] for a name that is not in [`list`]; the other variants if the scratch folder or the
+/// measurement fails. A missing peer is not an error: the claims that need it have no value.
 pub fn run(name: &str, options: Options) -> Result<Outcome, LabError> {
     let experiment = list()
         .iter()

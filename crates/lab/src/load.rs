@@ -1,7 +1,8 @@
-//! The load on a RESP server: redis-benchmark for the figures, and a few words of RESP to prepare it.
+//! The load on a RESP server: redis-benchmark for the figures, and a minimal RESP client for the preparation.
 //!
-//! In: an address and what to send. Out: operations a second and latencies as redis-benchmark counts them, and numbers
-//! out of INFO. One client drives every server of a scenario, so what it costs itself is the same for all.
+//! Input: an address and a load.
+//! Output: operations a second and latencies as redis-benchmark counts them, and numbers from INFO.
+//! One client drives every server of a scenario, so its own cost is the same for all.
 
 use crate::driver::drive;
 use crate::experiment::LabError;
@@ -10,25 +11,25 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
-/// Keys that redis-benchmark draws from, and that [`fill`] stores.
+/// Number of keys that redis-benchmark draws from, and that [`fill`] stores.
 pub(crate) const KEYS: u64 = 20_000;
-/// Longest that one run of redis-benchmark may take before its server counts as hung.
+/// Maximum duration of one run of redis-benchmark; after it the server counts as hung.
 const RUN_MAX: Nanos = Nanos::from_millis(60_000);
 const ANSWER_MAX: Nanos = Nanos::from_millis(10_000);
-/// Stores that are sent before their answers are read.
+/// Number of stores sent before their replies are read.
 const FILL_BATCH: u64 = 100;
 
-/// Which command is driven.
+/// The command of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// Store.
+    /// SET.
     Set,
-    /// Read.
+    /// GET.
     Get,
 }
 
 impl Verb {
-    /// As in a claim's name.
+    /// Returns the name used in claims.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Set => "set",
@@ -37,17 +38,17 @@ impl Verb {
     }
 }
 
-/// Who sends it.
+/// The client that sends a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Client {
-    /// The client everybody has.
+    /// redis-benchmark, the common client.
     RedisBenchmark,
-    /// Our own, where redis-benchmark would be the slowest part.
+    /// The lab's own client, for loads that redis-benchmark would limit.
     Lab,
 }
 
 impl Client {
-    /// As in a row.
+    /// Returns the name used in rows.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::RedisBenchmark => "redis-benchmark",
@@ -59,33 +60,34 @@ impl Client {
 /// One load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// Who sends it.
+    /// The client that sends it.
     pub(crate) client: Client,
-    /// What is sent.
+    /// The command sent.
     pub(crate) verb: Verb,
     /// Bytes of each value.
     pub(crate) value_bytes: usize,
-    /// Commands a client sends before it reads.
+    /// Commands that a connection sends before it reads replies.
     pub(crate) pipeline: u64,
-    /// Connections.
+    /// Number of connections.
     pub(crate) clients: u64,
 }
 
-/// What redis-benchmark counted.
+/// The result of running a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ran {
-    /// Operations.
+    /// Number of operations.
     pub(crate) ops: u64,
     /// Operations a second.
     pub(crate) ops_per_s: f64,
-    /// Middle latency.
+    /// Median latency.
     pub(crate) p50_ms: f64,
-    /// Latency that one in a hundred exceeds.
+    /// Latency that 1 % of the operations exceed.
     pub(crate) p99_ms: f64,
 }
 
 impl Load {
-    /// Sends to a server for so long; redis-benchmark knows no time, it gets what is done in it at `expected_per_s`.
+    /// Runs the load on a server for `span`. redis-benchmark has no time limit, so it receives the number of operations
+    /// that take `span` at `expected_per_s`.
     pub(crate) fn run(self, address: SocketAddr, span: Nanos, expected_per_s: f64) -> Result<Ran, LabError> {
         match self.client {
             Client::RedisBenchmark => self.run_redis_benchmark(address, operations_in(span, expected_per_s)),
@@ -94,7 +96,7 @@ impl Load {
     }
 
     fn run_redis_benchmark(self, address: SocketAddr, ops: u64) -> Result<Ran, LabError> {
-        // redis-benchmark rounds down to whole pipelines of all clients otherwise.
+        // Otherwise redis-benchmark rounds down to whole pipelines of all clients.
         let grain = self.pipeline * self.clients;
         let ops = ops.max(1).div_ceil(grain) * grain;
         let numbers = [
@@ -117,7 +119,7 @@ impl Load {
     }
 }
 
-/// As many operations as fill a span at a rate.
+/// Returns the number of operations that fill a span at a rate.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -127,7 +129,7 @@ fn operations_in(span: Nanos, ops_per_s: f64) -> u64 {
     (span.to_duration().as_secs_f64() * ops_per_s).clamp(64.0, 5e7) as u64
 }
 
-/// Whether redis-benchmark is there.
+/// Returns true if redis-benchmark is installed.
 pub(crate) fn benchmark_installed() -> bool {
     let probe =
         Command::new("redis-benchmark").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -147,13 +149,13 @@ fn output_of(mut command: Command) -> Result<String, LabError> {
             Ok(Some(status)) => break status,
             Ok(None) if clock.now() > RUN_MAX => {
                 let _ = (child.kill(), child.wait());
-                return Err(benchmark_failed(format!("it was not done after {RUN_MAX}: the server hangs")));
+                return Err(benchmark_failed(format!("no result after {RUN_MAX}: the server hangs")));
             }
             Ok(None) => Clock::sleep(Nanos::from_millis(1)),
             Err(error) => return Err(benchmark_failed(error.to_string())),
         }
     };
-    // Two short lines: they fit the pipe, so nobody had to read while it ran.
+    // The output is two short lines, which fit in the pipe, so it can be read after the child has ended.
     let mut text = String::new();
     if let Some(mut out) = child.stdout.take() {
         out.read_to_string(&mut text).map_err(|error| benchmark_failed(error.to_string()))?;
@@ -165,7 +167,7 @@ fn benchmark_failed(reason: String) -> LabError {
     LabError::Measure { program: "redis-benchmark".to_owned(), reason }
 }
 
-/// Rate, p50 and p99 of the line of a verb. The header names the columns.
+/// Parses rate, p50 and p99 from the line of a verb. The header names the columns.
 fn parse_csv(text: &str, verb: Verb) -> Option<(f64, f64, f64)> {
     let cells = |line: &str| -> Vec<String> {
         line.split(',').map(|cell| cell.trim_matches('"').to_owned()).collect()
@@ -182,7 +184,7 @@ fn parse_csv(text: &str, verb: Verb) -> Option<(f64, f64, f64)> {
     Some((number("rps")?, number("p50_latency_ms")?, number("p99_latency_ms")?))
 }
 
-/// Whether a server answers PING.
+/// Returns true if a server replies to PING.
 pub(crate) fn ping(address: SocketAddr) -> bool {
     let ask = || -> io::Result<bool> {
         let mut client = connect(address)?;
@@ -209,7 +211,7 @@ pub(crate) fn fill(address: SocketAddr, value_bytes: usize) -> Result<(), LabErr
                 let mut line = String::new();
                 client.read_line(&mut line)?;
                 if line != "+OK\r\n" {
-                    return Err(io::Error::other(format!("SET was answered {line:?}")));
+                    return Err(io::Error::other(format!("unexpected reply to SET: {line:?}")));
                 }
             }
         }
@@ -217,11 +219,11 @@ pub(crate) fn fill(address: SocketAddr, value_bytes: usize) -> Result<(), LabErr
     };
     store().map_err(|error| LabError::Measure {
         program: address.to_string(),
-        reason: format!("filling it failed: {error}"),
+        reason: format!("cannot fill it with keys: {error}"),
     })
 }
 
-/// A number out of INFO whose name is `field`, or ends in `_field`; `None` when the server has none of that name.
+/// Returns the number in INFO whose name is `field` or ends in `_field`; `None` if there is none.
 pub(crate) fn info_number(address: SocketAddr, field: &str) -> Option<u64> {
     let ask = || -> io::Result<Vec<u8>> {
         let mut client = connect(address)?;
@@ -257,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_csv_is_read_by_the_names_of_its_columns() {
+    fn csv_is_parsed_by_column_name() {
         let text = "\"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\",\"p50_latency_ms\",\"p95_latency_ms\",\"p99_latency_ms\",\"max_latency_ms\"\n\"SET\",\"74442.00\",\"0.4\",\"0.1\",\"0.335\",\"0.5\",\"0.815\",\"1.0\"\n";
         assert_eq!(parse_csv(text, Verb::Set), Some((74442.0, 0.335, 0.815)));
         assert_eq!(parse_csv(text, Verb::Get), None);
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn info_is_read_by_name() {
+    fn info_is_parsed_by_field_name() {
         let info = "# Device\r\nnoflushes:1\r\nmedia_flushes:42\r\nname:x\r\n";
         assert_eq!(number_in_info(info, "flushes"), Some(42));
         assert_eq!(number_in_info(info, "name"), None);

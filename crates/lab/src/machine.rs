@@ -1,34 +1,34 @@
-//! The machine a figure was measured on: without it the figure means nothing.
+//! A description of the machine on which a figure was measured.
 //!
-//! In: what the kernel says in `/proc` and `/sys`. Out: [`Machine`]. What cannot be read is "unknown", never guessed.
+//! Input: files of `/proc` and `/sys`. Output: [`Machine`]; a value that cannot be read is "unknown".
 
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
 
-/// Where an experiment ran.
+/// The machine on which an experiment ran.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Machine {
-    /// The processor's own name.
+    /// Model name of the processor.
     pub cpu: String,
-    /// Cores this process may use.
+    /// Number of cores that this process may use.
     pub cores: usize,
     /// Kernel release.
     pub kernel: String,
     /// Memory, in bytes.
     pub ram_bytes: u64,
-    /// Caches of the first core, from the nearest: `L1d 32K, L1i 32K, L2 1024K, L3 32768K`.
+    /// Caches of the first core, nearest first: `L1d 32K, L1i 32K, L2 1024K, L3 32768K`.
     pub caches: String,
     /// File system under the scratch folder.
     pub scratch: String,
-    /// How this program was built: figures of a `debug` build say nothing.
+    /// Build profile of this program: figures of a `debug` build are not representative.
     pub build: &'static str,
-    /// Average load over the last minute when the run began: others were at work if it is not near zero.
+    /// Load average over the last minute at the start of the run: if not near zero, other programs were running.
     pub load_1m: f64,
 }
 
 impl Machine {
-    /// Asks the kernel.
+    /// Reads the description from the kernel.
     pub(crate) fn read(scratch: &Path) -> Self {
         let cpuinfo = text("/proc/cpuinfo");
         let meminfo = text("/proc/meminfo");
@@ -53,7 +53,7 @@ fn or_unknown(value: Option<&str>) -> String {
     value.filter(|value| !value.is_empty()).unwrap_or("unknown").to_owned()
 }
 
-/// The value of the first `key : value` line.
+/// Returns the value of the first `key : value` line.
 fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
@@ -61,7 +61,7 @@ fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     })
 }
 
-/// `16318480 kB` in bytes.
+/// Converts a value such as `16318480 kB` to bytes.
 fn kibibytes(value: &str) -> u64 {
     let number = value.split_whitespace().next().unwrap_or("");
     number.parse::<u64>().unwrap_or(0).saturating_mul(1_024)
@@ -91,13 +91,13 @@ fn caches(folder: &Path) -> String {
     or_unknown(Some(&found.join(", ")))
 }
 
-/// Kind of the file system that holds a path: the mount with the longest prefix of it.
+/// Returns the type of the file system that holds a path: that of the mount with the longest prefix of it.
 fn file_system(mounts: &str, path: &Path) -> String {
     let best = mounts
         .lines()
         .filter_map(|line| {
-            let mut words = line.split_whitespace().skip(1);
-            Some((words.next()?, words.next()?))
+            let mut fields = line.split_whitespace().skip(1);
+            Some((fields.next()?, fields.next()?))
         })
         .filter(|(point, _)| path.starts_with(point))
         .max_by_key(|(point, _)| point.len());
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_tables_are_read_by_name() {
+    fn proc_files_are_parsed_by_field_name() {
         let cpuinfo = "processor\t: 0\nmodel name\t: Fast 9000: the CPU\n";
         assert_eq!(field(cpuinfo, "model name"), Some("Fast 9000: the CPU"));
         assert_eq!(field(cpuinfo, "model"), None);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_lies_on_the_mount_with_the_longest_prefix() {
+    fn file_system_is_that_of_the_longest_mount_prefix() {
         let mounts = "/dev/a / ext4 rw 0 0\ntmpfs /scratch tmpfs rw 0 0\n/dev/b /scratch2 xfs rw 0 0\n";
         assert_eq!(file_system(mounts, Path::new("/scratch/x")), "tmpfs");
         assert_eq!(file_system(mounts, Path::new("/scratch2/x")), "xfs");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_core_and_memory() {
+    fn machine_has_a_core_and_memory() {
         let machine = Machine::read(Path::new("/"));
         assert!(machine.cores >= 1);
         assert!(machine.ram_bytes > 0);

@@ -1,18 +1,19 @@
-//! How a figure is taken so that it survives a shared machine.
+//! Measurement methods that give stable figures on a shared machine.
 //!
-//! In: closures that do the work and say what it cost. Out: medians with the lowest and highest beside them, and ratios
-//! of neighbours in time. Invariants: the first round of everything is thrown away (cold caches, cold branches); what is
-//! compared runs in turns, each round in another order, so that a busy neighbour slows all alike; CPU time is counted,
-//! not elapsed time, wherever the work is one thread's.
+//! Input: closures that do the work and return its cost.
+//! Output: medians with minimum and maximum, and ratios of adjacent samples.
+//! Invariants: the first round of each closure is discarded (cold caches, cold branches); compared work is interleaved,
+//! and each round starts with another closure, so that other load on the machine slows all alike; CPU time is counted,
+//! not elapsed time, if one thread does the work.
 
 use headwater_host::clock::{Clock, Nanos};
 use rustix::thread::CpuSet;
 use serde::Serialize;
 
-/// A median and how far the samples lie apart.
+/// The median, minimum and maximum of a set of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// The middle sample.
+    /// The median sample.
     pub median: f64,
     /// The lowest sample.
     pub min: f64,
@@ -21,7 +22,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these samples; `None` when there are none or one is not finite.
+    /// Computes the spread of these samples; `None` if there are none or one is not finite.
     #[must_use]
     pub fn of(samples: &[f64]) -> Option<Self> {
         if samples.is_empty() || samples.iter().any(|sample| !sample.is_finite()) {
@@ -38,7 +39,7 @@ impl Spread {
         Some(Self { median, min: sorted[0], max: sorted[sorted.len() - 1] })
     }
 
-    /// The spread of sample by sample quotients: ratios of what ran side by side.
+    /// Computes the spread of the quotients of samples with the same index.
     #[must_use]
     pub fn of_ratios(numerators: &[f64], denominators: &[f64]) -> Option<Self> {
         let ratios: Vec<f64> = numerators
@@ -50,11 +51,11 @@ impl Spread {
     }
 }
 
-/// Something that is compared: its work, which returns what one round of it cost.
+/// A unit of compared work, which returns the cost of one round.
 pub type Contestant<'a, T, E> = &'a mut dyn FnMut() -> Result<T, E>;
 
-/// Runs all contestants in turns: one round unrecorded, then `rounds` recorded, each round beginning with another
-/// contestant. Returns the samples of each, in the order given; samples with the same index ran side by side.
+/// Runs all contestants interleaved: one round unrecorded, then `rounds` recorded, each round starting with another
+/// contestant. Returns the samples of each, in the order given; samples with the same index are adjacent in time.
 ///
 /// # Errors
 /// The first error of any contestant.
@@ -73,29 +74,29 @@ pub fn in_turns<T, E>(rounds: usize, contestants: &mut [Contestant<'_, T, E>]) -
     Ok(samples)
 }
 
-/// CPU time that this thread spends in `work`.
+/// Returns the CPU time that this thread spends in `work`.
 pub fn cpu_of(work: impl FnOnce()) -> Nanos {
     let before = Clock::thread_cpu();
     work();
     Clock::thread_cpu().since(before)
 }
 
-/// Nanoseconds of CPU for each of `count` operations that `work` does.
+/// Returns the nanoseconds of CPU time for each of the `count` operations that `work` does.
 #[expect(clippy::cast_precision_loss, reason = "52 bits of nanoseconds are 52 days")]
 pub fn cpu_ns_each(count: u64, work: impl FnOnce()) -> f64 {
     cpu_of(work).0 as f64 / count.max(1) as f64
 }
 
-/// Whether the calling thread stays on one core from here on.
+/// The state of the calling thread: pinned to one core or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Pinned {
-    /// It stays.
+    /// The thread is pinned.
     Yes,
-    /// The kernel did not let it; figures wander more.
+    /// The kernel refused to pin it; figures vary more.
     No,
 }
 
-/// Keeps the calling thread on the core it is on, where the kernel allows it, until the guard goes.
+/// A guard that pins the calling thread to its current core, if the kernel allows it, until the guard is dropped.
 #[derive(Debug)]
 pub struct Pin {
     before: Option<CpuSet>,
@@ -114,7 +115,7 @@ impl Pin {
         Self { before: pinned.then_some(before) }
     }
 
-    /// Whether it worked.
+    /// Returns [`Pinned::Yes`] if the kernel pinned the thread.
     #[must_use]
     pub fn is_pinned(&self) -> Pinned {
         if self.before.is_some() { Pinned::Yes } else { Pinned::No }
@@ -124,7 +125,7 @@ impl Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // If the mask cannot be put back the thread merely stays where it is.
+            // If the mask cannot be restored, the thread stays pinned.
             let _ = rustix::thread::sched_setaffinity(None, before);
         }
     }
@@ -137,7 +138,7 @@ mod tests {
     use std::convert::Infallible;
 
     #[test]
-    fn a_spread_is_the_middle_and_the_ends() {
+    fn spread_is_median_minimum_and_maximum() {
         let odd = Spread::of(&[3.0, 1.0, 2.0]).unwrap();
         assert_eq!((odd.min, odd.median, odd.max), (1.0, 2.0, 3.0));
         let even = Spread::of(&[4.0, 1.0, 2.0, 3.0]).unwrap();
@@ -148,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_taken_between_neighbours_in_time() {
-        // A neighbour doubled the cost of the second round of both: the ratio does not notice.
+    fn ratios_pair_samples_of_the_same_round() {
+        // Other load doubled the cost of the second round of both: the ratio is unaffected.
         let ratio = Spread::of_ratios(&[1.0, 2.0], &[2.0, 4.0]).unwrap();
         assert_eq!((ratio.min, ratio.max), (0.5, 0.5));
     }
 
     #[test]
-    fn contestants_take_turns_and_the_first_round_does_not_count() {
+    fn rounds_are_interleaved_and_the_first_is_discarded() {
         let order = RefCell::new(String::new());
         let mut a = || {
             order.borrow_mut().push('a');
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contestants_error_ends_the_comparison() {
+    fn error_of_one_contestant_ends_the_comparison() {
         let mut calls = 0;
         let mut fails = || {
             calls += 1;
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn work_costs_cpu_and_waiting_does_not_count_as_more() {
+    fn work_has_a_cpu_cost() {
         let spent = cpu_of(|| {
             let mut sum = 0_u64;
             for i in 0..2_000_000_u64 {
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_is_taken_off_again() {
+    fn dropped_pin_restores_the_affinity() {
         let before = rustix::thread::sched_getaffinity(None).unwrap().count();
         let pin = Pin::here();
         if pin.is_pinned() == Pinned::Yes {

@@ -1,7 +1,7 @@
-//! Rows, and how an outcome looks in a terminal.
+//! Result rows, and the rendering of an outcome for a terminal.
 //!
-//! In: rows of named cells; the name of a number carries its unit last. Out: JSON objects, or tables whose columns line
-//! up. Rows that follow one another with the same columns share a table.
+//! Input: rows of named cells; the name of a number ends with its unit.
+//! Output: JSON objects, or tables with aligned columns. Consecutive rows with the same columns share a table.
 
 use crate::Outcome;
 use crate::claim::Claim;
@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 /// One value of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// A word.
+    /// A text.
     Text(String),
     /// A count.
     Count(u64),
@@ -87,25 +87,25 @@ impl From<Spread> for Cell {
     }
 }
 
-/// One measured thing, as named cells in the order they are shown.
+/// One measurement, as named cells in display order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row(Vec<(&'static str, Cell)>);
 
 impl Row {
-    /// A row without cells.
+    /// Creates a row without cells.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The row with one more cell.
+    /// Returns the row with one more cell.
     #[must_use]
     pub fn with(mut self, column: &'static str, cell: impl Into<Cell>) -> Self {
         self.0.push((column, cell.into()));
         self
     }
 
-    /// The cell of a column.
+    /// Returns the cell of a column.
     #[must_use]
     pub fn get(&self, column: &str) -> Option<&Cell> {
         self.0.iter().find(|(name, _)| *name == column).map(|(_, cell)| cell)
@@ -126,7 +126,7 @@ impl Serialize for Row {
     }
 }
 
-/// An outcome for a terminal.
+/// Renders an outcome for a terminal.
 #[must_use]
 pub fn render_table(outcome: &Outcome) -> String {
     let machine = &outcome.machine;
@@ -161,7 +161,7 @@ pub fn render_table(outcome: &Outcome) -> String {
     out
 }
 
-/// The list of experiments for a terminal.
+/// Renders the list of experiments for a terminal.
 #[must_use]
 pub fn render_list(experiments: &[Experiment]) -> String {
     let head = ["experiment", "measures", "against", "claims"].map(str::to_owned);
@@ -184,7 +184,7 @@ fn claim_cells(claim: &Claim) -> Vec<String> {
     ]
 }
 
-/// A number with three digits that mean something.
+/// Formats a number with about three significant digits.
 fn short(number: f64) -> String {
     let size = number.abs();
     if number == 0.0 || !number.is_finite() || size >= 1_000.0 {
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_an_object_in_the_order_it_was_made() {
+    fn row_serializes_to_an_object_in_column_order() {
         let row = Row::new()
             .with("server", "ours")
             .with("ops", 3_u64)
@@ -235,18 +235,18 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_none_is_null_and_never_text() {
+    fn non_finite_number_serializes_to_null() {
         assert_eq!(serde_json::to_string(&Cell::Number(f64::NAN)).unwrap(), "null");
     }
 
     #[test]
-    fn columns_line_up() {
+    fn columns_are_aligned() {
         let text = align(&["a".to_owned(), "b".to_owned()], vec![vec!["long".to_owned(), "x".to_owned()]]);
         assert_eq!(text, "a     b\n----  -\nlong  x\n");
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_have_about_three_digits() {
         let shown: Vec<String> = [0.0, 0.1234, 1.234, 123.45, 98765.4].into_iter().map(short).collect();
         assert_eq!(shown, ["0", "0.123", "1.23", "123.5", "98765"]);
     }

@@ -1,7 +1,8 @@
-//! The servers that are compared: a node of ours and a redis-server, each a child process with a folder of its own.
+//! The compared servers: a Headwater node and a redis-server, each a child process with its own folder.
 //!
-//! In: a program and a durability. Out: an address that answers, and the account of the CPU it used. Invariant: a server
-//! that was started is ended when its handle goes, by its own process id, and nothing else is.
+//! Input: a program and a durability.
+//! Output: the address of a ready server, and the account of its CPU time.
+//! Invariant: dropping the handle of a server ends exactly that process, by its process id.
 
 use crate::cpu_account::CpuAccount;
 use crate::experiment::{Context, LabError};
@@ -13,14 +14,14 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// How long a server may take until it answers.
+/// Maximum time until a server responds.
 const READY_MAX: Nanos = Nanos::from_millis(10_000);
 const LOOK_AGAIN: Nanos = Nanos::from_millis(5);
 
-/// When an acknowledged write is on the medium, in words both servers have.
+/// The durability of acknowledged writes, in modes that both servers support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Whenever the system likes.
+    /// At a time that the system chooses.
     OnFlush,
     /// Within a second.
     EverySecond,
@@ -29,7 +30,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// Our `--durability`.
+    /// Returns the value of Headwater's `--durability`.
     pub(crate) fn ours(self) -> &'static str {
         match self {
             Self::OnFlush => "on-flush",
@@ -38,7 +39,7 @@ impl Mode {
         }
     }
 
-    /// Redis's `appendfsync`, with the append-only file on.
+    /// Returns the value of Redis's `appendfsync`, for use with the append-only file on.
     fn redis(self) -> &'static str {
         match self {
             Self::OnFlush => "no",
@@ -48,7 +49,7 @@ impl Mode {
     }
 }
 
-/// A child process that answers RESP.
+/// A child process that serves RESP.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
@@ -57,7 +58,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a node of ours on an empty data directory.
+    /// Starts a Headwater node on an empty data directory.
     pub(crate) fn ours(context: &Context, mode: Mode) -> Result<Self, LabError> {
         let program = context.binary()?;
         let folder = folder_for(context, &format!("headwater-{}", mode.ours().replace('=', "-")))?;
@@ -92,22 +93,22 @@ impl Server {
         starting.into_server(address, folder)
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where a node of ours lets other processes attach.
+    /// Returns the path of the socket through which other processes attach to a Headwater node.
     pub(crate) fn attach_socket(&self) -> PathBuf {
         self.folder.join("data").join("attach.sock")
     }
 
-    /// The process, whose first thread is a node's core.
+    /// Returns the process id, which is also the id of a node's core thread.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whose CPU time it uses.
+    /// Returns the account of the CPU time that it uses.
     pub(crate) fn account(&self) -> CpuAccount {
         CpuAccount::Process(self.child.id())
     }
@@ -119,7 +120,7 @@ impl Drop for Server {
     }
 }
 
-/// What the installed redis-server calls itself, or why there is none.
+/// Returns the name and version of the installed redis-server, or the reason why there is none.
 pub(crate) fn redis_version() -> Result<String, String> {
     let output = Command::new("redis-server")
         .arg("--version")
@@ -129,10 +130,10 @@ pub(crate) fn redis_version() -> Result<String, String> {
     let version = text.split_whitespace().find_map(|word| word.strip_prefix("v="));
     version
         .map(|version| format!("redis-server {version}"))
-        .ok_or_else(|| "redis-server does not tell its version".to_owned())
+        .ok_or_else(|| "redis-server --version printed no version".to_owned())
 }
 
-/// A child that does not answer yet. Dropped, it is stopped.
+/// A child process that is not ready yet. Dropping it stops the process.
 #[derive(Debug)]
 struct Starting {
     program: &'static str,
@@ -155,7 +156,7 @@ impl Starting {
         Ok(Self { program, child: Some(child), log })
     }
 
-    /// Looks until there is an answer, the child has ended, or it took too long.
+    /// Polls until `look` returns a value, the child has ended, or [`READY_MAX`] has passed.
     fn until<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, LabError> {
         let clock = Clock::start();
         loop {
@@ -168,7 +169,7 @@ impl Starting {
                 return Err(self.failed(&format!("it ended with {status}")));
             }
             if clock.now() > READY_MAX {
-                return Err(self.failed(&format!("it did not answer within {READY_MAX}")));
+                return Err(self.failed(&format!("it was not ready within {READY_MAX}")));
             }
             Clock::sleep(LOOK_AGAIN);
         }
@@ -179,7 +180,7 @@ impl Starting {
         let last = log.lines().rev().find(|line| !line.trim().is_empty());
         LabError::Start {
             program: self.program.to_owned(),
-            reason: format!("{what}; its last words: {}", last.unwrap_or("none")),
+            reason: format!("{what}; last line of its log: {}", last.unwrap_or("none")),
         }
     }
 
@@ -197,9 +198,9 @@ impl Drop for Starting {
     }
 }
 
-/// Ends a child. Its data is scratch, so it is not asked to drain: that could take longer than the run.
+/// Kills a child. Its data is scratch, so no orderly shutdown is requested: draining could take longer than the run.
 fn stop(child: &mut Child) {
-    // It may have ended by itself; then there is nothing left to end.
+    // The child may have ended already.
     let _ = child.kill();
     let _ = child.wait();
 }
@@ -210,14 +211,14 @@ fn folder_for(context: &Context, name: &str) -> Result<PathBuf, LabError> {
     Ok(folder)
 }
 
-/// A port that was free a moment ago. Redis cannot be told to pick one itself.
+/// Returns a port that was free a moment ago. Redis cannot choose a port itself.
 fn free_port() -> Result<u16, LabError> {
     let port =
         || -> io::Result<u16> { Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port()) };
     port().map_err(|source| LabError::Io { what: "find a free port", source })
 }
 
-/// The `resp` address in a node's ready file, once it is whole.
+/// Returns the `resp` address in a node's ready file, once the file is complete.
 fn resp_address(ready: &Path) -> Option<SocketAddr> {
     let text = fs::read_to_string(ready).ok()?;
     let json: serde_json::Value = serde_json::from_str(&text).ok()?;
@@ -230,7 +231,7 @@ mod tests {
     use crate::experiment::Options;
 
     #[test]
-    fn a_ready_file_counts_only_when_it_is_whole() {
+    fn incomplete_ready_file_is_ignored() {
         let context = Context::open(Options::default()).unwrap();
         let path = context.scratch().join("ready.json");
         assert_eq!(resp_address(&path), None);
@@ -241,17 +242,17 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_ends_at_once_is_told_with_its_last_words() {
+    fn start_error_of_a_program_that_exits_quotes_its_log() {
         let context =
             Context::open(Options { binary: Some(PathBuf::from("/bin/sh")), ..Options::default() }).unwrap();
-        // A shell asked to run a script named `serve` says that it cannot find it, and ends.
+        // A shell that is started with a script named `serve` prints that it cannot find it, and ends.
         let error = Server::ours(&context, Mode::Always).unwrap_err().to_string();
         assert!(error.contains("it ended with"), "{error}");
         assert!(error.contains("serve"), "{error}");
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_told() {
+    fn missing_program_is_a_start_error() {
         let context = Context::open(Options {
             binary: Some(PathBuf::from("/nowhere/headwater")),
             ..Options::default()

@@ -1,22 +1,23 @@
-//! A client that stores into a device of this process as fast as the device takes it.
+//! A client that stores into an in-process device as fast as the device accepts commands.
 //!
-//! In: keys and values. Out: one acknowledged store each, or the error that ends the measurement. Invariant: no more
-//! than [`DEPTH`] stores are in flight, and none is left when [`Stores::drain`] returns.
+//! Input: keys and values.
+//! Output: one acknowledged store each, or the error that ends the measurement.
+//! Invariant: at most [`DEPTH`] stores are in flight, and none is left when [`Stores::drain`] returns.
 
 use crate::experiment::LabError;
 use bytes::Bytes;
-use headwater_converged::command::{Command, Condition, Expiry, FaceId, NamespaceId, Release, Sink};
-use headwater_converged::device::{Device, DeviceConfig, DeviceStats, Start};
-use headwater_converged::media::Media;
 use headwater_host::clock::Clock;
 use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{Command, Condition, Expiry, FaceId, NamespaceId, Release, Sink};
+use headwater_ssd::engine::{Device, DeviceConfig, DeviceStats, Start};
+use headwater_ssd::media::Media;
 
-/// Stores in flight. A turn of the device looks at 256 records of a victim: with many more stores a turn, collection
-/// would always be the one that is waited for.
+/// Maximum number of stores in flight. One poll of the device examines 256 records of a victim block: with many more
+/// stores a poll, stores would always wait for garbage collection.
 const DEPTH: usize = 16;
 const FACE: FaceId = FaceId(1);
 
-/// A device and what is in flight in it.
+/// A device and its stores in flight.
 #[derive(Debug)]
 pub(crate) struct Stores<M> {
     device: Device<M>,
@@ -26,15 +27,15 @@ pub(crate) struct Stores<M> {
 }
 
 impl<M: Media> Stores<M> {
-    /// Opens the device on a medium, used or not.
+    /// Opens the device on a new or used medium.
     pub(crate) fn open(media: M, config: DeviceConfig, clock: &Clock) -> Result<Self, LabError> {
         let start = Start { now: clock.now(), wall: clock.wall() };
         let device = Device::open(media, config, start, &mut |_| {})
-            .map_err(|error| failed(format!("it cannot be opened: {error}")))?;
+            .map_err(|error| failed(format!("cannot open it: {error}")))?;
         Ok(Self { device, clock: *clock, token: 0, in_flight: 0 })
     }
 
-    /// Stores a value, and waits for room if there is none.
+    /// Stores a value; waits while the maximum number of stores is in flight.
     pub(crate) fn store(&mut self, key: Bytes, value: Bytes) -> Result<(), LabError> {
         let command =
             Command::Store { key, value: value.into(), condition: Condition::Always, expiry: Expiry::Never };
@@ -45,7 +46,7 @@ impl<M: Media> Stores<M> {
         Ok(())
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(crate) fn get(&mut self, key: Bytes) -> Result<Vec<u8>, LabError> {
         self.drain()?;
         self.submit(Command::Retrieve {
@@ -63,7 +64,7 @@ impl<M: Media> Stores<M> {
         Ok(value)
     }
 
-    /// Waits until nothing is in flight.
+    /// Waits until no command is in flight.
     pub(crate) fn drain(&mut self) -> Result<(), LabError> {
         while self.in_flight > 0 {
             self.turn()?;
@@ -78,10 +79,10 @@ impl<M: Media> Stores<M> {
         self.device
             .shutdown(now, wall)
             .map(|_| ())
-            .map_err(|error| failed(format!("it did not shut down: {error}")))
+            .map_err(|error| failed(format!("cannot shut it down: {error}")))
     }
 
-    /// The device's own numbers.
+    /// Returns the device's statistics.
     pub(crate) fn stats(&self) -> DeviceStats {
         self.device.stats()
     }
@@ -95,7 +96,7 @@ impl<M: Media> Stores<M> {
         Ok(())
     }
 
-    /// One turn of the device, and the bytes of the last completion it brought.
+    /// Polls the device once. Returns the bytes of the last completion, if any.
     fn turn(&mut self) -> Result<Option<Vec<u8>>, LabError> {
         let (now, wall) = (self.clock.now(), self.clock.wall());
         let moved = self.device.poll(now, wall);
@@ -104,7 +105,7 @@ impl<M: Media> Stores<M> {
         while let Some(completion) = self.device.next_completion(FACE) {
             self.in_flight -= 1;
             if completion.status != Status::SUCCESS {
-                return Err(failed(format!("a command ended with {}", completion.status)));
+                return Err(failed(format!("a command completed with status {}", completion.status)));
             }
             last = Some(completion.sink);
         }

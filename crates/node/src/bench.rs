@@ -4,6 +4,7 @@
 //! Open loop: commands are due at a fixed rate whatever the node does, and latency counts from the moment a command was
 //! due, so that a stall shows in every command it delayed (no coordinated omission).
 
+pub mod device;
 pub mod latency;
 pub mod report;
 pub mod worker;
@@ -13,7 +14,7 @@ pub use latency::{Latencies, Latency};
 pub use report::Report;
 pub use workload::{Distribution, Workload};
 
-use crate::resp_client::{ClientError, Endpoint};
+use crate::kv::resp_client::{ClientError, Endpoint};
 use headwater_host::clock::{Clock, Nanos};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -4,11 +4,11 @@
 //! hashed; the checkpoint; and whether the index that it gives is the one that the whole log gives. Of keys and values
 //! only hashes, places and lengths are told.
 
-use headwater_converged::device::{DeviceConfig, Start};
-use headwater_converged::inspection::{
+use headwater_ssd::engine::inspection::{
     CheckpointFound, Difference, Inspection, RecordFault, Whereabouts, inspect,
 };
-use headwater_converged::media::Media;
+use headwater_ssd::engine::{DeviceConfig, Start};
+use headwater_ssd::media::Media;
 use serde::Serialize;
 use std::fmt;
 

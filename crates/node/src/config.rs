@@ -14,9 +14,9 @@ pub use device::OwnedDevice;
 pub use durability::DurabilityMode;
 pub use size::Bytes;
 
-use headwater_converged::device::Durability;
-use headwater_converged::limits::NAMESPACES;
 use headwater_io::attach::admin::Grant;
+use headwater_ssd::engine::Durability;
+use headwater_ssd::limits::NAMESPACES;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 

@@ -2,6 +2,7 @@
 //!
 //! In: the system's own words: /proc, /sys, system calls. Out: [`Finding`]s. Nothing is changed and nothing needs root.
 
+pub mod device_scan;
 pub mod machine;
 pub mod memory;
 pub mod storage;

@@ -4,12 +4,13 @@
 //! Invariant: a line of the manifest is written only after the record was acknowledged, and reaches the system before
 //! the next batch is sent, so that a manifest never promises what the target did not.
 
+pub mod dump;
 pub mod manifest;
 pub mod source;
 
 pub use source::{LeftOut, Source};
 
-use crate::kv_target::{KvError, KvTarget, Record, Stored};
+use crate::kv::target::{KvError, KvTarget, Record, Stored};
 use manifest::ManifestLine;
 use serde::Serialize;
 use source::Piece;

@@ -1,8 +1,8 @@
 //! `headwater device check` on the directory of a stopped node: it changes nothing, and what is wrong ends it with 1.
 #![expect(clippy::unwrap_used, reason = "whatever fails while a test is set up fails the test")]
 
-use headwater_converged::media::Geometry;
-use headwater_converged::media::file::{FileMedia, FileOptions};
+use headwater_ssd::media::Geometry;
+use headwater_ssd::media::file::{FileMedia, FileOptions};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;

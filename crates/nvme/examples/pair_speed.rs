@@ -1,10 +1,10 @@
-//! What one command costs on queue pairs in one process: submit, ring, fetch, complete, ring, reap, on one thread.
+//! Measures the cost of one command on queue pairs in one process: submit, ring, fetch, complete, ring, reap.
 //!
-//! In: nothing. Out: nanoseconds a command, the least of several rounds, for some depths and numbers of queues. Both ends
-//! run on one thread, so that neither waits for the other and the figure is the work itself.
+//! Input: none. Output: nanoseconds per command, the minimum of several rounds, for some depths and numbers of queues.
+//! Both ends run on one thread, so that neither waits for the other and the figure contains only the work itself.
 //!
 //! Run with `cargo run --release -p headwater-nvme --example pair_speed`.
-#![expect(clippy::print_stdout, reason = "the figures are what this program is for")]
+#![expect(clippy::print_stdout, reason = "this program prints its figures")]
 
 use headwater_host::clock::Clock;
 use headwater_nvme::controller::{Arbiter, IoQueue, QueueId, QueueKind};
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             least = least.min(clock.now().since(start).0 * 10 / u64::from(done));
         }
-        println!("{queues:3} queues of depth {depth:3}: {}.{} ns a command", least / 10, least % 10);
+        println!("{queues:3} queues of depth {depth:3}: {}.{} ns per command", least / 10, least % 10);
     }
     Ok(())
 }

@@ -1,12 +1,12 @@
-//! The driver and a controller that VFIO gives us: what it is, that bytes arrive where they were meant, and that it comes
-//! back from a reset.
+//! Tests the driver with a controller opened through VFIO: prints its properties, checks that data arrives at the right
+//! blocks, and checks recovery from a reset.
 //!
-//! In: the address of an NVMe function that is bound to vfio-pci. Out: what was seen, and an error for the first byte that
-//! is not as it should be.
+//! Input: the address of an NVMe function that is bound to vfio-pci. Output: the observations, and an error for the
+//! first wrong byte.
 //!
-//! `vfio_nvme 0000:00:04.0 write|verify|reset` works on the first 24 MiB of every namespace of blocks;
-//! `vfio_nvme pattern NAMESPACE` writes what belongs there to its output, for others to compare with.
-#![expect(clippy::print_stdout, reason = "what was seen is what this program is for")]
+//! `vfio_nvme 0000:00:04.0 write|verify|reset` works on the first 24 MiB of every block namespace;
+//! `vfio_nvme pattern NAMESPACE` writes the expected content to its output, for comparison by other programs.
+#![expect(clippy::print_stdout, reason = "this program prints its observations")]
 
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_dma::pool::{Pool, PoolConfig, VfioType1};
@@ -31,17 +31,17 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 type Driver = Controller<VfioFunction, PoolMemory>;
 type Queue = headwater_nvme::driver::IoQueue<ForeignWords, MappedRegisters>;
 
-/// Bytes of each namespace that are worked on.
+/// Bytes of each namespace in use.
 const AREA: u64 = 24 << 20;
 const QUEUES: u16 = 4;
 const DEPTH: u32 = 31;
 const PATIENCE: Nanos = Nanos::from_millis(30_000);
-/// Bytes of a command, in turn, and where in its page the data begins: one entry, three, lists, and a list that fills its
-/// page to the last place (QEMU moves no more in one command).
+/// Bytes of a command, in turn, and offset of its data in a page: one PRP entry, three, lists, and a list that fills
+/// its page to the last slot (QEMU transfers no more in one command).
 const LENGTHS: [(u64, u64); 6] =
     [(4_096, 0), (8_192, 512), (65_536, 1_024), (131_072, 3_584), (2 << 20, 2_048), (1 << 20, 4)];
 
-/// The 64-bit word that belongs at a place of a namespace.
+/// Returns the expected 64-bit word at a position of a namespace.
 fn word(namespace: u32, at: u64) -> u64 {
     (at ^ u64::from(namespace) << 56).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
 }
@@ -58,7 +58,7 @@ impl Machine {
         let container = Arc::new(Container::open(&[name])?);
         let device = Arc::new(container.device(name)?);
         if device.class()? != Some(PciClass::NVME) {
-            return Err(format!("{name} is no NVMe controller: {:?}", device.class()?).into());
+            return Err(format!("{name} is not an NVMe controller: {:?}", device.class()?).into());
         }
         let config = PoolConfig {
             chunk: 8 << 20,
@@ -88,8 +88,10 @@ impl Machine {
             let now = self.clock.now();
             match self.driver.poll(now) {
                 Phase::Ready => return Ok(()),
-                Phase::Dead => return Err(format!("dead: {:?}", self.driver.death()).into()),
-                _ if now.since(start) > PATIENCE => return Err("the controller does not become ready".into()),
+                Phase::Dead => {
+                    return Err(format!("the controller is dead: {:?}", self.driver.death()).into());
+                }
+                _ if now.since(start) > PATIENCE => return Err("the controller is not ready in time".into()),
                 _ => Clock::sleep(Nanos::from_micros(100)),
             }
         }
@@ -107,10 +109,10 @@ impl Machine {
     }
 
     fn buffer(&mut self, bytes: u64) -> Result<Block<ForeignWords>> {
-        self.memory.take(usize::try_from(bytes)?, 4_096).ok_or_else(|| "no memory".into())
+        self.memory.take(usize::try_from(bytes)?, 4_096).ok_or_else(|| "no memory for a buffer".into())
     }
 
-    /// Moves bytes of a namespace by one command of a queue, sleeping until its interrupt comes.
+    /// Transfers bytes of a namespace by one command of a queue, and sleeps until its interrupt.
     fn one(
         &mut self,
         queue: &mut Queue,
@@ -131,7 +133,7 @@ impl Machine {
                 };
             }
             if self.clock.now().since(start) > PATIENCE {
-                return Err("no answer".into());
+                return Err(format!("{command:?} of {bytes} bytes timed out").into());
             }
             if let Some(bell) = self.bells.get(usize::from(vector)) {
                 bell.wait(Some(Nanos::from_millis(1_000)))?;
@@ -139,7 +141,7 @@ impl Machine {
         }
     }
 
-    /// Writes or verifies the area of a namespace, each command another length, on all queues in turn.
+    /// Writes or verifies the area of a namespace with commands of varying length, on all queues in turn.
     fn go_over(&mut self, namespace: u32, shift: u32, queues: &mut [Queue], writes: bool) -> Result<()> {
         let (mut at, mut round) = (0, 0);
         while at < AREA {
@@ -164,14 +166,11 @@ impl Machine {
             at += bytes;
             round += 1;
         }
-        println!(
-            "namespace {namespace}: {AREA} bytes {}",
-            if writes { "written" } else { "as they should be" }
-        );
+        println!("namespace {namespace}: {AREA} bytes {}", if writes { "written" } else { "verified" });
         Ok(())
     }
 
-    /// Fills every queue with reads and resets the controller under them.
+    /// Fills every queue with reads and resets the controller while they are in flight.
     fn reset(&mut self, namespace: u32, shift: u32, mut queues: Vec<Queue>) -> Result<()> {
         let buffer = self.buffer(64 * 4_096)?;
         let mut submitted = 0;
@@ -193,14 +192,14 @@ impl Machine {
                 answered += 1;
             }
             if queue.fate() != Fate::Lost {
-                return Err("a queue outlived a reset".into());
+                return Err("a queue is still live after a reset".into());
             }
-            lost += queue.abandon().map_err(|_| "a lost queue is given up")?.len();
+            lost += queue.abandon().map_err(|_| "a lost queue cannot be abandoned")?.len();
         }
         if answered + lost != submitted {
-            return Err(format!("{submitted} commands, {answered} answers, {lost} lost").into());
+            return Err(format!("{submitted} commands, but {answered} completed and {lost} lost").into());
         }
-        println!("reset under {submitted} commands: {answered} answered, {lost} lost");
+        println!("reset with {submitted} commands in flight: {answered} completed, {lost} lost");
         Ok(())
     }
 
@@ -215,7 +214,7 @@ impl Machine {
 }
 
 fn words(first: usize, bytes: u64) -> impl Iterator<Item = (usize, u64)> {
-    // Halves of words, so that data may begin between two.
+    // In units of 4 bytes, so that data may begin in the middle of a word.
     (first / 4..).zip((0..bytes).step_by(4))
 }
 
@@ -262,7 +261,9 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [first, second] = &arguments[..] else { return Err("vfio_nvme DEVICE write|verify|reset".into()) };
+    let [first, second] = &arguments[..] else {
+        return Err("usage: vfio_nvme DEVICE write|verify|reset, or vfio_nvme pattern NAMESPACE".into());
+    };
     if first == "pattern" {
         return pattern(second.parse()?);
     }

@@ -1,13 +1,13 @@
-//! The controller's end of its queues: fetch in turn, answer each command exactly once.
+//! The controller side of NVMe queues: fetches commands by arbitration and completes each command exactly once.
 //!
-//! In: ring memory and doorbells that hosts write. Out: [`Fetched`] commands, and completions in the hosts' queues. No
-//! clock, no socket: who owns an [`Arbiter`] decides when to look and whom to wake.
+//! Input: ring memory and doorbells that hosts write. Output: [`Fetched`] commands, and completions in the hosts'
+//! queues. It has no clock and no socket: the owner of an [`Arbiter`] decides when to poll and which host to wake.
 //!
-//! [`Controller`] is the rest of it: registers and admin commands, the same for a PCIe function and for fabrics. It performs
-//! no I/O; what must be done to queues or namespaces it hands back as an [`AdminStep`].
+//! [`Controller`] holds the rest: registers and admin commands, the same for a PCIe function and for fabrics. It
+//! performs no I/O; it returns work on queues or namespaces to its caller as an [`AdminStep`].
 //!
-//! # What this does not do
-//! It understands no I/O command; the interpreter does.
+//! # Out of scope
+//! I/O commands: the interpreter decodes and executes them.
 
 pub mod admin;
 pub mod arbiter;

@@ -1,12 +1,13 @@
-//! The data pointer of an entry: from PRPs or an SGL to runs of host memory.
+//! Translation of an entry's data pointer, PRPs or an SGL, to ranges of host memory.
 //!
-//! In: an entry, how many bytes move and which way, and a way to read the lists that lie in host memory. Out:
-//! [`DataRange`]s in the order of the data, neighbours joined, together exactly as long as the data; or the status of the
-//! specification. Invariant: whatever lies in host memory, the work is bounded, by the pages of the data or by
+//! Input: an entry, the length and direction of its data, and a function that reads lists from host memory.
+//! Output: [`DataRange`]s in the order of the data, adjacent ranges merged, together exactly as long as the data; or
+//! the status that the specification requires.
+//! Invariant: for any content of host memory the work is bounded, by the pages of the data or by
 //! [`SGL_DESCRIPTORS_MAX`](sgl::SGL_DESCRIPTORS_MAX); each word of a list is read once.
 //!
-//! # What this does not do
-//! It resolves no address: whether there is memory behind a range is asked of the host's table.
+//! # Not done here
+//! Address resolution: the host's table decides whether a range is mapped.
 
 pub mod prp;
 pub mod sgl;
@@ -19,7 +20,7 @@ use headwater_dma::iova::{Iova, IovaRange};
 pub use prp::prp_ranges;
 pub use sgl::sgl_ranges;
 
-/// How many bytes of data move with a command, and which way.
+/// The length in bytes and the direction of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// From host to controller.
@@ -29,7 +30,7 @@ pub enum Transfer {
 }
 
 impl Transfer {
-    /// How many, whichever way.
+    /// Returns the length, for either direction.
     #[must_use]
     #[inline]
     pub const fn bytes(self) -> u32 {
@@ -39,7 +40,7 @@ impl Transfer {
     }
 }
 
-/// Bytes of a memory page as the host chose it (CC.MPS): a power of two from 4 KiB to 128 MiB.
+/// The memory page size that the host selected (CC.MPS): a power of two from 4 KiB to 128 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageBytes {
     shift: u8,
@@ -49,7 +50,7 @@ impl PageBytes {
     /// 4 KiB, MPS 0.
     pub const MIN: Self = Self { shift: 12 };
 
-    /// The page of a value of CC.MPS, `None` above 15: the field has four bits.
+    /// Returns the page size for a value of CC.MPS, `None` above 15: the field has four bits.
     #[must_use]
     pub const fn of_mps(mps: u8) -> Option<Self> {
         match mps {
@@ -58,46 +59,46 @@ impl PageBytes {
         }
     }
 
-    /// The page of so many bytes, `None` for what no value of CC.MPS says.
+    /// Returns the page size of this many bytes, `None` if no value of CC.MPS encodes it.
     #[must_use]
     pub fn of_bytes(bytes: u32) -> Option<Self> {
         (0..=15).filter_map(Self::of_mps).find(|page| page.get() == bytes)
     }
 
-    /// How many bytes.
+    /// Returns the page size in bytes.
     #[must_use]
     #[inline]
     pub const fn get(self) -> u32 {
         1 << self.shift
     }
 
-    /// How many 64-bit words.
+    /// Returns the page size in 64-bit words.
     #[must_use]
     pub(crate) const fn words(self) -> usize {
         self.get() as usize / 8
     }
 
-    /// Where in its page an address lies.
+    /// Returns the offset of an address in its page.
     #[inline]
     pub(crate) const fn offset(self, address: u64) -> u64 {
         address & (self.get() as u64 - 1)
     }
 }
 
-/// Where some of the data lies.
+/// The location of a part of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataRange {
-    /// In host memory.
+    /// A range of host memory.
     Memory(IovaRange),
-    /// Nowhere: the host does not want so many bytes (an SGL bit bucket).
+    /// This many bytes that the host discards (an SGL bit bucket).
     Discard(u32),
 }
 
-/// Reads the data pointer of an entry whose kind is as PSDT says. `ranges` are replaced, whatever comes of it.
+/// Translates the data pointer of an entry in the format that PSDT selects. Replaces `ranges`, also on error.
 ///
 /// # Errors
-/// Those of [`prp_ranges`] and [`sgl_ranges`]; [`Status::INVALID_FIELD`] where PSDT says that metadata has an SGL, which
-/// is not supported, or is reserved.
+/// Those of [`prp_ranges`] and [`sgl_ranges`]; [`Status::INVALID_FIELD`] if PSDT is reserved or selects an SGL for
+/// metadata, which is not supported.
 #[inline]
 pub fn data_ranges(
     entry: &SubmissionEntry,
@@ -116,7 +117,7 @@ pub fn data_ranges(
     }
 }
 
-/// Adds a run of host memory, to the one before it where it goes on.
+/// Appends a range of host memory; extends the last range if the new one is contiguous with it.
 #[inline]
 fn push(ranges: &mut Vec<DataRange>, start: u64, bytes: u32) {
     if let Some(DataRange::Memory(last)) = ranges.last_mut()

@@ -1,23 +1,25 @@
-//! The host's half of a controller behind PCIe: a state machine without clock, thread or descriptor.
+//! The host side of a controller behind PCIe: a state machine without clock, thread or descriptor.
 //!
-//! In: a [`Function`] with registers, [`HostMemory`] that the controller reaches, and time as an argument. Out: I/O queues,
-//! each for one thread, and whatever becomes of their commands. What a controller does is input: each value is checked, and
-//! the worst of them leads to a reset, and too many resets to a [`Death`] with its reason.
+//! Input: a [`Function`] with registers, [`HostMemory`] that the controller reaches, and time as an argument. Output:
+//! I/O queues, each for one thread, and the outcome of each of their commands. Every value from a controller is
+//! untrusted and checked: a violation of the protocol leads to a reset, and too many resets in a row to a [`Death`]
+//! with its reason.
 //!
 //! ```text
 //!   Controller --start, poll--> Ready --make_queue--> IoQueue --submit, ring--> rings, doorbells
-//!      |  facts, namespaces                              |  reap: answers
+//!      |  facts, namespaces                              |  reap: completions
 //!      |  abort, reset, delete_queue  <--watch: overdue--+
-//!      +--Life: Ready, Recovering, Dead; an epoch--------+  abandon: what a reset lost
+//!      +--Life: Ready, Recovering, Dead; an epoch--------+  abandon: commands lost in a reset
 //!      |
 //!      +--lend_queue--> LentQueue ~~~ (another process) IoQueue::borrowed
 //! ```
 //!
-//! Rings are those of [`ring`](crate::ring), the host's ends with their doorbells in registers; data pointers are built by
-//! [`describe()`]. The controller's half, for tests of this one, is [`controller`](crate::controller).
+//! The rings are the host ends of [`ring`](crate::ring), with their doorbells in registers; [`describe()`] builds data
+//! pointers. The controller side, which tests run against this one, is [`controller`](crate::controller).
 //!
-//! # What this does not do
-//! It does not wait, and wakes nobody: interrupts are descriptors of whoever owns the function. It knows no I/O command.
+//! # Limits
+//! It neither waits nor wakes threads: the owner of the function holds the interrupt descriptors. It interprets no I/O
+//! command.
 
 mod admin_queue;
 mod bring_up;

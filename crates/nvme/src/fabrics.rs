@@ -1,11 +1,11 @@
-//! Hosts that come over a fabric: Connect makes a controller for each, and joins queues to it.
+//! Associations of hosts over a fabric: Connect creates a controller for each host and attaches queues to it.
 //!
-//! In: Fabrics commands with their data, the connections they came by, time. Out: [`Joined`] queues, register values, and the
-//! connections that must be closed. Invariant: a connection is at most one queue of one controller; a controller lives as
-//! long as its admin queue; a queue number of a controller is one connection's.
+//! Input: Fabrics commands with their data, the connections that carried them, and the time. Output: [`Joined`] queues,
+//! register values, and connections to close. Invariant: a connection is at most one queue of one controller; a
+//! controller lives as long as its admin queue; a queue number of a controller belongs to one connection.
 //!
-//! # What this does not do
-//! It has no connection and sends nothing. Authentication is not offered; whoever must be kept out is kept from connecting.
+//! # Out of scope
+//! Connections and sending. Authentication is not offered; the caller must refuse connections of unwanted hosts.
 
 mod connect;
 
@@ -23,37 +23,37 @@ use std::collections::BTreeMap;
 
 pub use connect::{Joined, Refusal};
 
-/// Names a connection to whoever owns it.
+/// The id of a connection, assigned by its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// Names a controller that a host connected to: its CNTLID.
+/// The id of a controller that a host connected to: its CNTLID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ControllerId(pub u16);
 
-/// Which queue of a controller a connection is.
+/// The role of a connection as a queue of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueRole {
-    /// The admin queue of a controller with namespaces, or of a discovery controller.
+    /// The admin queue of an I/O controller or of a discovery controller.
     Admin,
     /// An I/O queue.
     Io,
 }
 
-/// How a subsystem takes hosts.
+/// The configuration of a subsystem on fabrics.
 #[derive(Clone, Debug)]
 pub struct FabricsConfig {
     /// SUBNQN.
     pub subsystem_name: String,
-    /// Most controllers at a time, discovery controllers included.
+    /// The maximum number of controllers at a time, including discovery controllers.
     pub controllers_max: usize,
-    /// The first CNTLID; they are given out from here in turn.
+    /// The first CNTLID; ids are assigned in rotation from here.
     pub first_controller: u16,
-    /// Most entries of a queue.
+    /// The maximum number of entries of a queue.
     pub queue_entries_max: u16,
-    /// Most I/O queues of a controller.
+    /// The maximum number of I/O queues of a controller.
     pub io_queues_max: u16,
-    /// Keep Alive timeout of a discovery controller whose host named none.
+    /// The Keep Alive timeout of a discovery controller whose host set none.
     pub discovery_keep_alive_ms: u32,
 }
 
@@ -70,9 +70,10 @@ impl Default for FabricsConfig {
     }
 }
 
-/// Controllers from this CNTLID on are given out as hosts connect, and are gone with them; those below are always there.
+/// The first CNTLID assigned when a host connects and released when it leaves; controllers with smaller ids are
+/// permanent.
 pub const DYNAMIC_CONTROLLERS: u16 = 0x1000;
-/// The last CNTLID that may be given out (FFF0h and above are reserved).
+/// The last assignable CNTLID (FFF0h and above are reserved).
 const CONTROLLER_LAST: u16 = 0xFFEF;
 
 /// One controller and the connections that are its queues.
@@ -84,66 +85,66 @@ pub struct Association {
     host_identifier: [u8; 16],
     admin: ConnectionId,
     io: BTreeMap<u16, ConnectionId>,
-    /// The generation of the subsystem's facts that the controller was last shown.
+    /// The subsystem's generation at the controller's last poll.
     seen: u64,
 }
 
 impl Association {
-    /// The connection that is its admin queue.
+    /// Returns the connection of the admin queue.
     #[must_use]
     pub const fn admin_connection(&self) -> ConnectionId {
         self.admin
     }
 
-    /// The connection that is a queue of it.
+    /// Returns the connection of a queue.
     #[must_use]
     pub fn connection(&self, queue: QueueId) -> Option<ConnectionId> {
         if queue == QueueId::ADMIN { Some(self.admin) } else { self.io.get(&queue.0).copied() }
     }
 
-    /// Every connection it has, the admin queue first.
+    /// Returns all its connections, the admin queue first.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionId> {
         std::iter::once(self.admin).chain(self.io.values().copied()).collect()
     }
 
-    /// Whether it tells of other subsystems only.
+    /// Returns true if the controller is a discovery controller.
     #[must_use]
     pub fn is_discovery(&self) -> bool {
         self.controller.config().kind == ControllerKind::Discovery
     }
 }
 
-/// What a property command comes to.
+/// The outcome of a property command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PropertyAnswer {
-    /// Dwords 0 and 1.
+    /// Dwords 0 and 1 of the completion.
     pub result: u64,
-    /// What else must be done.
+    /// The remaining action for the caller.
     pub demand: PropertyDemand,
 }
 
-/// What writing a property demands.
+/// The action that a property write requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PropertyDemand {
     /// Nothing.
     Nothing,
     /// Close these connections.
     Close(Vec<ConnectionId>),
-    /// Make everything acknowledged durable, then call [`Controller::shut_down`].
+    /// Make every acknowledged write durable, then call [`Controller::shut_down`].
     Shutdown,
 }
 
-/// What [`Associations::poll`] found.
+/// The outcome of [`Associations::poll`].
 #[derive(Debug, Default)]
 pub struct Findings {
     /// Connections of hosts that were silent for longer than their Keep Alive timeout.
     pub expired: Vec<ConnectionId>,
-    /// Answers to event requests, by the admin connection they go to.
+    /// Completions of Asynchronous Event Requests, with their admin connections.
     pub events: Vec<(ConnectionId, AsyncAnswer)>,
 }
 
-/// All of them.
+/// All associations of a subsystem.
 #[derive(Debug)]
 pub struct Associations {
     config: FabricsConfig,
@@ -152,50 +153,50 @@ pub struct Associations {
 }
 
 impl Associations {
-    /// None yet.
+    /// Creates an empty set of associations.
     #[must_use]
     pub fn new(config: FabricsConfig) -> Self {
         let next = config.first_controller;
         Self { config, all: BTreeMap::new(), next }
     }
 
-    /// How hosts are taken.
+    /// Returns the configuration.
     #[must_use]
     pub fn config(&self) -> &FabricsConfig {
         &self.config
     }
 
-    /// Says what hosts call the subsystem; until then nobody can connect but to the discovery controller.
+    /// Sets the SUBNQN. Until then hosts can connect to the discovery controller only.
     pub fn set_subsystem_name(&mut self, name: String) {
         self.config.subsystem_name = name;
     }
 
-    /// An association by its controller.
+    /// Returns an association by its controller.
     pub fn get_mut(&mut self, id: ControllerId) -> Option<&mut Association> {
         self.all.get_mut(&id)
     }
 
-    /// Controllers with namespaces, in ascending order.
+    /// Returns the ids of I/O controllers, in ascending order.
     pub fn controllers(&self) -> impl Iterator<Item = u16> + '_ {
         self.all.iter().filter(|(_, association)| !association.is_discovery()).map(|(id, _)| id.0)
     }
 
-    /// How many there are.
+    /// Returns the number of associations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no association.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Property Get (Base 2.0 section 6.5): only registers that exist, in their own width.
+    /// Executes Property Get (Base 2.0 section 6.5): existing registers only, in their own width.
     ///
     /// # Errors
-    /// [`Status::INVALID_FIELD`] for any other.
+    /// [`Status::INVALID_FIELD`] for any other offset or width.
     pub fn property_get(&self, id: ControllerId, entry: &SubmissionEntry) -> Result<PropertyAnswer, Status> {
         let fields = PropertyFields::of(entry);
         let association = self.all.get(&id).ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
@@ -206,10 +207,10 @@ impl Associations {
         Ok(PropertyAnswer { result, demand: PropertyDemand::Nothing })
     }
 
-    /// Property Set (Base 2.0 section 6.6): CC, and NSSR.
+    /// Executes Property Set (Base 2.0 section 6.6): CC and NSSR.
     ///
     /// # Errors
-    /// [`Status::INVALID_FIELD`] for any other.
+    /// [`Status::INVALID_FIELD`] for any other offset or width.
     pub fn property_set(
         &mut self,
         id: ControllerId,
@@ -242,7 +243,8 @@ impl Associations {
         Ok(PropertyAnswer { result: 0, demand })
     }
 
-    /// A connection is gone. If it was an admin queue its controller goes with it, and the connections returned must go too.
+    /// Removes a closed connection. If it was an admin queue, also removes its controller and returns the connections
+    /// to close.
     pub fn leave(&mut self, id: ControllerId, connection: ConnectionId) -> Vec<ConnectionId> {
         let Some(association) = self.all.get_mut(&id) else {
             return Vec::new();
@@ -250,11 +252,12 @@ impl Associations {
         if association.admin == connection {
             return self.all.remove(&id).map_or_else(Vec::new, |gone| gone.io.into_values().collect());
         }
-        association.io.retain(|_, other| *other != connection);
+        association.io.retain(|_, io| *io != connection);
         Vec::new()
     }
 
-    /// Looks at the clock and at what changed. Associations whose hosts fell silent are gone afterwards.
+    /// Polls controllers whose Keep Alive timer is due or whose subsystem changed. Removes associations whose timer
+    /// expired.
     pub fn poll(&mut self, subsystem: &impl Subsystem, now: Nanos) -> Findings {
         let mut findings = Findings::default();
         let generation = subsystem.generation();
@@ -275,13 +278,13 @@ impl Associations {
         findings
     }
 
-    /// When [`poll`](Self::poll) next has something to find but a change.
+    /// Returns the earliest Keep Alive deadline, by which [`poll`](Self::poll) must be called even if nothing changes.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         self.all.values().filter_map(|association| association.controller.next_deadline()).min()
     }
 
-    /// A free CNTLID, in turn, so that one that was just given back is not soon another host's.
+    /// Returns a free CNTLID, in rotation, so that a released id is not soon reassigned to another host.
     fn vacancy(&mut self) -> Option<ControllerId> {
         if self.all.len() >= self.config.controllers_max {
             return None;

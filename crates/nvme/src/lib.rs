@@ -1,6 +1,6 @@
-//! One protocol, both ends: the tables of NVMe, its rings, the controller's queues, and a host's driver.
+//! NVMe on the host side and on the controller side: protocol tables, rings, controller queues, and a host driver.
 //!
-//! In: entries in ring memory. Out: decoded commands and posted completions.
+//! Input: entries in ring memory. Output: decoded commands and posted completions.
 #![forbid(unsafe_code)]
 
 pub mod controller;

@@ -1,11 +1,12 @@
-//! The host's half of an I/O queue pair: submit, ring, reap, and the way to sleep in between.
+//! The host side of an I/O queue pair: submit, ring, reap, and sleep in between.
 //!
-//! In: entries without a command id. Out: one [`Completion`] for each accepted entry, named by the [`CommandId`] that
-//! submit gave. Invariant: an answer to a command that is not in flight, stale or doubled, is never passed on: an id
-//! carries the generation of its slot, and a slot gets a new generation each time it is freed.
+//! Input: entries without a command id. Output: one [`Completion`] for each accepted entry, identified by the
+//! [`CommandId`] that submit returned. Invariant: a completion of a command that is not in flight, stale or duplicate,
+//! is never passed on: an id carries the generation of its slot, and a slot gets a new generation each time it is
+//! freed.
 //!
-//! # What this does not do
-//! It holds no context for a command and wakes nobody: [`Wake`] tells the owner to.
+//! # Limits
+//! It holds no context of a command and wakes no thread: [`Wake`] tells the owner to do so.
 
 pub(crate) mod command_ids;
 
@@ -25,19 +26,19 @@ pub const QUEUE_DEPTH_MAX: u32 = 4_096;
 /// The command id in the first word of an entry.
 const COMMAND_ID_MASK: u64 = 0xFFFF << 16;
 
-/// Names a command in flight: a slot below the depth, and the generation of its use.
+/// The identifier of a command in flight: a slot below the depth, and the generation of its use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(u16);
 
 impl CommandId {
-    /// The command of this number on the wire, if one is in flight.
+    /// Wraps a command id as it is on the wire; no command in flight need have it.
     #[inline]
     #[must_use]
     pub const fn of(number: u16) -> Self {
         Self(number)
     }
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     #[must_use]
     pub const fn number(self) -> u16 {
         self.0
@@ -50,69 +51,69 @@ impl fmt::Debug for CommandId {
     }
 }
 
-/// The answer to one command.
+/// The completion of one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Which command; its id may be given out again from now on, with another generation.
+    /// The command; its slot may be used again from now on, with another generation.
     pub command: CommandId,
-    /// Place of the command in a table of [`QueuePair::depth`] entries; free again.
+    /// Slot of the command in a table of [`QueuePair::depth`] entries; free again.
     pub slot: usize,
     /// Command specific: the full length of a value in bytes, for those that read one.
     pub result: u32,
-    /// What became of it.
+    /// The status of the command.
     pub status: Status,
 }
 
-/// How a queue pair cannot be made.
+/// The reason why a queue pair cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueuePairError {
     /// The depth is zero or above the limit.
-    #[error("a queue pair of depth {depth} was asked for; choose 1 to {QUEUE_DEPTH_MAX}")]
+    #[error("queue pair depth {depth} is out of range; choose 1 to {QUEUE_DEPTH_MAX}")]
     Depth {
-        /// What was asked for.
+        /// Requested depth.
         depth: u32,
     },
     /// The ring memory is smaller than the pair.
     #[error(
-        "the queue pair takes {words} words of ring memory, but there are {given}; give more or ask for less depth"
+        "the queue pair needs {words} words of ring memory, but there are {given}; give more or choose a smaller depth"
     )]
     Memory {
-        /// What the pair takes.
+        /// Words that the pair needs.
         words: usize,
-        /// What there is.
+        /// Words of the given memory.
         given: usize,
     },
 }
 
-/// The controller broke the protocol. The entry is taken; other commands may still be answered.
+/// A violation of the protocol by the controller. The entry is consumed; other commands may still complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControllerFault {
-    /// An answer to a command that is not in flight: it came twice, or is older than the use of its slot.
+    /// A completion of a command that is not in flight: a duplicate, or older than the use of its slot.
     #[error(
-        "completion for command {command_id:04x}h, which is not in flight; reset the queue pair if it goes on"
+        "completion for command {command_id:04x}h, which is not in flight; reset the queue pair if this repeats"
     )]
     UnknownCommand {
-        /// The id it named.
+        /// The id in the completion.
         command_id: u16,
     },
-    /// An answer with an impossible submission head.
+    /// A completion with an impossible submission head.
     #[error(transparent)]
     Head(#[from] HeadFault),
 }
 
-/// Whether the caller may go to sleep.
+/// The result of a preparation to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "work that came meanwhile must be done before sleeping"]
+#[must_use = "pending work must be done before sleeping"]
 pub enum Sleep {
-    /// Nothing to do: the other side will wake us.
+    /// There is no work: sleep; the other side sends a wake-up.
     Until,
-    /// Something came meanwhile.
+    /// Work has arrived: do not sleep.
     No,
 }
 
-/// The controller's half, to be made into a [`crate::controller::queue::IoQueue`].
+/// The controller side, the input of a [`crate::controller::queue::IoQueue`].
 #[derive(Debug)]
 pub struct DeviceEnd<M> {
     pub(crate) submissions: SubmissionConsumer<M>,
@@ -120,7 +121,7 @@ pub struct DeviceEnd<M> {
     pub(crate) layout: RingLayout,
 }
 
-/// The host's half.
+/// The host side of a queue pair.
 #[derive(Debug)]
 pub struct QueuePair<M> {
     memory: M,
@@ -131,7 +132,7 @@ pub struct QueuePair<M> {
 }
 
 impl QueuePair<SharedWords> {
-    /// A pair in this process for up to `depth` commands in flight: the host's half and the controller's.
+    /// Creates both sides of a pair in this process, for up to `depth` commands in flight.
     ///
     /// # Errors
     /// [`QueuePairError::Depth`] outside 1 to [`QUEUE_DEPTH_MAX`].
@@ -142,8 +143,8 @@ impl QueuePair<SharedWords> {
 }
 
 impl<M: RingMemory + Clone> DeviceEnd<M> {
-    /// The controller's half alone, when the host's is made by another process. The memory must be zero where it was
-    /// never used as this pair.
+    /// Creates only the controller side, if another process creates the host side. Memory that was never used as this
+    /// pair must be zero.
     ///
     /// # Errors
     /// [`QueuePairError`] for a depth out of range or too little memory.
@@ -158,7 +159,7 @@ impl<M: RingMemory + Clone> DeviceEnd<M> {
 }
 
 impl<M: RingMemory + Clone> QueuePair<M> {
-    /// A pair in given memory, which must be zero where it was never used as this pair.
+    /// Creates both sides of a pair in the given memory, which must be zero where it was never used as this pair.
     ///
     /// # Errors
     /// [`QueuePairError`] for a depth out of range or too little memory.
@@ -167,7 +168,7 @@ impl<M: RingMemory + Clone> QueuePair<M> {
         Ok((Self::host_half(memory, depth)?, device))
     }
 
-    /// The host's half alone, when the controller's was made by another process, with the same depth and before this.
+    /// Creates only the host side, if another process has already created the controller side with the same depth.
     ///
     /// # Errors
     /// [`QueuePairError`] for a depth out of range or too little memory.
@@ -183,7 +184,7 @@ impl<M: RingMemory + Clone> QueuePair<M> {
     }
 }
 
-/// Words of ring memory that a pair of this depth takes.
+/// Returns the words of ring memory that a pair of this depth needs.
 ///
 /// # Errors
 /// [`QueuePairError::Depth`] outside 1 to [`QUEUE_DEPTH_MAX`].
@@ -192,17 +193,18 @@ pub fn words_for(depth: u32) -> Result<usize, QueuePairError> {
 }
 
 impl<M: RingMemory> QueuePair<M> {
-    /// Writes a command; the controller sees it after [`ring`](Self::ring). `Ok` means exactly one completion will follow.
+    /// Writes a command; the controller sees it after [`ring`](Self::ring). `Ok` means exactly one completion will
+    /// follow.
     ///
     /// # Errors
-    /// [`QueueFull`] when [`depth`](Self::depth) commands are in flight, or fetched ones are not yet known to be: reap,
-    /// then try again. Nothing happened.
+    /// [`QueueFull`] if [`depth`](Self::depth) commands are in flight, or no fetched slot is reported free yet: reap,
+    /// then try again. The pair is unchanged.
     #[inline]
     pub fn submit(&mut self, entry: SubmissionEntry) -> Result<CommandId, QueueFull> {
         self.submit_words(entry.to_words())
     }
 
-    /// As [`submit`](Self::submit), for an entry that is in words already; its command id is written here.
+    /// Submits as [`submit`](Self::submit) does, for an entry in words; its command id is written here.
     ///
     /// # Errors
     /// As for [`submit`](Self::submit).
@@ -212,24 +214,24 @@ impl<M: RingMemory> QueuePair<M> {
             return Err(QueueFull);
         }
         let id = self.ids.take().ok_or(QueueFull)?;
-        // Bytes 2 and 3; the word as a whole, because an entry that was just written in parts is slow to load in others.
+        // Bytes 2 and 3. The whole word is stored: a load of an entry that was just written in other parts is slow.
         words[0] = words[0] & !COMMAND_ID_MASK | u64::from(id) << 16;
         self.submissions.push_words(words)?;
         Ok(CommandId(id))
     }
 
-    /// The place of a command in a table of [`depth`](Self::depth) entries; stays its own until it completes.
+    /// Returns the command's slot in a table of [`depth`](Self::depth) entries; no other command has it until
+    /// completion.
     #[must_use]
     #[inline]
     pub fn slot(&self, command: CommandId) -> usize {
         self.ids.slot(command.0)
     }
 
-    /// Write, fence, ring: shows the submitted commands to the controller, gives reaped slots back to it, and says
-    /// whether it must be woken.
+    /// Publishes the submitted commands, frees reaped slots, fences, and returns whether the controller must be woken.
     #[inline]
     pub fn ring(&mut self) -> Wake {
-        // Slots first: a controller that sees the new commands also sees the room for their answers.
+        // The head first: a controller that sees the new commands also sees the free slots for their completions.
         let reaped = self.completions.publish();
         let submitted = self.submissions.publish();
         if submitted || reaped {
@@ -239,10 +241,10 @@ impl<M: RingMemory> QueuePair<M> {
         wake.or(self.completions.wake_after_fence())
     }
 
-    /// Takes the next answer. Its slot goes back to the controller with the next [`ring`](Self::ring).
+    /// Returns the next completion. Its slot is freed for the controller by the next [`ring`](Self::ring).
     ///
     /// # Errors
-    /// [`ControllerFault`] for an answer that no correct controller gives; it is taken and not passed on.
+    /// [`ControllerFault`] for a completion that no correct controller posts; it is consumed and not passed on.
     #[inline]
     pub fn reap(&mut self) -> Result<Option<Completion>, ControllerFault> {
         let Some(entry) = self.completions.reap() else {
@@ -252,7 +254,7 @@ impl<M: RingMemory> QueuePair<M> {
         let Some(slot) = self.ids.give_back(command_id) else {
             return Err(ControllerFault::UnknownCommand { command_id });
         };
-        // A wrong head costs room, not the answer: the command is over either way.
+        // A wrong head costs free slots, not the completion: the command is complete in either case.
         let completion = Completion {
             command: CommandId(command_id),
             slot,
@@ -263,20 +265,20 @@ impl<M: RingMemory> QueuePair<M> {
         Ok(Some(completion))
     }
 
-    /// Commands accepted and not yet answered.
+    /// Returns the number of commands accepted and not yet completed.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.ids.in_flight()
     }
 
-    /// Most commands in flight.
+    /// Returns the most commands in flight.
     #[must_use]
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Rings, then asks to be woken by the next completion. When the answer is [`Sleep::Until`] the owner wakes the
-    /// controller if the [`Wake`] says so, sleeps, and calls [`awake`](Self::awake).
+    /// Rings, then requests a wake-up by the next completion. The owner wakes the controller if [`Wake`] requires it;
+    /// on [`Sleep::Until`] it then sleeps, and calls [`awake`](Self::awake) after the wake-up.
     pub fn prepare_sleep(&mut self) -> (Wake, Sleep) {
         let wake = self.ring();
         self.completions.arm();
@@ -287,7 +289,7 @@ impl<M: RingMemory> QueuePair<M> {
         (wake, Sleep::Until)
     }
 
-    /// Says that this side is awake, so that completions cost no call into the kernel.
+    /// Announces that this side is awake, so that completions cost no system call.
     pub fn awake(&mut self) {
         self.completions.disarm();
     }

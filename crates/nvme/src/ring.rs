@@ -1,9 +1,9 @@
-//! The one ring: entries, doorbells and the sleep handshake, over any [`RingMemory`].
+//! The ring of a queue pair: entries, doorbells and the sleep handshake, over any [`RingMemory`].
 //!
-//! In: 64-byte commands from the host, 16-byte completions from the controller. Out: the same entries on the other side,
-//! each exactly once and in order. Four ends, each owned by one thread: [`submission::SubmissionProducer`] and
-//! [`completion::CompletionConsumer`] on the host, [`submission::SubmissionConsumer`] and
-//! [`completion::CompletionProducer`] on the controller.
+//! Input: 64-byte commands from the host, 16-byte completions from the controller. Output: the same entries on the
+//! other side, each exactly once and in order. It has four ends, each owned by one thread:
+//! [`submission::SubmissionProducer`] and [`completion::CompletionConsumer`] on the host,
+//! [`submission::SubmissionConsumer`] and [`completion::CompletionProducer`] on the controller.
 //!
 //! ```text
 //!   host                        ring memory                          controller
@@ -15,14 +15,15 @@
 //!   ring           <--  completion head event           <--   arm
 //! ```
 //!
-//! Doorbells follow NVMe's shadow doorbells and EventIdx (Base 2.0 section 5.8): who rings stores the new position,
-//! fences, and reads the position at which the sleeper wants to be woken; who sleeps stores that position, fences, and
-//! looks once more. One of the two always sees the other, so no wake-up is lost, and none is sent that nobody waits for.
+//! Doorbells follow NVMe's shadow doorbells and EventIdx (Base 2.0 section 5.8). The ringing side stores the new
+//! position, fences, and reads the event position at which the other side wants to be woken. The sleeping side stores
+//! that event position, fences, and checks for work once more. One of the two always sees the other's store, so no
+//! wake-up is lost, and none is sent to a side that is awake.
 //!
-//! A host behind PCIe makes the two queues apart, in memory that holds entries and nothing else; its doorbells then arrive
+//! A host behind PCIe creates the two queues separately, in memory that holds only entries; its doorbells then arrive
 //! in registers, or in cells of its memory beside EventIdx, by the same handshake.
 //!
-//! Invariant: a position from the other side is checked before it is used; an entry is loaded once and then judged.
+//! Invariant: a position from the other side is checked before it is used; an entry is loaded once and then validated.
 
 pub mod completion;
 pub mod doorbell;

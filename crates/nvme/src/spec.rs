@@ -1,4 +1,4 @@
-//! What travels on the wire, and nothing but that: tables, layouts and their names. No state, no I/O.
+//! Wire formats of the NVMe specifications: tables of numbers, layouts and field names. No state, no I/O.
 
 pub mod admin;
 pub mod command;

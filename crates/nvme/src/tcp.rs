@@ -1,13 +1,15 @@
-//! NVMe over TCP, both ends, without a socket: bytes in, commands or completions out, bytes to send.
+//! NVMe over TCP for host and controller as state machines without a socket.
 //!
-//! In: whatever the other side sent, cut anywhere. Out: for a controller, commands whose data is complete
-//! ([`TargetConnection`]); for a host, completions with their data ([`InitiatorConnection`]); for both, bytes to send
-//! ([`Outgoing`]). Invariant: after a [`Fault`] nothing is read any more and the last thing sent is the termination request
-//! that names it. Clauses are those of the NVMe TCP Transport Specification 1.0.
+//! Input: bytes that the peer sent, in pieces of any size.
+//! Output: for a controller, commands whose data is complete ([`TargetConnection`]); for a host, completions with their
+//! data ([`InitiatorConnection`]); for both, bytes to send ([`Outgoing`]).
+//! Invariant: after a [`Fault`] no more input is read, and the last PDU sent is the termination request that reports
+//! it.
+//! Clauses are those of the NVMe TCP Transport Specification 1.0.
 //!
-//! # What this does not do
-//! It has no socket and no clock, and understands no command but its data pointer; Connect and what follows it are
-//! the fabrics layer.
+//! # Not done here
+//! No socket and no clock. Of a command only the data pointer is decoded; Connect and later commands belong to the
+//! fabrics layer.
 
 pub mod capsule_data;
 pub mod decoder;
@@ -25,7 +27,7 @@ pub use initiator::{CommandId, HostStep, InitiatorConnection, InitiatorParameter
 pub use outgoing::{Lent, Outgoing};
 pub use target::{Slot, TargetConnection, TargetParameters, TargetStep};
 
-/// Which PDUs carry digests, as both ends agreed (sections 3.3.1.1 and 3.3.1.2).
+/// The digests negotiated for a connection (sections 3.3.1.1 and 3.3.1.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
     /// CRC-32C of each header.
@@ -34,18 +36,18 @@ pub struct Digests {
     pub data: Digest,
 }
 
-/// Whether a digest is there.
+/// The presence of a digest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Digest {
-    /// It is not.
+    /// No digest.
     #[default]
     Off,
-    /// It is.
+    /// A CRC-32C digest.
     On,
 }
 
 impl Digest {
-    /// Bytes it takes behind what it covers.
+    /// Returns the bytes that the digest adds after the bytes it covers.
     #[must_use]
     #[inline]
     pub const fn bytes(self) -> usize {

@@ -1,4 +1,4 @@
-//! What the controller's end of the queues promises, against hosts that tell the truth and hosts that do not.
+//! Tests of the controller's queues against well-behaved and misbehaving hosts.
 #![cfg(not(loom))]
 
 #[path = "controller/raw_host.rs"]
@@ -13,7 +13,7 @@ use headwater_nvme::ring::{DoorbellName, RingLayout};
 use headwater_nvme::spec::status::Status;
 use raw_host::{arbiter, raw_queue};
 
-/// Fetches everything there is and answers it with success.
+/// Fetches all available commands and completes them with success.
 fn serve(arbiter: &mut Arbiter<SharedWords>) {
     while let Some(fetched) = arbiter.fetch() {
         arbiter.complete(fetched.token, 0, Status::SUCCESS);
@@ -23,12 +23,12 @@ fn serve(arbiter: &mut Arbiter<SharedWords>) {
 fn fetch_one(queue: &mut IoQueue<SharedWords>) -> CommandToken {
     match queue.fetch() {
         Fetch::Command(fetched) => fetched.token,
-        other => panic!("a command was rung for, but the queue brought {other:?}"),
+        other => panic!("a command was submitted, but fetch returned {other:?}"),
     }
 }
 
 #[test]
-fn queues_take_turns_of_at_most_a_burst() {
+fn queues_take_turns_of_at_most_one_burst() {
     let mut arbiter = arbiter(3);
     let mut hosts = Vec::new();
     for (id, commands) in [(1, 7), (2, 1), (3, 4)] {
@@ -77,7 +77,7 @@ fn a_busy_queue_never_starves_another() {
 }
 
 #[test]
-fn a_command_id_in_use_is_a_conflict_and_its_first_command_lives_on() {
+fn duplicate_command_id_is_refused_and_first_command_stays_live() {
     let (mut host, queue) = raw_queue(1, 4);
     let mut arbiter = arbiter(8);
     arbiter.add(queue).unwrap();
@@ -95,32 +95,32 @@ fn a_command_id_in_use_is_a_conflict_and_its_first_command_lives_on() {
     assert_eq!((entry.submission_queue.get(), entry.submission_head.get()), (1, 3));
     assert_eq!(host.reap_all(), [(6, Status::KEY_DOES_NOT_EXIST)]);
     host.push(5);
-    assert_eq!(arbiter.fetch().map(|again| again.token.abandon()), Some(()), "free again");
+    assert_eq!(arbiter.fetch().map(|again| again.token.abandon()), Some(()), "the id is free again");
 }
 
 #[test]
-fn what_is_answered_on_the_spot_has_one_answer_each_and_keeps_the_ids_of_others() {
+fn answer_each_completes_every_entry_once_and_keeps_live_ids() {
     let (mut host, mut queue) = raw_queue(1, 4);
     host.push(5);
-    let waits = fetch_one(&mut queue);
+    let live = fetch_one(&mut queue);
     host.push(5);
     host.push(6);
     host.push(7);
-    let mut judged = Vec::new();
+    let mut answered = Vec::new();
     queue.answer_each(|entry| {
-        judged.push(entry.command_id.get());
+        answered.push(entry.command_id.get());
         (3, Status::SUCCESS)
     });
-    assert_eq!(judged, [6, 7]);
+    assert_eq!(answered, [6, 7]);
     let answers = [(5, Status::COMMAND_ID_CONFLICT), (6, Status::SUCCESS), (7, Status::SUCCESS)];
     assert_eq!(host.reap_all(), answers);
-    queue.complete(waits, 0, Status::SUCCESS);
+    queue.complete(live, 0, Status::SUCCESS);
     assert_eq!(host.reap_all(), [(5, Status::SUCCESS)]);
     assert_eq!(queue.view().live(), 0);
 }
 
 #[test]
-fn a_full_completion_queue_holds_answers_back_and_loses_none() {
+fn full_completion_queue_delays_completions_and_loses_none() {
     let (mut host, queue) = raw_queue(1, 3);
     let mut arbiter = arbiter(8);
     arbiter.add(queue).unwrap();
@@ -135,7 +135,7 @@ fn a_full_completion_queue_holds_answers_back_and_loses_none() {
     assert_eq!(arbiter.queue(QueueId(1)).unwrap().unposted(), 3);
     (6..9).for_each(|id| host.push(id));
     assert!(arbiter.fetch().is_none(), "nothing is fetched while an answer waits");
-    assert_eq!(arbiter.prepare_sleep(), Sleep::Until, "only the host can help");
+    assert_eq!(arbiter.prepare_sleep(), Sleep::Until, "only the host can free slots");
     let ids = |answers: Vec<(u16, Status)>| answers.into_iter().map(|(id, _)| id).collect::<Vec<_>>();
     assert_eq!(ids(host.reap_all()), [0, 1, 2]);
     assert_eq!(arbiter.prepare_sleep(), Sleep::No, "the host made room");
@@ -148,7 +148,7 @@ fn a_full_completion_queue_holds_answers_back_and_loses_none() {
 }
 
 #[test]
-fn answers_that_waited_are_not_overtaken() {
+fn deletion_does_not_overtake_waiting_completions() {
     let (mut host, mut queue) = raw_queue(1, 1);
     let mut arbiter = arbiter(8);
     host.push(0);
@@ -161,7 +161,7 @@ fn answers_that_waited_are_not_overtaken() {
     host.push(2);
     arbiter.add(queue).unwrap();
     assert_eq!(host.reap_all(), [(0, Status::SUCCESS)]);
-    // There is room now, and an answer of its own wants it: the deletion's. The older one goes first.
+    // There is room now, which the deletion could use for its own completion. The older one goes first.
     arbiter.begin_delete(QueueId(1)).unwrap();
     assert!(arbiter.remove_drained(QueueId(1)).unwrap().is_none());
     assert_eq!(host.reap_all(), [(1, Status::SUCCESS)]);
@@ -170,7 +170,7 @@ fn answers_that_waited_are_not_overtaken() {
 }
 
 #[test]
-fn an_answer_never_overtakes_one_that_waits_for_room() {
+fn completion_never_overtakes_one_that_waits_for_room() {
     let (mut host, mut queue) = raw_queue(1, 2);
     (0..2).for_each(|id| host.push(id));
     for _ in 0..2 {
@@ -187,7 +187,7 @@ fn an_answer_never_overtakes_one_that_waits_for_room() {
 }
 
 #[test]
-fn a_host_gets_no_more_commands_in_flight_than_its_completion_queue_holds() {
+fn completion_queue_size_bounds_commands_in_flight() {
     let (mut host, mut queue) = raw_queue(1, 2);
     (0..2).for_each(|id| host.push(id));
     let (first, second) = (fetch_one(&mut queue), fetch_one(&mut queue));
@@ -203,15 +203,15 @@ fn a_host_gets_no_more_commands_in_flight_than_its_completion_queue_holds() {
 }
 
 #[test]
-fn an_impossible_doorbell_fails_its_queue_and_no_other() {
+fn invalid_doorbell_fails_only_its_queue() {
     let mut arbiter = arbiter(4);
-    let (mut liar, queue) = raw_queue(1, 4);
+    let (mut hostile, queue) = raw_queue(1, 4);
     arbiter.add(queue).unwrap();
     let (mut honest, queue) = raw_queue(2, 4);
     arbiter.add(queue).unwrap();
-    liar.push(1);
+    hostile.push(1);
     let live = arbiter.fetch().unwrap();
-    liar.set(RingLayout::SUBMISSION_TAIL, 5);
+    hostile.set(RingLayout::SUBMISSION_TAIL, 5);
     honest.push(3);
     serve(&mut arbiter);
     assert_eq!(honest.reap_all(), [(3, Status::SUCCESS)]);
@@ -219,12 +219,12 @@ fn an_impossible_doorbell_fails_its_queue_and_no_other() {
         QueueState::Failed(fault) => {
             assert_eq!((fault.doorbell, fault.value), (DoorbellName::SubmissionTail, 5));
         }
-        other => panic!("the queue is {other:?}"),
+        other => panic!("the queue's state is {other:?}"),
     }
-    // What was accepted before is still answered: its completion queue can be trusted.
+    // Commands accepted before are still completed: their completion queue is still valid.
     arbiter.complete(live.token, 0, Status::SUCCESS);
-    assert_eq!(liar.reap_all(), [(1, Status::SUCCESS)]);
-    liar.set(RingLayout::SUBMISSION_TAIL, 2);
+    assert_eq!(hostile.reap_all(), [(1, Status::SUCCESS)]);
+    hostile.set(RingLayout::SUBMISSION_TAIL, 2);
     assert!(arbiter.fetch().is_none(), "a failed queue stays failed");
     honest.push(4);
     serve(&mut arbiter);
@@ -233,7 +233,7 @@ fn an_impossible_doorbell_fails_its_queue_and_no_other() {
 }
 
 #[test]
-fn an_impossible_completion_head_fails_the_queue_and_its_commands_still_end() {
+fn invalid_completion_head_fails_the_queue_and_its_commands_still_end() {
     let (mut host, queue) = raw_queue(1, 2);
     let mut arbiter = arbiter(4);
     arbiter.add(queue).unwrap();
@@ -250,7 +250,7 @@ fn an_impossible_completion_head_fails_the_queue_and_its_commands_still_end() {
 }
 
 #[test]
-fn deleting_a_queue_answers_everything_that_was_rung_for() {
+fn deleting_a_queue_completes_every_submitted_command() {
     let (mut host, queue) = raw_queue(7, 4);
     let mut arbiter = arbiter(1);
     arbiter.add(queue).unwrap();
@@ -260,9 +260,9 @@ fn deleting_a_queue_answers_everything_that_was_rung_for() {
     arbiter.begin_delete(QueueId(7)).unwrap();
     host.push(14);
     assert!(arbiter.fetch().is_none());
-    assert!(arbiter.remove_drained(QueueId(7)).unwrap().is_none(), "one is live");
+    assert!(arbiter.remove_drained(QueueId(7)).unwrap().is_none(), "one command is live");
     arbiter.complete(live.token, 0, Status::SUCCESS);
-    // One answer more than the completion queue holds would fit; it holds four, and four were accepted.
+    // The completion queue holds four completions, and four commands were accepted.
     assert!(arbiter.remove_drained(QueueId(7)).unwrap().is_some());
     let aborted = Status::ABORTED_SQ_DELETION;
     assert_eq!(host.reap_all(), [(11, aborted), (12, aborted), (13, aborted), (10, Status::SUCCESS)]);
@@ -289,7 +289,7 @@ fn a_deletion_waits_for_room_in_the_completion_queue() {
 }
 
 #[test]
-fn a_queue_whose_host_is_gone_leaves_when_its_commands_end() {
+fn abandoned_queue_is_removed_when_its_commands_end() {
     let (mut host, queue) = raw_queue(1, 2);
     let mut arbiter = arbiter(1);
     arbiter.add(queue).unwrap();
@@ -303,7 +303,7 @@ fn a_queue_whose_host_is_gone_leaves_when_its_commands_end() {
 }
 
 #[test]
-fn turns_go_on_when_queues_come_and_go() {
+fn arbitration_continues_when_queues_are_removed() {
     let mut arbiter = arbiter(1);
     let mut hosts: Vec<_> = (1..=4)
         .map(|id| {
@@ -327,7 +327,7 @@ fn turns_go_on_when_queues_come_and_go() {
 }
 
 #[test]
-fn removing_a_queue_costs_no_other_its_turn() {
+fn removing_a_queue_keeps_the_turns_of_all_other_queues() {
     let mut arbiter = arbiter(1);
     let mut hosts: Vec<_> = (1..=4)
         .map(|id| {

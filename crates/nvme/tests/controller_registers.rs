@@ -1,4 +1,5 @@
-//! What registers promise (NVMe Base 2.0 sections 3.1.3, 3.5 to 3.7), to hosts that follow the handshakes and to others.
+//! Tests of the registers (NVMe Base 2.0 sections 3.1.3, 3.5 to 3.7), with hosts that follow the handshakes and hosts
+//! that do not.
 #![cfg(not(loom))]
 
 use headwater_host::clock::Nanos;
@@ -39,12 +40,12 @@ fn ready() -> Controller {
 }
 
 #[test]
-fn capabilities_and_version_are_what_linux_expects_of_a_controller_with_command_sets() {
+fn capabilities_and_version_satisfy_linux() {
     let controller = controller();
     let capabilities = controller.read_register(0, 8);
     assert_eq!(capabilities & 0xFFFF, 1_023);
     assert_eq!((capabilities >> 37) & (1 << 6), 1 << 6, "CSS: I/O command sets");
-    assert_eq!((capabilities >> 32) & 0xF, 0, "doorbells lie four bytes apart");
+    assert_eq!((capabilities >> 32) & 0xF, 0, "doorbell stride is four bytes");
     assert_eq!(controller.read_register(0, 4), capabilities & 0xFFFF_FFFF);
     assert_eq!(controller.read_register(4, 4), capabilities >> 32);
     assert_eq!(controller.read_register(8, 4), 0x0002_0000);
@@ -53,7 +54,7 @@ fn capabilities_and_version_are_what_linux_expects_of_a_controller_with_command_
 }
 
 #[test]
-fn ready_comes_with_the_admin_queues_and_goes_only_when_all_queues_are_gone() {
+fn ready_is_set_with_the_admin_queues_and_cleared_after_all_queues_are_gone() {
     let mut controller = controller();
     write(&mut controller, ASQ, 0x1234_5000);
     write(&mut controller, ASQ + 4, 0x9);
@@ -73,28 +74,28 @@ fn ready_comes_with_the_admin_queues_and_goes_only_when_all_queues_are_gone() {
     assert_eq!(status(&controller), READY);
     assert!(controller.is_ready());
     assert_eq!(write(&mut controller, CC, ENABLE & !1), RegisterEffect::Disable);
-    assert_eq!(status(&controller), READY, "queues are still there");
-    assert!(!controller.is_ready(), "but no command is taken");
+    assert_eq!(status(&controller), READY, "queues still exist");
+    assert!(!controller.is_ready(), "but no command is accepted");
     controller.disabled();
     assert_eq!(status(&controller), 0);
     assert_eq!(
         controller.read_register(ASQ, 8),
         0x9_1234_5000,
-        "a controller reset leaves the admin queues' places"
+        "a controller reset keeps the admin queue addresses"
     );
     assert_eq!(controller.read_register(AQA, 4), 0x001F_000F);
 }
 
 #[test]
-fn enabling_what_the_controller_has_not_is_fatal_until_the_next_reset() {
+fn enabling_unsupported_settings_is_fatal_until_the_next_reset() {
     let page_of_8_kib = ENABLE | 1 << 7;
     let vendor_arbitration = ENABLE | 7 << 11;
     let reserved_command_set = ENABLE & !(7 << 4) | 3 << 4;
     let entries_of_32_bytes = ENABLE & !(0xF << 16) | 5 << 16;
-    for impossible in [page_of_8_kib, vendor_arbitration, reserved_command_set, entries_of_32_bytes] {
+    for unsupported in [page_of_8_kib, vendor_arbitration, reserved_command_set, entries_of_32_bytes] {
         let mut controller = controller();
-        assert_eq!(write(&mut controller, CC, impossible), RegisterEffect::None);
-        assert_eq!(status(&controller), FATAL, "{impossible:x}");
+        assert_eq!(write(&mut controller, CC, unsupported), RegisterEffect::None);
+        assert_eq!(status(&controller), FATAL, "{unsupported:x}");
         assert_eq!(write(&mut controller, CC, 0), RegisterEffect::Disable);
         controller.disabled();
         assert_eq!(status(&controller), 0);
@@ -113,7 +114,7 @@ fn an_admin_queue_of_one_slot_is_fatal() {
 }
 
 #[test]
-fn queues_that_cannot_be_made_are_fatal() {
+fn failure_to_create_admin_queues_is_fatal() {
     let mut controller = controller();
     write(&mut controller, CC, ENABLE);
     controller.fail();
@@ -134,7 +135,7 @@ fn admin_queue_registers_and_fixed_fields_do_not_change_while_enabled() {
 }
 
 #[test]
-fn writes_to_what_is_read_only_reserved_or_crossed_change_nothing() {
+fn read_only_reserved_and_misaligned_writes_change_nothing() {
     let mut controller = ready();
     let before: Vec<u64> = (0..0x1000).step_by(4).map(|offset| controller.read_register(offset, 4)).collect();
     for offset in [0x00, 0x04, 0x08, 0x18, 0x38, 0x44, 0x58, 0x68, 0x100, 0xFFC] {
@@ -151,13 +152,13 @@ fn writes_to_what_is_read_only_reserved_or_crossed_change_nothing() {
 }
 
 #[test]
-fn a_shutdown_goes_on_until_everything_is_durable_and_ends_with_a_reset() {
+fn shutdown_lasts_until_writes_are_durable_and_a_reset_ends_it() {
     for (bits, kind) in [(1 << 14, ShutdownKind::Normal), (2 << 14, ShutdownKind::Abrupt)] {
         let mut controller = ready();
         assert_eq!(write(&mut controller, CC, ENABLE | bits), RegisterEffect::Shutdown(kind));
         assert_eq!(status(&controller), READY | 1 << 2);
         assert!(!controller.is_ready());
-        assert_eq!(write(&mut controller, CC, ENABLE | bits), RegisterEffect::None, "once");
+        assert_eq!(write(&mut controller, CC, ENABLE | bits), RegisterEffect::None, "a shutdown starts once");
         controller.shut_down();
         assert_eq!(status(&controller), READY | 2 << 2);
         assert_eq!(write(&mut controller, CC, ENABLE & !1), RegisterEffect::Disable);
@@ -170,7 +171,7 @@ fn a_shutdown_goes_on_until_everything_is_durable_and_ends_with_a_reset() {
 }
 
 #[test]
-fn a_controller_that_was_never_enabled_shuts_down_too() {
+fn disabled_controller_can_shut_down() {
     let mut controller = controller();
     assert_eq!(write(&mut controller, CC, 1 << 14), RegisterEffect::Shutdown(ShutdownKind::Normal));
     controller.shut_down();
@@ -178,29 +179,29 @@ fn a_controller_that_was_never_enabled_shuts_down_too() {
 }
 
 #[test]
-fn the_reserved_shutdown_value_asks_for_nothing() {
+fn reserved_shutdown_value_has_no_effect() {
     let mut controller = ready();
     assert_eq!(write(&mut controller, CC, ENABLE | 3 << 14), RegisterEffect::None);
     assert_eq!(status(&controller), READY);
 }
 
 #[test]
-fn a_subsystem_reset_takes_the_signature_and_leaves_its_mark_until_it_is_cleared() {
+fn subsystem_reset_needs_the_signature_and_sets_nssro_until_cleared() {
     let mut controller = ready();
     assert_eq!(write(&mut controller, NSSR, 0x4E56_4D64), RegisterEffect::None);
     assert_eq!(write(&mut controller, NSSR, 0x4E56_4D65), RegisterEffect::SubsystemReset);
     controller.reset_with_subsystem(Nanos::ZERO);
-    assert_eq!(status(&controller), READY | 1 << 4, "queues are still there");
+    assert_eq!(status(&controller), READY | 1 << 4, "queues still exist");
     controller.disabled();
     assert_eq!(status(&controller), 1 << 4);
-    assert_eq!(controller.read_register(AQA, 4), 0, "admin queue places go with the subsystem");
+    assert_eq!(controller.read_register(AQA, 4), 0, "a subsystem reset clears the admin queue registers");
     write(&mut controller, CSTS, 1 << 4);
     assert_eq!(status(&controller), 0);
     assert_eq!(controller.read_register(NSSR, 4), 0);
 }
 
 #[test]
-fn interrupt_masks_are_set_and_cleared_bit_by_bit() {
+fn interrupt_mask_bits_are_set_and_cleared_separately() {
     let mut controller = ready();
     assert_eq!(write(&mut controller, INTMS, 0b101), RegisterEffect::InterruptMask);
     assert_eq!(write(&mut controller, INTMC, 0b001), RegisterEffect::InterruptMask);
@@ -209,7 +210,7 @@ fn interrupt_masks_are_set_and_cleared_bit_by_bit() {
 }
 
 #[test]
-fn an_eight_byte_write_over_two_registers_writes_both() {
+fn eight_byte_write_covers_two_registers() {
     let mut controller = controller();
     write(&mut controller, INTMS, 0xFF);
     let both = ENABLE << 32 | 0x0F;
@@ -219,7 +220,7 @@ fn an_eight_byte_write_over_two_registers_writes_both() {
 }
 
 #[test]
-fn on_fabrics_there_are_no_admin_queue_registers_and_no_interrupts() {
+fn fabrics_controller_has_no_admin_queue_registers_and_no_interrupt_mask() {
     let mut controller = Controller::new(ControllerConfig::fabrics(9));
     for offset in [INTMS, AQA, ASQ, ACQ] {
         assert_eq!(write(&mut controller, offset, 0x00FF_00FF), RegisterEffect::None);
@@ -231,7 +232,7 @@ fn on_fabrics_there_are_no_admin_queue_registers_and_no_interrupts() {
 }
 
 #[test]
-fn late_handshakes_of_whoever_owns_the_queues_change_nothing() {
+fn late_handshake_calls_change_nothing() {
     let mut controller = controller();
     controller.enabled();
     controller.disabled();
@@ -241,8 +242,8 @@ fn late_handshakes_of_whoever_owns_the_queues_change_nothing() {
     write(&mut controller, CC, ENABLE);
     write(&mut controller, CC, 0);
     controller.enabled();
-    assert_eq!(status(&controller), 0, "the host gave up before the queues stood");
-    assert_eq!(write(&mut controller, CC, ENABLE), RegisterEffect::None, "and must wait for the reset");
+    assert_eq!(status(&controller), 0, "the host disabled the controller before the queues existed");
+    assert_eq!(write(&mut controller, CC, ENABLE), RegisterEffect::None, "the host must wait for the reset");
     controller.disabled();
     assert_eq!(status(&controller), 0);
 }

@@ -1,4 +1,4 @@
-//! The corpus of the fuzz target `data_pointer`, replayed: no nightly toolchain needed.
+//! Replays the corpus of the fuzz target `data_pointer`, without a nightly toolchain.
 
 #[path = "../../../fuzz/bodies/data_pointer.rs"]
 mod body;
@@ -6,6 +6,6 @@ mod body;
 mod replay;
 
 #[test]
-fn every_pointer_is_as_long_as_its_data_or_refused() {
+fn every_data_pointer_has_the_length_of_its_data_or_is_refused() {
     replay::replay("data_pointer", body::body);
 }

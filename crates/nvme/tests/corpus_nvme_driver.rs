@@ -1,4 +1,4 @@
-//! Replays the fuzz corpus of our driver against a hostile controller.
+//! Replays the fuzz corpus of the driver against a hostile controller.
 #![cfg(not(loom))]
 
 #[path = "../../../fuzz/bodies/nvme_driver.rs"]

@@ -1,4 +1,4 @@
-//! Replays the fuzz corpus of keys in interchange form.
+//! Replays the fuzz corpus of PSKs in interchange format.
 
 #[path = "../../../fuzz/bodies/psk_interchange.rs"]
 mod body;

@@ -1,4 +1,4 @@
-//! Replays the fuzz corpus of one end of NVMe over TCP.
+//! Replays the fuzz corpus of the NVMe over TCP initiator.
 
 #[path = "../../../fuzz/bodies/tcp_initiator.rs"]
 mod body;

@@ -1,4 +1,4 @@
-//! Replays the fuzz corpus of one end of NVMe over TCP.
+//! Replays the fuzz corpus of the NVMe over TCP target.
 
 #[path = "../../../fuzz/bodies/tcp_target.rs"]
 mod body;

@@ -1,4 +1,4 @@
-//! Loom model of a whole queue pair: a host and an arbiter that both sleep whenever they can.
+//! Loom model of a whole queue pair: a host and an arbiter that both sleep whenever they are idle.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p headwater-nvme --release loom_`.
 #![cfg(loom)]

@@ -1,4 +1,4 @@
-//! What the host's half of a queue pair promises: full is a value, ids carry a generation, no wake-up is lost.
+//! Tests of the host side of a queue pair: a full queue is an error value, stale ids are dropped, no wake-up is lost.
 #![cfg(not(loom))]
 
 use headwater_host::ring_memory::{RingMemory, SharedWords};
@@ -13,11 +13,11 @@ use std::num::NonZeroU16;
 use zerocopy::little_endian::{U16, U32};
 
 fn layout(depth: u32) -> RingLayout {
-    let slots = QueueSlots::new(depth + 1).expect("a possible depth");
+    let slots = QueueSlots::new(depth + 1).expect("a valid depth");
     RingLayout { submission_slots: slots, completion_slots: slots }
 }
 
-/// Writes a completion where a controller would, true or not.
+/// Writes a completion at a controller's position, valid or not.
 fn forge(memory: &SharedWords, depth: u32, position: u32, command_id: u16, submission_head: u16) {
     let word = layout(depth).completion_word(position);
     let entry = CompletionEntry {
@@ -41,7 +41,7 @@ fn depths_out_of_range_are_refused() {
 }
 
 #[test]
-fn full_is_a_value_and_nothing_is_lost_by_it() {
+fn a_full_queue_is_an_error_value_and_loses_no_command() {
     for depth in [1, 2, 5] {
         let (mut host, end) = QueuePair::new(depth).unwrap();
         let mut queue = IoQueue::new(QueueId(1), QueueKind::Standard, end);
@@ -66,7 +66,7 @@ fn full_is_a_value_and_nothing_is_lost_by_it() {
 }
 
 #[test]
-fn doubled_stale_and_foreign_completions_are_not_passed_on() {
+fn duplicate_stale_and_unknown_completions_are_not_passed_on() {
     let memory = SharedWords::zeroed(layout(4).words());
     let (mut host, _end) = QueuePair::over(memory.clone(), 4).unwrap();
     let first = host.submit(SubmissionEntry::default()).unwrap();
@@ -77,16 +77,16 @@ fn doubled_stale_and_foreign_completions_are_not_passed_on() {
     forge(&memory, 4, 1, first.number(), 1);
     forge(&memory, 4, 2, 0xFFFF, 1);
     assert_eq!(host.reap().unwrap().unwrap().command, first);
-    assert_eq!(host.reap(), unknown(first.number()), "doubled");
-    assert_eq!(host.reap(), unknown(0xFFFF), "never given out");
-    // Until the slot is used again, with another generation: the old answer is stale.
+    assert_eq!(host.reap(), unknown(first.number()), "duplicate");
+    assert_eq!(host.reap(), unknown(0xFFFF), "never allocated");
+    // The slot is used again, with another generation: the old completion is stale.
     let later: Vec<_> = (0..3).map(|_| host.submit(SubmissionEntry::default()).unwrap()).collect();
     assert!(later.iter().any(|&id| host.slot(id) == host.slot(first)));
     let _ = host.ring();
     forge(&memory, 4, 3, first.number(), 2);
     assert_eq!(host.reap(), unknown(first.number()), "stale");
     forge(&memory, 4, 4, second.number(), 2);
-    assert_eq!(host.reap().unwrap().unwrap().command, second, "the pair goes on");
+    assert_eq!(host.reap().unwrap().unwrap().command, second, "the pair still works");
     assert_eq!(host.in_flight(), 3);
 }
 
@@ -102,7 +102,7 @@ fn an_impossible_submission_head_is_reported() {
 }
 
 #[test]
-fn nobody_is_woken_who_does_not_sleep() {
+fn a_side_that_is_awake_is_not_woken() {
     let (mut host, end) = QueuePair::new(8).unwrap();
     let mut arbiter = Arbiter::new(NonZeroU16::MIN);
     arbiter.add(IoQueue::new(QueueId(1), QueueKind::Standard, end)).unwrap();
@@ -127,10 +127,10 @@ fn nobody_is_woken_who_does_not_sleep() {
     arbiter.ring(|id| panic!("{id} does not sleep"));
 }
 
-/// Commands that cross in the two-thread run.
+/// Commands in the two-thread run.
 const COMMANDS: u32 = 50_000;
 
-/// The controller's thread: serve, and sleep on the bell when there is nothing to do.
+/// Runs the controller's thread: serves commands, and sleeps on the bell if there is no work.
 fn controller(mut arbiter: Arbiter<SharedWords>, bell: &WakeDescriptor, host_bell: &WakeDescriptor) {
     let mut served = 0;
     while served < COMMANDS {
@@ -149,7 +149,7 @@ fn controller(mut arbiter: Arbiter<SharedWords>, bell: &WakeDescriptor, host_bel
 }
 
 #[test]
-fn two_threads_that_sleep_whenever_they_can_lose_no_command_and_no_wake_up() {
+fn two_threads_that_sleep_when_idle_lose_no_command_and_no_wake_up() {
     for depth in [1, 3, 32] {
         let (mut host, end) = QueuePair::new(depth).unwrap();
         let mut arbiter = Arbiter::new(NonZeroU16::new(4).unwrap());

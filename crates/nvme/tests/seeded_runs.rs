@@ -1,4 +1,4 @@
-//! Seeded runs of several queues: against a plain model, and against a host that writes anything anywhere.
+//! Seeded runs of several queues: against a plain model, and against a host that writes any value anywhere.
 #![cfg(not(loom))]
 
 #[path = "controller/raw_host.rs"]
@@ -11,7 +11,7 @@ use headwater_nvme::spec::status::Status;
 use proptest::prelude::*;
 use raw_host::{arbiter, raw_queue};
 
-/// One thing a run does next.
+/// One step of a run.
 #[derive(Clone, Debug)]
 enum Step {
     Submit(usize),
@@ -52,18 +52,18 @@ proptest! {
                     let (host, waiting) = &mut hosts[which];
                     match host.submit(SubmissionEntry::default()) {
                         Ok(id) => {
-                            assert!(!waiting.contains(&id), "an id in flight was given out again");
+                            assert!(!waiting.contains(&id), "an id in flight was assigned again");
                             waiting.push(id);
                         }
-                        Err(_) => assert!(!waiting.is_empty(), "full while nothing is in flight"),
+                        Err(_) => assert!(!waiting.is_empty(), "full without commands in flight"),
                     }
                 }
                 Step::HostRing(which) => drop(hosts[which].0.ring()),
                 Step::Reap(which) => {
                     let (host, waiting) = &mut hosts[which];
-                    while let Some(done) = host.reap().expect("the controller tells the truth") {
+                    while let Some(done) = host.reap().expect("valid completions") {
                         let at = waiting.iter().position(|&id| id == done.command);
-                        waiting.swap_remove(at.expect("an answer nobody waits for"));
+                        waiting.swap_remove(at.expect("a completion of a command in flight"));
                         assert_eq!(done.result, u32::from(done.command.number()) + 1);
                     }
                     assert_eq!(host.in_flight() as usize, waiting.len());
@@ -88,22 +88,22 @@ proptest! {
         }
         prop_assert!(live.is_empty());
         for (_, waiting) in &hosts {
-            prop_assert!(waiting.is_empty(), "commands without an answer: {waiting:?}");
+            prop_assert!(waiting.is_empty(), "commands without a completion: {waiting:?}");
         }
     }
 
     #[test]
-    fn a_host_that_scribbles_over_its_rings_harms_only_itself(
+    fn arbitrary_ring_writes_harm_only_their_own_queue(
         writes in prop::collection::vec((0..100_usize, prop_oneof![0..6_u64, any::<u64>()]), 1..300),
     ) {
         let mut arbiter = arbiter(4);
-        let (liar, queue) = raw_queue(1, 4);
+        let (hostile, queue) = raw_queue(1, 4);
         arbiter.add(queue).unwrap();
         let (mut honest, queue) = raw_queue(2, 4);
         arbiter.add(queue).unwrap();
         let mut live = Vec::new();
         for (round, (word, value)) in (0_u16..).zip(writes) {
-            liar.set(word, value);
+            hostile.set(word, value);
             honest.push(round);
             live.extend(std::iter::from_fn(|| arbiter.fetch()));
             for fetched in live.drain(..) {

@@ -1,4 +1,4 @@
-//! Runs one seed again and tells everything: `cargo run -p headwater-sim --example replay -- SEED`.
+//! Replays one seed and prints every event: `cargo run -p headwater-sim --example replay -- SEED`.
 
 use headwater_sim::replay::replay;
 use std::io::Write;

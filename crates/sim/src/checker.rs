@@ -1,11 +1,14 @@
-//! What the device promised, held against what it does. Knows nothing of how the device works.
+//! A model of the device's promises, against which every completion is checked. It is independent of the
+//! implementation.
 //!
-//! In: every command that is submitted, every completion, every power cut, and after each recovery what every key holds.
-//! Out: the first [`Violation`]. Time is a counter of submissions and completions, so "before" means what a client can
-//! know. Invariants checked: exactly one completion a command; acknowledged durable writes survive a cut, deletes do
-//! not come back, and what a read was told survives too (the release rule); a batch is there as a whole or not at all;
-//! no value that was never written, no state older than the last durable one; conditions judged on a state that was
-//! possible; sequences grow; listings name what is there.
+//! Input: every submitted command, every completion, every power cut, and after each recovery the contents of every
+//! key.
+//! Output: the first [`Violation`].
+//! Invariants checked: exactly one completion a command; acknowledged durable writes survive a cut, deletes do not come
+//! back, and what a read returned survives too (the release rule); a batch is present as a whole or not at all; no
+//! value that was never written, no state older than the last durable one; conditions evaluated on a possible state;
+//! sequences increase; listings name the keys that exist.
+//! Time is a counter of submissions and completions, so "before" means what a client can observe.
 
 mod blocks;
 mod judge;
@@ -21,16 +24,16 @@ pub use keys::Fingerprint;
 pub use violation::Violation;
 
 use bytes::Bytes;
-use headwater_converged::command::{
+use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_ssd::command::{
     BatchWrite, Command, Completion, Condition, Expiry, NamespaceId, Payload, Release, Sequence,
 };
-use headwater_converged::device::Durability;
-use headwater_converged::limits::{NAMESPACES, OPERATIONS_MAX};
-use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_ssd::engine::Durability;
+use headwater_ssd::limits::{NAMESPACES, OPERATIONS_MAX};
 use keys::{Effect, Group, Groups, Interval, KeyHistory, Lifetime, Write};
 use std::collections::BTreeMap;
 
-/// The group of the state before everything.
+/// The group of the initial state.
 const GENESIS: u64 = 0;
 
 #[derive(Clone, Debug)]
@@ -61,23 +64,23 @@ enum Kind {
     List,
     Flush,
     Fence(Sequence),
-    /// Blocks were read, or found to be these.
+    /// A Read, Compare or Verify of blocks.
     Blocks {
         start: u64,
         blocks: BlockLook,
     },
 }
 
-/// When what was acknowledged must stay.
+/// The point from which an acknowledged write must be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Durable {
-    /// As the namespace promises.
+    /// As the durability mode of the namespace promises.
     Promised,
-    /// At once, whatever it promises.
+    /// From the acknowledgement, in every durability mode.
     AtOnce,
 }
 
-/// A command as the checker remembers it.
+/// A command as the checker records it.
 #[derive(Clone, Debug)]
 pub struct Asked {
     namespace: NamespaceId,
@@ -88,12 +91,12 @@ pub struct Asked {
     changes_table: bool,
 }
 
-/// Wall time when something was asked and when it was answered.
+/// The wall time of a submission and of its completion.
 #[derive(Clone, Copy, Debug)]
 pub struct WallSpan {
-    /// Before it was submitted.
+    /// Wall time before the submission.
     pub asked: UnixMillis,
-    /// After it was completed.
+    /// Wall time after the completion.
     pub answered: UnixMillis,
 }
 
@@ -103,7 +106,7 @@ struct Space {
     keys: BTreeMap<Bytes, KeyHistory>,
 }
 
-/// The model of one device and the judge over it.
+/// The model of one device and the checks against it.
 #[derive(Debug)]
 pub struct Checker {
     spaces: Vec<Space>,
@@ -112,17 +115,17 @@ pub struct Checker {
     tick: u64,
     next_group: u64,
     highest_acked: u64,
-    /// Batches that a key was seen to show or to lack since the last recovery.
+    /// Batches that a key was found to contain or to lack since the last recovery, each with the key.
     shown: BTreeMap<u64, usize>,
     lacked: BTreeMap<u64, usize>,
-    /// The change of the table that is in flight, or was when the power went.
+    /// The change of the namespace table that is in flight, or was at the power cut.
     change: Option<(NamespaceId, u64)>,
-    /// How long a block is now.
+    /// The current size of a block.
     block_bytes: usize,
 }
 
 impl Checker {
-    /// A checker for an empty device with these durability modes.
+    /// Creates a checker for an empty device with these durability modes.
     #[must_use]
     pub fn new(durability: &[Durability; NAMESPACES]) -> Self {
         let space = |&durability: &Durability| Space { durability, keys: BTreeMap::new() };
@@ -142,7 +145,7 @@ impl Checker {
         checker
     }
 
-    /// Looks at a command before it is submitted. Nothing is remembered until [`Self::accepted`].
+    /// Describes a command before its submission. The checker records nothing until [`Self::accepted`].
     #[must_use]
     pub fn prepare(&self, namespace: NamespaceId, command: &Command, wall: UnixMillis) -> Asked {
         let write =
@@ -186,7 +189,7 @@ impl Checker {
         }
     }
 
-    /// The device accepted the command under this token; tokens grow.
+    /// Registers a command that the device accepted under this token; tokens increase.
     ///
     /// # Errors
     /// More commands are in flight than the limit.
@@ -234,10 +237,10 @@ impl Checker {
         Ok(())
     }
 
-    /// A completion came.
+    /// Checks a completion.
     ///
     /// # Errors
-    /// The promise it breaks.
+    /// The promise that it breaks.
     pub fn completed(
         &mut self,
         completion: &Completion,
@@ -282,7 +285,7 @@ impl Checker {
         Ok(())
     }
 
-    /// A command failed because the medium has no power: it is answered, and what it wrote may be there or not.
+    /// Retires a command that failed because the medium has no power: its writes may be present or not.
     ///
     /// # Errors
     /// The command is not in flight.
@@ -292,13 +295,13 @@ impl Checker {
         asked.map(drop).ok_or(Violation::UnaskedCompletion { token })
     }
 
-    /// Commands accepted and not completed.
+    /// Returns the number of commands accepted and not completed.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.open.len()
     }
 
-    /// The device says it has nothing left to do.
+    /// Checks an idle device: no command may be in flight.
     ///
     /// # Errors
     /// Commands were never completed.
@@ -309,16 +312,16 @@ impl Checker {
         }
     }
 
-    /// The device was shut down in good order: everything acknowledged is durable in every mode.
+    /// Applies an orderly shutdown: everything acknowledged is durable in every mode.
     pub fn shut_down(&mut self) {
         for group in self.groups.values_mut() {
             group.kept |= group.certain;
         }
     }
 
-    /// The power went: what was in flight may have happened or not, what was acknowledged and not yet promised may be
-    /// gone. `slack` is how much later than its interval an acknowledged write may become durable: the media's own
-    /// time.
+    /// Applies a power cut: commands in flight may have happened or not, and acknowledged writes that are not yet
+    /// promised to be durable may be lost. `slack` is the time beyond its interval after which an acknowledged write
+    /// must be durable: the media's own time.
     pub fn power_cut(&mut self, now: Nanos, slack: Nanos) {
         self.tick += 1;
         self.open.clear();
@@ -332,14 +335,14 @@ impl Checker {
         self.highest_acked = 0;
     }
 
-    /// Sequence of the key's record as far as a client knows it.
+    /// Returns the sequence of the key's record as far as a client has learnt it.
     #[must_use]
     pub fn known_sequence(&self, namespace: NamespaceId, key: &[u8]) -> Option<Sequence> {
         let history = self.space(namespace)?.keys.get(key)?;
         history.writes.iter().filter_map(|write| write.sequence).max().map(Sequence)
     }
 
-    /// Every key that was ever used, for the look after a recovery.
+    /// Returns every key that was ever used, for the check after a recovery.
     #[must_use]
     pub fn keys(&self) -> Vec<(NamespaceId, Bytes)> {
         let spaces = (1..).zip(&self.spaces);
@@ -429,7 +432,7 @@ impl Checker {
     }
 }
 
-/// The simulator's clients bring their bytes with them; it maps no client memory.
+/// Returns the bytes of a payload. Simulated clients pass bytes inline; the simulator maps no client memory.
 fn payload_bytes(value: &Payload) -> &[u8] {
     match value {
         Payload::Bytes(bytes) => bytes,

@@ -1,17 +1,18 @@
-//! What the simulator drives: a device over simulated flash, seen from its one face.
+//! The device that the simulator drives, through one front end, over simulated flash.
 //!
-//! In: commands and time. Out: completions. The trait is as narrow as the world needs it, so that a test can put a
-//! deliberately broken device in and see the checker object.
+//! Input: commands and time. Output: completions.
+//! The trait holds only what the world needs, so that a test can substitute a deliberately broken device and verify
+//! that the checker reports it.
 
 mod converged;
 
 use crate::media::SimMedia;
-use headwater_converged::command::{Command, Completion, NamespaceId, SubmitError};
-use headwater_converged::device::DeviceConfig;
-use headwater_converged::namespace::Namespace;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_ssd::command::{Command, Completion, NamespaceId, SubmitError};
+use headwater_ssd::engine::DeviceConfig;
+use headwater_ssd::namespace::Namespace;
 
-/// When a device is opened.
+/// The time at which a device is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct BootTime {
     /// Monotonic time.
@@ -22,55 +23,56 @@ pub struct BootTime {
 
 /// A device that the world can drive.
 pub trait Engine: Sized {
-    /// Opens the device over a medium, recovery included; the medium completes in virtual time by `wait`.
+    /// Opens the device over a medium and recovers it; `wait` on the medium advances virtual time.
     ///
     /// # Errors
-    /// Why it could not be opened, in words. The medium is dropped, so that its wreck can be booted again.
+    /// A description of the failure. The medium is dropped, so that its crash image can be booted again.
     fn open(media: SimMedia, config: &DeviceConfig, at: BootTime) -> Result<Self, String>;
 
-    /// Looks at a medium that no device runs on, as an operator would. Nothing by default.
+    /// Inspects a medium on which no device runs, as an operator would. Does nothing by default.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A description of what is wrong with the medium.
     fn inspect(media: SimMedia, config: &DeviceConfig, at: BootTime) -> Result<(), String> {
         let _ = (media, config, at);
         Ok(())
     }
 
-    /// Submits a command. `Ok` means exactly one completion will follow; `Err` means none will.
+    /// Submits a command. After `Ok` exactly one completion follows; after `Err` none does.
     ///
     /// # Errors
-    /// Why the command was not accepted.
+    /// The reason why the device did not accept the command.
     fn submit(&mut self, namespace: NamespaceId, token: u64, command: Command) -> Result<(), SubmitError>;
 
-    /// Goes as far as it can at this time. Returns whether anything moved.
+    /// Does all work that is possible at this time. Returns true if anything progressed.
     fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool;
 
     /// Takes the next completion.
     fn next_completion(&mut self) -> Option<Completion>;
 
-    /// What it says that a namespace is. A device without a table of namespaces has none but key spaces.
+    /// Returns the device's description of a namespace. A device without a namespace table has only key spaces.
     fn namespace(&self, namespace: NamespaceId) -> Option<Namespace> {
         let _ = namespace;
         None
     }
 
-    /// Whether it says that a controller has a namespace. Without a table, every controller has all.
+    /// Returns true if the device reports the namespace attached to the controller. Without a namespace table, every
+    /// controller has every namespace.
     fn is_attached(&self, namespace: NamespaceId, controller: u16) -> bool {
         let _ = (namespace, controller);
         true
     }
 
-    /// Asks for what only an operator asks for: a checkpoint, say. Nothing by default.
+    /// Starts work that only an operator requests, such as a checkpoint. Does nothing by default.
     fn nudge(&mut self) {}
 
-    /// Makes everything durable and writes what makes the next boot fast, in virtual time; returns the time then, or
-    /// `None` when it cannot or the power went meanwhile.
+    /// Makes everything durable and writes what speeds up the next boot, in virtual time. Returns the time at the end,
+    /// or `None` if the device cannot or the power was cut first.
     fn shut_down(&mut self, at: BootTime) -> Option<Nanos> {
         let _ = at;
         None
     }
 
-    /// When it next has work; `None` when only a command can wake it.
+    /// Returns the time at which the device next has work; `None` if only a command gives it work.
     fn next_deadline(&self) -> Option<Nanos>;
 }

@@ -1,7 +1,8 @@
-//! A queue of things that will happen, in virtual time.
+//! A queue of future events in virtual time.
 //!
-//! In: payloads with the time they are due. Out: payloads in order of time; of two due at the same time the one that
-//! was put in first. Invariant: that order depends on nothing else, so a run can be repeated.
+//! Input: payloads with the time at which they are due.
+//! Output: payloads in order of time; of two due at the same time, the one inserted first.
+//! Invariant: the order depends on nothing else, so a run can be repeated.
 
 use headwater_host::clock::Nanos;
 use std::cmp::{Ordering, Reverse};
@@ -34,7 +35,7 @@ impl<T> Ord for Entry<T> {
     }
 }
 
-/// Events by time, then by the order in which they were put in.
+/// A queue of events ordered by time, then by insertion.
 #[derive(Debug)]
 pub struct EventQueue<T> {
     heap: BinaryHeap<Reverse<Entry<T>>>,
@@ -48,26 +49,26 @@ impl<T> Default for EventQueue<T> {
 }
 
 impl<T> EventQueue<T> {
-    /// An empty queue.
+    /// Creates an empty queue.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Puts an event in, due at `at`.
+    /// Inserts an event that is due at `at`.
     pub fn push(&mut self, at: Nanos, payload: T) {
         let number = self.next_number;
         self.next_number += 1;
         self.heap.push(Reverse(Entry { at, number, payload }));
     }
 
-    /// When the next event is due.
+    /// Returns the time at which the next event is due.
     #[must_use]
     pub fn next_at(&self) -> Option<Nanos> {
         self.heap.peek().map(|Reverse(entry)| entry.at)
     }
 
-    /// Takes the next event that is due at `now` or was before.
+    /// Removes and returns the next event that is due at or before `now`.
     pub fn pop_due(&mut self, now: Nanos) -> Option<(Nanos, T)> {
         if self.next_at()? > now {
             return None;
@@ -75,19 +76,19 @@ impl<T> EventQueue<T> {
         self.heap.pop().map(|Reverse(entry)| (entry.at, entry.payload))
     }
 
-    /// How many events wait.
+    /// Returns the number of queued events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Whether nothing waits.
+    /// Returns true if no event is queued.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }
 
-    /// Forgets everything that waits.
+    /// Discards all queued events.
     pub fn clear(&mut self) {
         self.heap.clear();
     }
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_come_by_time_then_by_insertion() {
+    fn events_are_ordered_by_time_then_by_insertion() {
         let mut queue = EventQueue::new();
         queue.push(Nanos(20), "late");
         queue.push(Nanos(10), "first of ten");
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_before_it_is_due() {
+    fn no_event_is_returned_before_it_is_due() {
         let mut queue = EventQueue::new();
         queue.push(Nanos(7), ());
         assert_eq!(queue.pop_due(Nanos(6)), None);
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_the_same_every_time() {
+    fn the_same_insertions_give_the_same_order() {
         for seed in 0..32 {
             let run = || {
                 let mut rng = fastrand::Rng::with_seed(seed);

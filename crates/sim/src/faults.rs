@@ -1,55 +1,57 @@
-//! What goes wrong, and when: all of it from a seed.
+//! Plans of the faults of each boot, drawn from a seed.
 //!
-//! In: a random stream. Out: a [`FaultPlan`] for one boot (when the power is cut, which die is slow) and a
-//! [`DamagePlan`] for the moment after (what becomes of each operation that was not durable). Invariant: damage never
-//! reaches what the medium promised to keep; how far it reaches is decided in [`crate::flash::Flash::cut`] alone.
+//! Input: a random stream.
+//! Output: a [`FaultPlan`] for one boot (when the power is cut, which die is slow) and a [`DamagePlan`] for the cut
+//! (the outcome of each operation that was not durable).
+//! Invariant: damage never reaches what the medium promised to keep; [`crate::flash::Flash::cut`] alone decides how far
+//! it reaches.
 
 use crate::timeline::SlowDie;
-use headwater_converged::media::Geometry;
 use headwater_host::clock::Nanos;
+use headwater_ssd::media::Geometry;
 
-/// When the power goes.
+/// The moment of a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// Not in this boot.
     Never,
-    /// At the n-th point from now, from 1. Every accepted operation is a point (it is in flight when the power goes)
-    /// and every finished one (it is durable as far as it ever will be, and its answer never arrives).
+    /// At the n-th point from now, counted from 1. Every accepted operation is a point (the cut finds it in flight),
+    /// and so is every finished one (it is as durable as it can become, and its completion never arrives).
     Point(u64),
-    /// At a time: everything due by then has happened.
+    /// At a time; everything due by then has happened.
     Time(Nanos),
 }
 
-/// What becomes of an operation that was not durable when the power went.
+/// The outcome of an operation that was not durable when the power was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It happened after all.
+    /// The operation took effect completely.
     Whole,
-    /// It never happened.
+    /// The operation took no effect.
     Lost,
-    /// It happened in part.
+    /// The operation took effect in part.
     Torn,
 }
 
-/// How bad a power cut is.
+/// The damage that a power cut does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DamagePlan {
-    /// Share of operations that happened after all, of 100.
+    /// Percentage of operations that take effect completely.
     pub whole_percent: u8,
-    /// Share of operations that happened in part, of 100.
+    /// Percentage of operations that take effect in part.
     pub torn_percent: u8,
-    /// Share of torn programs that damage each neighbour in reach, of 100.
+    /// Percentage of torn programs that damage each neighbour in reach.
     pub neighbour_percent: u8,
-    /// Share of torn programs whose page cannot be read back at all, of 100.
+    /// Percentage of torn programs whose page cannot be read back at all.
     pub unreadable_percent: u8,
 }
 
 impl DamagePlan {
-    /// Everything not durable is lost and nothing is torn: the kindest cut.
+    /// The mildest cut: everything not durable is lost and nothing is torn.
     pub const CLEAN: Self =
         Self { whole_percent: 0, torn_percent: 0, neighbour_percent: 0, unreadable_percent: 0 };
 
-    /// A plan drawn from a random stream: mild ones, harsh ones and the corners.
+    /// Draws a plan from a random stream: mild, harsh and extreme ones.
     #[must_use]
     pub fn draw(rng: &mut fastrand::Rng) -> Self {
         let (whole_percent, torn_percent) = match rng.u8(0..8) {
@@ -67,7 +69,7 @@ impl DamagePlan {
         }
     }
 
-    /// The fate of one operation.
+    /// Draws the outcome of one operation.
     #[must_use]
     pub fn fate(&self, rng: &mut fastrand::Rng) -> Fate {
         let roll = rng.u8(0..100);
@@ -84,20 +86,20 @@ impl DamagePlan {
 /// The faults of one boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// When the power goes.
+    /// The moment of the power cut.
     pub cut: Cut,
-    /// A die that is slower than the others.
+    /// A die that is slower than the rest.
     pub slow_die: Option<SlowDie>,
-    /// What the cut does.
+    /// The damage that the cut does.
     pub damage: DamagePlan,
 }
 
 impl FaultPlan {
-    /// Nothing goes wrong.
+    /// No faults.
     pub const NONE: Self = Self { cut: Cut::Never, slow_die: None, damage: DamagePlan::CLEAN };
 
-    /// A plan drawn from a random stream. The cut falls within `points_max` points, early ones as likely as late ones
-    /// by order of magnitude, so that recovery is cut as often as service.
+    /// Draws a plan from a random stream. The cut falls within `points_max` points, spread evenly over orders of
+    /// magnitude, so that recovery is cut as often as service.
     #[must_use]
     pub fn draw(rng: &mut fastrand::Rng, points_max: u64, geometry: Geometry) -> Self {
         let magnitude = rng.u32(3..=points_max.max(8).ilog2());
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_falls_within_reach() {
+    fn a_cut_falls_within_points_max() {
         for seed in 0..1_000 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let plan = FaultPlan::draw(&mut rng, 300, Geometry::with_blocks(16));
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn clean_damage_loses_and_nothing_else() {
+    fn clean_damage_loses_every_operation_and_tears_none() {
         let mut rng = fastrand::Rng::with_seed(1);
         assert!((0..1_000).all(|_| DamagePlan::CLEAN.fate(&mut rng) == Fate::Lost));
     }

@@ -1,19 +1,20 @@
-//! What simulated flash holds: what a read sees now, and what a power cut leaves.
+//! The contents of simulated flash: the pages that a read returns now, and those that a power cut leaves.
 //!
-//! In: programs and erases in the order they were accepted, when each is finished and answered, and flushes. Out: page
-//! images. Invariant: what is durable changes only by [`Flash::make_durable`] (or by finishing, without a volatile
-//! cache); a cut decides over nothing but the operations in between and the neighbours that the traits expose.
+//! Input: programs and erases in the order of acceptance, the finish and completion of each, and flushes.
+//! Output: page images.
+//! Invariant: durable pages change only by [`Flash::make_durable`] (or, without a volatile cache, by
+//! [`Flash::finish`]); a cut affects only the operations in between and the neighbours that the media traits expose.
 
 use crate::faults::{DamagePlan, Fate};
-use headwater_converged::media::{
+use headwater_ssd::media::{
     BlockId, Geometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bytes of a page slot that a program brings: data and spare.
+/// Bytes of a page slot that a program writes: data and spare.
 pub const SLOT_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
-/// Bytes that reach the flash together or not at all.
+/// Bytes that reach the flash atomically.
 pub const SECTOR_BYTES: usize = 512;
 
 /// The bytes of one programmed page slot.
@@ -24,7 +25,7 @@ pub struct PageImage {
 }
 
 impl PageImage {
-    /// A page slot from the front of a frame.
+    /// Copies a page slot from the front of a frame.
     #[must_use]
     pub fn from_frame(frame: &[u8]) -> Self {
         let mut bytes = Box::new([0; SLOT_BYTES]);
@@ -33,13 +34,13 @@ impl PageImage {
         Self { bytes, readable: true }
     }
 
-    /// Data, then spare.
+    /// Returns the data, followed by the spare.
     #[must_use]
     pub fn bytes(&self) -> &[u8; SLOT_BYTES] {
         &self.bytes
     }
 
-    /// Whether the medium can give the bytes back at all.
+    /// Returns true if the medium can read the bytes back.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         self.readable
@@ -72,7 +73,7 @@ pub struct Flash {
 }
 
 impl Flash {
-    /// All pages blank. `volatile` media keep finished work in a cache until a flush.
+    /// Creates flash whose pages are all blank. With a volatile cache, finished work stays in the cache until a flush.
     #[must_use]
     pub fn blank(geometry: Geometry, cache: CacheKind, addressing: Addressing) -> Self {
         let pages = geometry.blocks as usize * PAGES_PER_BLOCK;
@@ -86,13 +87,13 @@ impl Flash {
         }
     }
 
-    /// What a read of the page sees now.
+    /// Returns the page as a read sees it now.
     #[must_use]
     pub fn page(&self, page: PageAddress) -> Option<&PageImage> {
         self.now.get(page.index())?.as_deref()
     }
 
-    /// What a power cut could not take: what a read would see if everything else were lost.
+    /// Returns the page as a read would see it if everything not durable were lost.
     #[must_use]
     pub fn durable_page(&self, page: PageAddress) -> Option<&PageImage> {
         self.durable.get(page.index())?.as_deref()
@@ -117,8 +118,7 @@ impl Flash {
         self.pending.insert(id, Pending { change, answered });
     }
 
-    /// Whether a program or erase of this block is accepted and not finished by `id`'s reckoning: programs of a block
-    /// that is then erased would race.
+    /// Returns true if a program of this block is accepted and not completed; an erase of the block would race it.
     #[must_use]
     pub fn has_unanswered(&self, block: BlockId) -> bool {
         self.pending.values().any(|pending| {
@@ -130,7 +130,7 @@ impl Flash {
         })
     }
 
-    /// The operation is done as far as the medium goes: reads see it, and without a volatile cache it is durable.
+    /// Finishes an operation on the medium: reads see it, and without a volatile cache it is durable.
     pub fn finish(&mut self, id: u64) {
         let Some(pending) = self.pending.get(&id) else {
             return;
@@ -144,21 +144,21 @@ impl Flash {
         }
     }
 
-    /// The caller was told that the operation is done: the next flush covers it.
+    /// Marks the operation as completed to the caller: the next flush covers it.
     pub fn answered(&mut self, id: u64) {
         if let Some(pending) = self.pending.get_mut(&id) {
             pending.answered = true;
         }
     }
 
-    /// What a flush accepted now will cover.
+    /// Returns the operations that a flush accepted now will cover.
     #[must_use]
     pub fn covered_by_flush(&self) -> Vec<u64> {
         let answered = self.pending.iter().filter(|(_, pending)| pending.answered);
         answered.map(|(&id, _)| id).collect()
     }
 
-    /// A flush finished.
+    /// Finishes a flush: makes the operations that it covers durable.
     pub fn make_durable(&mut self, covered: &[u64]) {
         for id in covered {
             if let Some(pending) = self.pending.remove(id) {
@@ -167,25 +167,25 @@ impl Flash {
         }
     }
 
-    /// The power went: leaves what the next boot finds. Each operation that was not durable meets its own fate; with a
-    /// volatile cache even an erase may be lost under a later program of its block, for the cache writes back in any
-    /// order. A torn program may garble up to `guard_pages` pages before it in its block.
+    /// Cuts the power: leaves the pages that the next boot finds. The outcome of each operation that was not durable is
+    /// drawn separately; with a volatile cache even an erase may be lost under a later program of its block, because
+    /// the cache writes back in any order. A torn program may garble up to `guard_pages` pages before it in its block.
     pub fn cut(&mut self, rng: &mut fastrand::Rng, damage: &DamagePlan, guard_pages: u8) {
         let pending = std::mem::take(&mut self.pending);
         let mut not_erased: Vec<BlockId> = Vec::new();
         for (_, Pending { change, .. }) in pending {
-            let fate = damage.fate(rng);
+            let outcome = damage.fate(rng);
             match change {
                 Change::Program { page, image } => {
                     if self.volatile || !not_erased.contains(&page.block) {
-                        self.cut_program(rng, damage, guard_pages, (page, image, fate));
+                        self.cut_program(rng, damage, guard_pages, (page, image, outcome));
                     }
                 }
                 Change::Erase { block } => {
-                    if fate != Fate::Whole {
+                    if outcome != Fate::Whole {
                         not_erased.push(block);
                     }
-                    self.cut_erase(rng, block, fate);
+                    self.cut_erase(rng, block, outcome);
                 }
             }
         }
@@ -197,9 +197,9 @@ impl Flash {
         rng: &mut fastrand::Rng,
         damage: &DamagePlan,
         guard_pages: u8,
-        (page, image, fate): (PageAddress, Arc<PageImage>, Fate),
+        (page, image, outcome): (PageAddress, Arc<PageImage>, Fate),
     ) {
-        match fate {
+        match outcome {
             Fate::Whole => self.durable[page.index()] = Some(image),
             Fate::Lost => {}
             Fate::Torn => {
@@ -216,12 +216,12 @@ impl Flash {
         }
     }
 
-    fn cut_erase(&mut self, rng: &mut fastrand::Rng, block: BlockId, fate: Fate) {
-        if fate == Fate::Lost {
+    fn cut_erase(&mut self, rng: &mut fastrand::Rng, block: BlockId, outcome: Fate) {
+        if outcome == Fate::Lost {
             return;
         }
         for page in pages_of(block) {
-            match (fate, rng.u8(0..3)) {
+            match (outcome, rng.u8(0..3)) {
                 (Fate::Torn, 0) => {}
                 (Fate::Torn, 1) => self.garble(rng, page),
                 _ => self.durable[page.index()] = None,
@@ -244,7 +244,7 @@ impl Flash {
         }
     }
 
-    /// Flips `flips` different bits of a programmed page, now and for ever. Returns whether there was a page to damage.
+    /// Flips `flips` different bits of a programmed page, durably. Returns true if the page was programmed.
     pub fn flip_bits(&mut self, rng: &mut fastrand::Rng, page: PageAddress, flips: usize) -> bool {
         let Some(image) = self.now.get_mut(page.index()).and_then(Option::as_mut) else {
             return false;
@@ -261,28 +261,28 @@ impl Flash {
         true
     }
 
-    /// The shape of the medium.
+    /// Returns the geometry of the medium.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 }
 
-/// Whether the CPU can look at pages in place.
+/// The way in which the CPU accesses pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressing {
-    /// Pages are seen where they lie, from the moment their program is accepted.
+    /// Pages are addressable in place, and are visible from the moment at which their program is accepted.
     InPlace,
-    /// Pages must be read, and are seen when their program is finished.
+    /// Pages must be read, and are visible when their program has finished.
     ByRead,
 }
 
-/// Whether finished work may still be lost.
+/// The kind of cache: it decides if finished work may still be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheKind {
-    /// What is finished is durable.
+    /// Finished operations are durable.
     WriteThrough,
-    /// What is finished is durable after the next flush.
+    /// Finished operations are durable after the next flush.
     Volatile,
 }
 
@@ -301,7 +301,7 @@ fn apply(slots: &mut [Slot], change: &Change) {
     }
 }
 
-/// A page of which only some sectors arrived; at least one did not.
+/// Returns a page of which only some sectors arrived; at least one did not.
 fn tear(
     rng: &mut fastrand::Rng,
     before: Option<&PageImage>,

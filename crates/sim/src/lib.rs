@@ -1,10 +1,11 @@
-//! The whole stack in virtual time, from one seed.
+//! Deterministic simulation of the whole stack in virtual time, from one seed.
 //!
-//! In: a seed. Out: a [`world::Report`], or a [`world::Failure`] that names the seed and the command that replays it.
-//! The stages are the very ones that run live; only time, flash and power are ours: [`media::SimMedia`] keeps the time
-//! of channels and dies, [`faults`] cuts the power and damages what was in flight, [`workload`] asks, and [`checker`]
-//! holds what came back against what was promised. Invariant: the same seed gives the same run, completion by
-//! completion, on every machine.
+//! Input: a seed.
+//! Output: a [`world::Report`], or a [`world::Failure`] that names the seed and the command that replays it.
+//! Invariant: the same seed gives the same run, completion by completion, on every machine.
+//! The device code is the code that runs live; only time, flash and power are simulated: [`media::SimMedia`] models the
+//! timing of channels and dies, [`faults`] cuts the power and damages operations in flight, [`workload`] issues
+//! commands, and [`checker`] compares each completion with the device's promises.
 #![forbid(unsafe_code)]
 
 pub mod checker;

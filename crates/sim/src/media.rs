@@ -1,10 +1,12 @@
-//! Simulated flash as the device sees it: [`Media`] in virtual time, with a power switch.
+//! An implementation of [`Media`] over simulated flash, in virtual time, with power cuts.
 //!
-//! In: media operations with the time they are asked at, and a [`Cut`]. Out: answers when channels and dies are done
-//! with them. When the power goes, what is in flight and everything asked later is answered with an input/output error,
-//! so a device in the middle of recovery comes to its end; the flash itself is left with the [`Wreck`], whose
-//! [`Wreck::next_boot`] gives the medium as the next boot finds it. Invariant: one answer for each accepted operation,
-//! power or not; a broken rule of NAND is remembered even if the device hides the refusal.
+//! Input: media operations with the time of their submission, and a [`Cut`].
+//! Output: completions when channels and dies have finished.
+//! Invariant: each accepted operation completes once, with or without power; a broken rule of NAND is recorded even if
+//! the device hides the refusal.
+//! After a power cut, operations in flight and all later ones complete with an input/output error, so that a device in
+//! the middle of recovery terminates. The flash itself stays in the [`Wreck`], whose [`Wreck::next_boot`] returns the
+//! medium as the next boot finds it.
 
 mod wreck;
 
@@ -14,35 +16,36 @@ use crate::faults::{Cut, DamagePlan};
 use crate::flash::{Addressing, CacheKind, Flash, PageImage, SLOT_BYTES};
 use crate::presets::TimingPreset;
 use crate::timeline::{SlowDie, Timeline, Work};
-use headwater_converged::media::{
+use headwater_dma::frame::Frame;
+use headwater_host::clock::Nanos;
+use headwater_ssd::media::{
     BlockId, Geometry, Media, MediaDone, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
     PageAddress, PageState, Refused, RefusedReason,
 };
-use headwater_dma::frame::Frame;
-use headwater_host::clock::Nanos;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The kernel's number for an input/output error: what a medium without power answers.
+/// The kernel's errno of an input/output error, with which a medium without power completes operations.
 const EIO: i32 = 5;
 
-/// How a simulated medium is built.
+/// The configuration of a simulated medium.
 #[derive(Clone, Copy, Debug)]
 pub struct SimMediaConfig {
-    /// How long everything takes, and whether there is a volatile cache.
+    /// Timing, and presence of a volatile cache.
     pub preset: TimingPreset,
     /// Channels, dies, blocks.
     pub geometry: Geometry,
-    /// How many pages before a torn program may be damaged with it.
+    /// Number of pages before a torn program that may be damaged with it.
     pub guard_pages: u8,
-    /// Most operations in flight.
+    /// Maximum number of operations in flight.
     pub queue_max: usize,
-    /// Whether pages can be looked at in place.
+    /// The way in which the CPU accesses pages.
     pub addressing: Addressing,
 }
 
 impl SimMediaConfig {
-    /// A medium of `blocks` blocks with a preset's geometry, no guard pages and 256 operations in flight.
+    /// Returns the configuration of a medium of `blocks` blocks with a preset's geometry, no guard pages and 256
+    /// operations in flight.
     #[must_use]
     pub const fn new(preset: TimingPreset, blocks: u32) -> Self {
         Self {
@@ -106,7 +109,7 @@ pub struct SimMedia {
 }
 
 impl SimMedia {
-    /// A new medium, every block erased.
+    /// Creates a medium on which every block is erased.
     #[must_use]
     pub fn new(config: SimMediaConfig) -> Self {
         let flash = Flash::blank(config.geometry, config.cache(), config.addressing);
@@ -131,14 +134,14 @@ impl SimMedia {
         }
     }
 
-    /// A medium with the same pages, for a look that must leave no trace: of time, of points, of a cut to come.
+    /// Returns a medium with the same pages, for an inspection that must not affect time, points or a coming cut.
     #[must_use]
     pub fn copied(&self) -> Option<Self> {
         let flash = self.flash.clone()?;
         Some(Self::with_flash(self.config, flash, NandRules::unknown(self.config.geometry)))
     }
 
-    /// Sets when the power goes, counted from here.
+    /// Sets the moment of the power cut, counted from now.
     pub fn arm(&mut self, cut: Cut) {
         self.cut_point = None;
         self.cut_time = None;
@@ -154,7 +157,7 @@ impl SimMedia {
         self.timeline = Timeline::new(self.config.preset, self.config.geometry, slow);
     }
 
-    /// The way to this medium while a device owns it, and to its flash afterwards.
+    /// Returns the handle to this medium while a device owns it, and to its flash afterwards.
     #[must_use]
     pub fn wreck(&self) -> Wreck {
         self.wreck.clone()
@@ -164,23 +167,23 @@ impl SimMedia {
     #[must_use]
     pub fn power_cut(mut self, rng: &mut fastrand::Rng, damage: &DamagePlan) -> Self {
         self.die();
-        let (config, wreck) = (self.config, self.wreck());
+        let (config, image) = (self.config, self.wreck());
         drop(self);
-        wreck.next_boot(rng, damage).unwrap_or_else(|| Self::new(config))
+        image.next_boot(rng, damage).unwrap_or_else(|| Self::new(config))
     }
 
-    /// Flips bits of a programmed page; returns whether there was a page to damage.
+    /// Flips bits of a programmed page. Returns true if the page was programmed.
     pub fn flip_bits(&mut self, rng: &mut fastrand::Rng, page: PageAddress, flips: usize) -> bool {
         self.flash.as_mut().is_some_and(|flash| flash.flip_bits(rng, page, flips))
     }
 
-    /// What the flash holds.
+    /// Returns the contents of the flash.
     #[must_use]
     pub fn flash(&self) -> Option<&Flash> {
         self.flash.as_ref()
     }
 
-    /// How the medium was built.
+    /// Returns the configuration of the medium.
     #[must_use]
     pub fn config(&self) -> SimMediaConfig {
         self.config
@@ -243,7 +246,7 @@ impl SimMedia {
                 Ok(PageState::Programmed)
             }
         };
-        // The work is done before the cut can fall, the answer is not out.
+        // The work is done before the cut, but its completion is not delivered.
         let dead_after = self.cut_point == Some(self.points + 1);
         if dead_after {
             self.ready.push_back((id, without_power(op)));
@@ -314,7 +317,8 @@ impl SimMedia {
 }
 
 impl Drop for SimMedia {
-    /// The device is gone, with or without power: the flash stays behind, and nothing in flight is certain.
+    /// Leaves the flash to the crash image when the device is gone, with or without power; operations in flight may or
+    /// may not have taken effect.
     fn drop(&mut self) {
         self.wreck.lock().flash = self.flash.take();
     }

@@ -1,16 +1,17 @@
-//! Timing of flash parts: the one table that every simulated figure comes from.
+//! Timing of flash parts: the table from which every simulated duration comes.
 //!
-//! In: a name. Out: a [`TimingPreset`]. A row's `source` says where its numbers come from; numbers that the source does
-//! not give (a bus rate, a geometry) are the default row's and the row says so. Multi-level parts have one read and one
-//! program time for each page of a word line; page `p` of a block takes the one at `p mod len`.
+//! Input: a name. Output: a [`TimingPreset`].
+//! A row's `source` cites the origin of its numbers. Numbers that the source does not give (a bus rate, a geometry) are
+//! those of the default row, and `source` says so. Multi-level parts have one read and one program time for each page
+//! of a word line; page `p` of a block takes entry `p mod len`.
 
-use headwater_converged::media::Geometry;
 use headwater_host::clock::Nanos;
+use headwater_ssd::media::Geometry;
 
-/// How long a simulated part takes.
+/// The timing of a simulated part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimingPreset {
-    /// What a user calls it.
+    /// The name by which a user selects it.
     pub name: &'static str,
     /// Sensing a page (tR), by page of the word line.
     pub read: &'static [Nanos],
@@ -18,20 +19,20 @@ pub struct TimingPreset {
     pub program: &'static [Nanos],
     /// Erasing a block (tBERS).
     pub erase: Nanos,
-    /// Bytes a channel moves in a microsecond (MB/s); 0 for a channel that takes no time.
+    /// Bytes that a channel moves in a microsecond (MB/s); 0 for a channel that takes no time.
     pub channel_megabytes_per_second: u32,
-    /// What command, address and status cycles take of the channel, for each transfer.
+    /// Channel time of the command, address and status cycles of each transfer.
     pub command: Nanos,
-    /// A flush beyond the work it waits for.
+    /// Time of a flush in addition to the work it waits for.
     pub flush: Nanos,
-    /// `Some`: programs and erases are answered so long after they reached the device's volatile cache, and only a
-    /// flush makes them durable. `None`: they are answered when they are on the flash.
+    /// `Some`: programs and erases complete this long after they reach the device's volatile cache, and only a flush
+    /// makes them durable. `None`: they complete when they are on the flash.
     pub cached: Option<Nanos>,
     /// Channels that transfer independently.
     pub channels: u16,
     /// Dies behind each channel.
     pub dies_per_channel: u16,
-    /// Where the numbers come from.
+    /// The origin of the numbers.
     pub source: &'static str,
 }
 
@@ -58,7 +59,7 @@ pub const FEMU: TimingPreset = TimingPreset {
     source: "FEMU nand-timing.md, flat default; bus 800 MB/s",
 };
 
-/// No time at all: for tests of everything but time.
+/// A part that takes no time: for tests of everything but timing.
 pub const INSTANT: TimingPreset = TimingPreset {
     name: "instant",
     read: &[Nanos::ZERO],
@@ -162,19 +163,19 @@ pub const PRESETS: &[TimingPreset] = &[
 ];
 
 impl TimingPreset {
-    /// The preset of this name.
+    /// Returns the preset of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         PRESETS.iter().find(|preset| preset.name == name).copied()
     }
 
-    /// A medium of `blocks` blocks on this preset's channels and dies.
+    /// Returns the geometry of a medium of `blocks` blocks on this preset's channels and dies.
     #[must_use]
     pub const fn geometry(&self, blocks: u32) -> Geometry {
         Geometry { channels: self.channels, dies_per_channel: self.dies_per_channel, blocks }
     }
 
-    /// How long the channel is taken by a transfer of `bytes`.
+    /// Returns the time for which a transfer of `bytes` occupies the channel.
     #[must_use]
     pub fn transfer(&self, bytes: u64) -> Nanos {
         let moving = match u64::from(self.channel_megabytes_per_second) {
@@ -184,13 +185,13 @@ impl TimingPreset {
         self.command.after(Nanos(moving))
     }
 
-    /// Sensing time of a page of a block.
+    /// Returns the sensing time of a page of a block.
     #[must_use]
     pub fn read_time(&self, page: u8) -> Nanos {
         by_page(self.read, page)
     }
 
-    /// Programming time of a page of a block.
+    /// Returns the programming time of a page of a block.
     #[must_use]
     pub fn program_time(&self, page: u8) -> Nanos {
         by_page(self.program, page)
@@ -206,19 +207,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_preset_has_a_name_of_its_own_and_a_source() {
-        for (place, preset) in PRESETS.iter().enumerate() {
+    fn every_preset_has_a_unique_name_and_a_source() {
+        for (index, preset) in PRESETS.iter().enumerate() {
             assert!(!preset.source.is_empty() && !preset.read.is_empty() && !preset.program.is_empty());
             assert!(preset.channels > 0 && preset.dies_per_channel > 0);
             let first = PRESETS.iter().position(|other| other.name == preset.name);
-            assert_eq!(first, Some(place), "{} stands twice", preset.name);
+            assert_eq!(first, Some(index), "two presets are named {}", preset.name);
             assert_eq!(TimingPreset::named(preset.name), Some(*preset));
         }
         assert_eq!(TimingPreset::named("punch-card"), None);
     }
 
     #[test]
-    fn a_word_line_has_fast_and_slow_pages() {
+    fn page_times_follow_the_word_line() {
         let tlc = TimingPreset::named("tlc").unwrap();
         assert_eq!(tlc.read_time(0), Nanos(56_500));
         assert_eq!(tlc.read_time(5), us(106));
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_is_bytes_over_rate() {
+    fn transfer_time_is_bytes_over_rate() {
         assert_eq!(FEMU.transfer(4_096), Nanos(5_120));
         assert_eq!(INSTANT.transfer(4_096), Nanos::ZERO);
     }

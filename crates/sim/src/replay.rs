@@ -1,14 +1,14 @@
-//! One run again, from its seed alone: what the tests print and `headwater sim replay --seed S` calls.
+//! Replays one run from its seed: the tests and `headwater sim replay --seed S` call it.
 
 use crate::media::SimMedia;
 use crate::world::{Failure, Report, Sink, World, WorldConfig};
-use headwater_converged::device::Device;
+use headwater_ssd::engine::Device;
 
-/// Runs the world of this seed over the real device. With a `sink`, every command, completion and power cut is told to
-/// it, one line each.
+/// Runs the world of this seed over the real device. A `sink` receives one line for every command, completion and power
+/// cut.
 ///
 /// # Errors
-/// The first promise that was broken.
+/// The first promise that the device broke.
 pub fn replay(seed: u64, sink: Option<Sink<'_>>) -> Result<Report, Failure> {
     let world = World::<Device<SimMedia>>::new(seed, WorldConfig::from_seed(seed));
     match sink {

@@ -1,25 +1,27 @@
-//! When flash work is done: channels that carry one transfer at a time, dies that do one thing at a time.
+//! Timing of flash operations: each channel carries one transfer at a time, each die runs one operation at a time.
 //!
-//! In: jobs, each on one die and its channel. Out: the jobs that finished, with their times, in order. It knows nothing
-//! of data. A read senses on the die, then crosses the channel; a program crosses the channel, then takes the die; an
-//! erase takes the die. With a volatile cache a program or erase is finished when the cache has it, the die works
-//! behind, and a flush waits for the dies. Invariant: channel and die serve first come, first served, so the programs
-//! and erases of one block finish in the order they were started.
+//! Input: jobs, each on one die and its channel.
+//! Output: finished jobs with their times, in order.
+//! Invariant: channels and dies serve first come, first served, so the programs and erases of one block finish in the
+//! order in which they were started.
+//! It holds no data. A read senses on the die, then crosses the channel; a program crosses the channel, then occupies
+//! the die; an erase occupies the die. With a volatile cache, a program or erase finishes when the cache has it, the
+//! die works in the background, and a flush waits for the dies.
 //!
 //! ```text
 //!  read     die --tR--> channel --transfer--> finished
-//!  program  channel --transfer--> die --tPROG--> finished        (cached: transfer > cache > finished, die behind)
-//!  erase    die --tBERS--> finished                              (cached: cache > finished, die behind)
-//!  flush    dies behind the cache are done --flush--> finished
+//!  program  channel --transfer--> die --tPROG--> finished        (cached: transfer > cache > finished, die later)
+//!  erase    die --tBERS--> finished                              (cached: cache > finished, die later)
+//!  flush    background die work done --flush--> finished
 //! ```
 
 use crate::events::EventQueue;
 use crate::presets::TimingPreset;
-use headwater_converged::media::{BlockId, Geometry, PAGE_DATA_BYTES};
 use headwater_host::clock::Nanos;
+use headwater_ssd::media::{BlockId, Geometry, PAGE_DATA_BYTES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What a die or a cache is asked to do.
+/// An operation on a die or its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Read the page.
@@ -30,12 +32,12 @@ pub enum Work {
     Erase,
 }
 
-/// One die that is slower than the others.
+/// One die that is slower than the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowDie {
-    /// Which die.
+    /// The index of the die.
     pub die: u32,
-    /// How many times slower it reads, programs and erases.
+    /// The factor by which it reads, programs and erases more slowly.
     pub factor: u32,
 }
 
@@ -46,7 +48,7 @@ struct Job {
     channel: usize,
 }
 
-/// What ends at its time.
+/// A step of a job or flush that ends at its time.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Die(u64),
@@ -70,15 +72,15 @@ pub struct Timeline {
     channels: Vec<Resource>,
     dies: Vec<Resource>,
     jobs: BTreeMap<u64, Job>,
-    /// Jobs that are finished for the caller while the die still works on them.
+    /// Jobs that have finished for the caller while the die still works on them.
     behind: BTreeSet<u64>,
-    /// Flushes with the newest job each of them waits for.
+    /// Flushes, each with the newest job that it waits for.
     flushes: Vec<(u64, Option<u64>)>,
     steps: EventQueue<Step>,
 }
 
 impl Timeline {
-    /// Idle channels and dies.
+    /// Creates a timeline with idle channels and dies.
     #[must_use]
     pub fn new(preset: TimingPreset, geometry: Geometry, slow: Option<SlowDie>) -> Self {
         let idle = |count: u32| (0..count).map(|_| Resource::default()).collect();
@@ -116,19 +118,19 @@ impl Timeline {
         }
     }
 
-    /// Starts a flush: it finishes after all work that is behind the cache now.
+    /// Starts a flush, which finishes after all work that is in the cache now has reached the flash.
     pub fn flush(&mut self, id: u64, now: Nanos) {
         self.flushes.push((id, self.behind.last().copied()));
         self.release_flushes(now);
     }
 
-    /// When the next step is due; not every step finishes a job.
+    /// Returns the time at which the next step is due; not every step finishes a job.
     #[must_use]
     pub fn next_at(&self) -> Option<Nanos> {
         self.steps.next_at()
     }
 
-    /// Takes the next step that is due at `now` or was before. Returns its time and, if it finished a job, the job.
+    /// Runs the next step that is due at or before `now`. Returns its time and, if it finished a job, the job.
     pub fn step(&mut self, now: Nanos) -> Option<(Nanos, Option<u64>)> {
         let (at, step) = self.steps.pop_due(now)?;
         let finished = match step {
@@ -139,7 +141,7 @@ impl Timeline {
         Some((at, finished))
     }
 
-    /// Forgets all work: the power is gone.
+    /// Discards all work after a loss of power.
     pub fn stop(&mut self) {
         *self = Self::new(self.preset, self.geometry, self.slow);
     }

@@ -1,25 +1,26 @@
-//! What clients ask: a seeded stream of commands.
+//! The clients' workload: a seeded stream of commands.
 //!
-//! In: a seed, a mixture, the wall time, and what the asker may know of a key's sequence. Out: commands, each legal, with
-//! keys from a small set so that they meet, and values whose bytes differ from one write to the next. Invariant: the same
-//! seed and the same answers give the same stream.
+//! Input: a seed, a mixture, the wall time, and the sequence of a key's record as far as the client has learnt it.
+//! Output: legal commands, with keys from a small set so that they conflict, and values whose bytes differ between
+//! writes.
+//! Invariant: the same seed and the same completions give the same stream.
 
 use bytes::Bytes;
-use headwater_converged::command::{
+use headwater_host::clock::UnixMillis;
+use headwater_ssd::command::{
     BatchWrite, Command, Condition, Expiry, ListPosition, NamespaceId, Release, Sequence,
 };
-use headwater_host::clock::UnixMillis;
 
-/// The mixture.
+/// The mixture of commands, keys and values.
 #[derive(Clone, Debug)]
 pub struct WorkloadConfig {
-    /// Namespaces asked, from the first.
+    /// Number of namespaces used, from the first.
     pub namespaces: u8,
-    /// Keys of each namespace.
+    /// Number of keys of each namespace.
     pub keys: u32,
     /// Longest ordinary value in bytes.
     pub value_bytes_max: usize,
-    /// Every so many values of the first two keys is longer than a block; 0 for never.
+    /// One in this many values of the first two keys is longer than a block; 0 for never.
     pub chained_every: u32,
     /// Shares of the commands.
     pub shares: Shares,
@@ -49,7 +50,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Half writes, some of everything.
+    /// Half writes, and some of every kind of command.
     pub const MIXED: Self = Self {
         store: 400,
         retrieve: 250,
@@ -66,9 +67,9 @@ impl Shares {
 /// One command for one namespace.
 #[derive(Debug)]
 pub struct Request {
-    /// Which namespace.
+    /// The namespace that it is for.
     pub namespace: NamespaceId,
-    /// What is asked.
+    /// The command.
     pub command: Command,
 }
 
@@ -80,17 +81,17 @@ pub struct Workload {
     values: u64,
 }
 
-/// What the asker may know: the sequence of a key's record.
+/// The lookup of the sequence of a key's record, as far as the client has learnt it.
 pub type Known<'a> = &'a dyn Fn(NamespaceId, &[u8]) -> Option<Sequence>;
 
 impl Workload {
-    /// A stream from a seed.
+    /// Creates a stream from a seed.
     #[must_use]
     pub fn new(seed: u64, config: WorkloadConfig) -> Self {
         Self { rng: fastrand::Rng::with_seed(seed), config, values: 0 }
     }
 
-    /// The next request.
+    /// Returns the next request.
     pub fn next(&mut self, wall: UnixMillis, known: Known<'_>) -> Request {
         let namespace = NamespaceId(self.rng.u8(1..=self.config.namespaces.max(1)));
         let shares = self.config.shares;
@@ -132,9 +133,9 @@ impl Workload {
 
     fn pick(&mut self, shares: &[u32]) -> usize {
         let mut roll = self.rng.u32(0..shares.iter().sum::<u32>().max(1));
-        for (place, &share) in shares.iter().enumerate() {
+        for (index, &share) in shares.iter().enumerate() {
             if roll < share {
-                return place;
+                return index;
             }
             roll -= share;
         }
@@ -142,7 +143,7 @@ impl Workload {
     }
 
     fn any_key(&mut self) -> (u32, Bytes) {
-        // A few keys are asked for often, so that commands in flight meet.
+        // A few keys are used often, so that commands in flight conflict.
         let keys = self.config.keys.max(1);
         let number =
             if self.rng.u8(0..4) == 0 { self.rng.u32(0..keys.div_ceil(8)) } else { self.rng.u32(0..keys) };
@@ -192,7 +193,7 @@ impl Workload {
                 numbers.push(number);
             }
         }
-        // Half of the batches have no condition: a failed one leaves nothing to check.
+        // Most batches have no condition: a failed batch leaves nothing to check.
         let conditions = self.rng.u8(0..4) == 0;
         let mut writes = Vec::new();
         for number in numbers {
@@ -244,8 +245,8 @@ impl Workload {
     }
 }
 
-/// The bytes of the key with this number: most are short, some longer than a ring's inline key, a few longer than a
-/// page.
+/// Returns the bytes of the key with this number: most are short, some longer than a ring's inline key, a few longer
+/// than a page.
 #[must_use]
 pub fn key_bytes(number: u32) -> Bytes {
     let mut key = format!("key-{number}").into_bytes();
@@ -281,13 +282,13 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_asks_the_same() {
+    fn the_same_seed_gives_the_same_stream() {
         assert_eq!(stream(5, 500), stream(5, 500));
         assert_ne!(stream(5, 50), stream(6, 50));
     }
 
     #[test]
-    fn every_kind_of_command_is_asked() {
+    fn the_stream_holds_every_kind_of_command() {
         let asked = stream(9, 5_000).join("\n");
         for kind in ["Store", "Retrieve", "Exist", "Delete", "Batch", "List", "Flush", "Fence", "Clear"] {
             assert!(asked.contains(&format!("command: {kind}")), "{kind}");
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_keys_are_alike_and_no_batch_names_one_twice() {
+    fn keys_are_distinct_and_no_batch_names_one_twice() {
         let keys: std::collections::BTreeSet<_> = (0..200).map(key_bytes).collect();
         assert_eq!(keys.len(), 200);
         let mut workload = Workload::new(3, config());

@@ -1,8 +1,9 @@
-//! A device, its flash, its clients and its misfortunes, in one loop of virtual time.
+//! A simulation of a device with its flash, clients and faults, in one loop of virtual time.
 //!
-//! In: a seed. Out: a [`Report`] or a [`Failure`]. A run is a row of boots on one medium; each opens the device
-//! (recovery), looks at every key, asks until the power goes, and leaves the wreck to the next. The last boot has no
-//! fault. Invariant: nothing here reads a clock or any random source but the seed.
+//! Input: a seed. Output: a [`Report`] or a [`Failure`].
+//! Invariant: nothing here reads a clock or any random source but the seed.
+//! A run is a sequence of boots on one medium. Each boot opens the device (recovery), reads every key, submits commands
+//! until the power is cut, and leaves the crash image to the next boot. The last boot has no fault.
 
 mod config;
 mod disk;
@@ -20,18 +21,18 @@ use crate::workload::Workload;
 use bytes::Bytes;
 use config::DISK;
 use disk::Disk;
-use headwater_converged::command::{Command, Completion, ListPosition, NamespaceId, Release, SubmitError};
-use headwater_converged::limits::LIST_KEYS_MAX;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{Command, Completion, ListPosition, NamespaceId, Release, SubmitError};
+use headwater_ssd::limits::LIST_KEYS_MAX;
 use std::marker::PhantomData;
 
 /// Wall time at the start of every world.
 const WALL_START: u64 = 1_700_000_000_000;
-/// Polls without progress after which the device counts as stuck.
+/// Number of polls without progress after which the device counts as stuck.
 const IDLE_POLLS_MAX: u32 = 100_000;
 
-/// What a device may answer when its medium has lost power; with the power on nothing explains them.
+/// Statuses that a device may return when its medium has lost power; with the power on they are unexpected.
 const FAILURES: &[Status] = &[
     Status::INTERNAL_ERROR,
     Status::UNRECOVERED_ERROR,
@@ -39,21 +40,21 @@ const FAILURES: &[Status] = &[
     Status::DATA_TRANSFER_ERROR,
 ];
 
-/// Takes the lines of a verbose run.
+/// The receiver of the lines of a verbose run.
 pub type Sink<'a> = &'a mut dyn FnMut(&str);
 
-/// Whether the power is still on.
+/// The state of the power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Power {
     On,
     Gone,
 }
 
-/// What a step came to.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Moved,
-    /// Nothing will happen until a command comes.
+    /// Nothing will happen until a command is submitted.
     Idle,
     Gone,
 }
@@ -89,7 +90,7 @@ impl<E> std::fmt::Debug for World<'_, E> {
 }
 
 impl<'a, E: Engine> World<'a, E> {
-    /// A world before its first boot.
+    /// Creates a world before its first boot.
     #[must_use]
     pub fn new(seed: u64, config: WorldConfig) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -122,15 +123,15 @@ impl<'a, E: Engine> World<'a, E> {
         }
     }
 
-    /// Cuts the power of the first boot there and nowhere else, counted from its very start: how a test walks through
-    /// every point of one run.
+    /// Cuts the power of the first boot at `cut`, counted from the start of the boot. A test uses it to cut one run at
+    /// every point.
     #[must_use]
     pub fn cut_at(mut self, cut: Cut) -> Self {
         self.first_cut = Some(cut);
         self
     }
 
-    /// Tells every command, completion and cut to `sink`, one line each.
+    /// Writes one line to `sink` for every command, completion and cut.
     #[must_use]
     pub fn verbose(mut self, sink: Sink<'a>) -> Self {
         self.sink = Some(sink);
@@ -140,7 +141,7 @@ impl<'a, E: Engine> World<'a, E> {
     /// Runs all boots.
     ///
     /// # Errors
-    /// The first promise that was broken.
+    /// The first promise that the device broke.
     pub fn run(mut self) -> Result<Report, Failure> {
         match self.all_boots() {
             Ok(()) => {
@@ -170,50 +171,50 @@ impl<'a, E: Engine> World<'a, E> {
 
     fn one_boot(&mut self, mut media: SimMedia, plan: FaultPlan) -> Result<SimMedia, Cause> {
         media.slow_down(plan.slow_die);
-        // One boot in four may lose its power while it recovers; the others while they serve.
+        // One boot in four may lose its power during recovery, the rest only while they serve.
         let (mut early, mut cut) = (self.rng.u8(0..4) == 0, plan.cut);
         if let (Some(first), 0) = (self.first_cut, self.boot) {
             (early, cut) = (true, first);
         }
         media.arm(if early { cut } else { Cut::Never });
-        let wreck = media.wreck();
+        let image = media.wreck();
         let (boot, now) = (self.boot, self.now);
         self.tell(|| format!("boot {boot} at {now}, faults {plan:?}"));
         let at = self.boot_time();
-        // In one world of four the medium is looked at first; whatever the look does, the world does not see it.
+        // In one world of four the medium is inspected first, on a copy, so the inspection cannot affect the world.
         if self.seed.is_multiple_of(4)
             && let Some(copy) = media.copied()
         {
             E::inspect(copy, &self.config.device, at).map_err(Cause::Inspection)?;
         }
         match E::open(media, &self.config.device, at) {
-            Err(why) if !wreck.is_dead() => return Err(wreck.misuse().map_or(Cause::Open(why), Cause::from)),
+            Err(why) if !image.is_dead() => return Err(image.misuse().map_or(Cause::Open(why), Cause::from)),
             Err(_) => self.report.cuts_in_recovery += 1,
             Ok(mut engine) => {
-                self.now = self.now.max(wreck.now());
+                self.now = self.now.max(image.now());
                 if !early {
-                    wreck.arm(cut);
+                    image.arm(cut);
                 }
-                self.live(&mut engine, &wreck)?;
+                self.live(&mut engine, &image)?;
             }
         }
-        if let Some(misuse) = wreck.misuse() {
+        if let Some(misuse) = image.misuse() {
             return Err(misuse.into());
         }
-        self.now = self.now.max(wreck.now());
+        self.now = self.now.max(image.now());
         if self.boot == 0 {
-            self.report.first_boot_points = wreck.points();
+            self.report.first_boot_points = image.points();
         }
         self.report.cuts += 1;
         self.checker.power_cut(self.now, self.media_slack(plan.slow_die));
-        self.tell(|| format!("power cut at {}, point {}", wreck.now(), wreck.points()));
+        self.tell(|| format!("power cut at {}, point {}", image.now(), image.points()));
         self.wall_offset += self.rng.u64(0..2_000);
-        wreck.next_boot(&mut self.rng, &plan.damage).ok_or(Cause::MediumLost)
+        image.next_boot(&mut self.rng, &plan.damage).ok_or(Cause::MediumLost)
     }
 
-    /// From the end of recovery to the loss of power.
-    fn live(&mut self, engine: &mut E, wreck: &Wreck) -> Result<(), Cause> {
-        if self.settle(engine, wreck)? == Power::Gone {
+    /// Drives the device from the end of recovery to the loss of power.
+    fn live(&mut self, engine: &mut E, image: &Wreck) -> Result<(), Cause> {
+        if self.settle(engine, image)? == Power::Gone {
             return Ok(());
         }
         let mut left = self.rng.u32(0..=self.config.commands_max);
@@ -223,7 +224,7 @@ impl<'a, E: Engine> World<'a, E> {
                 left -= 1;
                 if let Some(command) = self.next_on_disk() {
                     let changes = matches!(command, Command::Namespace(_));
-                    if changes && self.drain(engine, wreck)? == Power::Gone {
+                    if changes && self.drain(engine, image)? == Power::Gone {
                         return Ok(());
                     }
                     if self.ask(engine, DISK, command)?.is_none() {
@@ -239,7 +240,7 @@ impl<'a, E: Engine> World<'a, E> {
                     break;
                 }
             }
-            if self.step(engine, wreck)? == Step::Gone {
+            if self.step(engine, image)? == Step::Gone {
                 return Ok(());
             }
             if self.rng.u8(0..64) == 0 {
@@ -249,14 +250,14 @@ impl<'a, E: Engine> World<'a, E> {
                 self.now = self.now.after(Nanos(self.rng.u64(0..3_000_000)));
             }
         }
-        // Some boots end with commands in flight, some at rest.
+        // Some boots end with commands in flight, some idle.
         if self.boot < self.config.rounds && self.rng.bool() {
             return Ok(());
         }
-        if self.drain(engine, wreck)? == Power::On && self.rng.bool() {
+        if self.drain(engine, image)? == Power::On && self.rng.bool() {
             let at = self.boot_time();
             if let Some(now) = engine.shut_down(at)
-                && !wreck.is_dead()
+                && !image.is_dead()
             {
                 self.now = self.now.max(now);
                 self.checker.shut_down();
@@ -265,12 +266,12 @@ impl<'a, E: Engine> World<'a, E> {
         Ok(())
     }
 
-    /// Looks at every key that was ever used and at the listings, before anything new is asked.
-    fn settle(&mut self, engine: &mut E, wreck: &Wreck) -> Result<Power, Cause> {
+    /// Checks every key that was ever used and the listings, before any new command is submitted.
+    fn settle(&mut self, engine: &mut E, image: &Wreck) -> Result<Power, Cause> {
         self.settle_table(engine)?;
         for (namespace, key) in self.checker.keys() {
             if self.disk.is_some() && namespace == DISK {
-                if self.settle_block(engine, wreck, &key)? == Power::Gone {
+                if self.settle_block(engine, image, &key)? == Power::Gone {
                     return Ok(Power::Gone);
                 }
                 continue;
@@ -282,14 +283,14 @@ impl<'a, E: Engine> World<'a, E> {
                 release: Release::WhenDurable,
             };
             let asked = self.wall();
-            let Some((completion, answered)) = self.ask_alone(engine, wreck, namespace, retrieve)? else {
+            let Some((completion, answered)) = self.ask_alone(engine, image, namespace, retrieve)? else {
                 return Ok(Power::Gone);
             };
             let wall = WallSpan { asked, answered };
             self.checker.settle(namespace, &key, &completion, wall)?;
         }
         for namespace in (1..=self.config.workload.namespaces).map(NamespaceId) {
-            let Some(listed) = self.list_all(engine, wreck, namespace)? else {
+            let Some(listed) = self.list_all(engine, image, namespace)? else {
                 return Ok(Power::Gone);
             };
             self.checker.check_listing(namespace, &listed, self.wall())?;
@@ -301,14 +302,14 @@ impl<'a, E: Engine> World<'a, E> {
     fn list_all(
         &mut self,
         engine: &mut E,
-        wreck: &Wreck,
+        image: &Wreck,
         namespace: NamespaceId,
     ) -> Result<Option<Vec<Bytes>>, Cause> {
         let mut listed = Vec::new();
         let mut from = Some(ListPosition::START);
         while let Some(position) = from {
             let list = Command::List { from: position, keys_max: self.rng.u32(1..=LIST_KEYS_MAX) };
-            let Some((completion, _)) = self.ask_alone(engine, wreck, namespace, list)? else {
+            let Some((completion, _)) = self.ask_alone(engine, image, namespace, list)? else {
                 return Ok(None);
             };
             listed.extend(completion.keys.iter().map(|listed| listed.key.clone()));
@@ -317,11 +318,11 @@ impl<'a, E: Engine> World<'a, E> {
         Ok(Some(listed))
     }
 
-    /// Asks one thing and waits for its answer; `None` when the power went first.
+    /// Submits one command and waits for its completion; `None` if the power was cut first.
     fn ask_alone(
         &mut self,
         engine: &mut E,
-        wreck: &Wreck,
+        image: &Wreck,
         namespace: NamespaceId,
         command: Command,
     ) -> Result<Option<(Completion, UnixMillis)>, Cause> {
@@ -329,15 +330,15 @@ impl<'a, E: Engine> World<'a, E> {
         if self.ask(engine, namespace, command)?.is_none() {
             return Err(Cause::Stuck { in_flight: 0 });
         }
-        Ok(match self.drain(engine, wreck)? {
+        Ok(match self.drain(engine, image)? {
             Power::On => self.answers.pop(),
             Power::Gone => None,
         })
     }
 
-    fn drain(&mut self, engine: &mut E, wreck: &Wreck) -> Result<Power, Cause> {
+    fn drain(&mut self, engine: &mut E, image: &Wreck) -> Result<Power, Cause> {
         while self.checker.in_flight() > 0 {
-            match self.step(engine, wreck)? {
+            match self.step(engine, image)? {
                 Step::Moved => {}
                 Step::Idle => self.checker.quiet()?,
                 Step::Gone => return Ok(Power::Gone),
@@ -346,11 +347,11 @@ impl<'a, E: Engine> World<'a, E> {
         Ok(Power::On)
     }
 
-    /// Submits; `None` when the device is busy.
+    /// Submits a command; `None` if the device is busy.
     fn ask(&mut self, engine: &mut E, namespace: NamespaceId, command: Command) -> Result<Option<()>, Cause> {
         let token = self.next_token;
         let asked: Asked = self.checker.prepare(namespace, &command, self.wall());
-        self.tell(|| format!("{token} {namespace} asks {}", asked.words()));
+        self.tell(|| format!("{token} {namespace} submits {}", asked.words()));
         let asked_of = if let Command::Namespace(change) = &command { Some(change.clone()) } else { None };
         match engine.submit(namespace, token, command) {
             Ok(()) => {
@@ -368,17 +369,17 @@ impl<'a, E: Engine> World<'a, E> {
         }
     }
 
-    fn step(&mut self, engine: &mut E, wreck: &Wreck) -> Result<Step, Cause> {
+    fn step(&mut self, engine: &mut E, image: &Wreck) -> Result<Step, Cause> {
         let moved = engine.poll(self.now, self.wall());
         let mut answered = false;
         while let Some(completion) = engine.next_completion() {
             answered = true;
-            self.take(completion, wreck)?;
+            self.take(completion, image)?;
         }
-        if let Some(misuse) = wreck.misuse() {
+        if let Some(misuse) = image.misuse() {
             return Err(misuse.into());
         }
-        if wreck.is_dead() {
+        if image.is_dead() {
             return Ok(Step::Gone);
         }
         if moved || answered {
@@ -392,19 +393,19 @@ impl<'a, E: Engine> World<'a, E> {
         match engine.next_deadline() {
             None => Ok(Step::Idle),
             Some(at) => {
-                // A deadline that has passed and moved nothing: time goes on all the same.
+                // Time advances even if the deadline has passed without progress.
                 self.now = at.max(self.now.after(Nanos(1)));
                 Ok(Step::Moved)
             }
         }
     }
 
-    fn take(&mut self, completion: Completion, wreck: &Wreck) -> Result<(), Cause> {
+    fn take(&mut self, completion: Completion, image: &Wreck) -> Result<(), Cause> {
         let wall = self.wall();
         self.report.completions += 1;
         self.tell(|| {
             format!(
-                "{} answered {:?}, sequence {}, {} bytes",
+                "{} completed with {:?}, sequence {}, {} bytes",
                 completion.token, completion.status, completion.sequence.0, completion.value_bytes
             )
         });
@@ -420,7 +421,7 @@ impl<'a, E: Engine> World<'a, E> {
             let mixed = (self.report.digest ^ part).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             self.report.digest = mixed ^ (mixed >> 29);
         }
-        if wreck.is_dead() && FAILURES.contains(&completion.status) {
+        if image.is_dead() && FAILURES.contains(&completion.status) {
             self.checker.failed(completion.token)?;
         } else {
             if let Some(disk) = &mut self.disk {
@@ -433,7 +434,7 @@ impl<'a, E: Engine> World<'a, E> {
         Ok(())
     }
 
-    /// How long the media may take for all that can be queued when an interval ends.
+    /// Returns the time that the media may need for everything that can be queued when an interval ends.
     fn media_slack(&self, slow: Option<SlowDie>) -> Nanos {
         let preset = self.config.media.preset;
         let slowest = preset.program.iter().max().copied().unwrap_or_default();

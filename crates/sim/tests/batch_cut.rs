@@ -1,17 +1,15 @@
-//! A batch cut off by a loss of power is there as a whole or not at all, whatever became of its keys meanwhile.
+//! A batch interrupted by a power cut is present as a whole or not at all, even if its keys expire or are rewritten.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use bytes::Bytes;
-use headwater_converged::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, NamespaceId, Release,
-};
-use headwater_converged::device::{Device, DeviceConfig, Durability};
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_sim::engine::{BootTime, Engine};
 use headwater_sim::faults::DamagePlan;
 use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::FILE;
+use headwater_ssd::command::{BatchWrite, Command, Completion, Condition, Expiry, NamespaceId, Release};
+use headwater_ssd::engine::{Device, DeviceConfig, Durability};
 
 const WALL: UnixMillis = UnixMillis(1_000);
 const LATER: UnixMillis = UnixMillis(2_000);
@@ -50,10 +48,10 @@ fn value_bytes(device: &mut Device<SimMedia>, key: &'static [u8]) -> Option<u32>
     (answer.status == Status::SUCCESS).then_some(answer.value_bytes)
 }
 
-/// Seed 6563 showed it: a batch gave a key a new value that expired at once, the power cut took the batch and left the
-/// tombstone, and with it went the value that the key had held before.
+/// Guards a regression (seed 6563): a batch gave a key a new value that expired at once; the power cut lost the batch
+/// and left the tombstone, so the key's earlier value was lost as well.
 #[test]
-fn a_batch_that_is_lost_takes_nothing_along_when_one_of_its_keys_expired() {
+fn lost_batch_with_an_expired_key_leaves_earlier_values() {
     let config = DeviceConfig { durability: [Durability::OnFlush; 16], ..DeviceConfig::default() };
     let damage =
         DamagePlan { whole_percent: 50, torn_percent: 0, neighbour_percent: 0, unreadable_percent: 0 };
@@ -61,13 +59,13 @@ fn a_batch_that_is_lost_takes_nothing_along_when_one_of_its_keys_expired() {
     for seed in 0..200 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let media = SimMedia::new(SimMediaConfig::new(FILE, 20));
-        let wreck = media.wreck();
+        let image = media.wreck();
         let start = BootTime { now: Nanos::ZERO, wall: WALL };
         let mut device = <Device<SimMedia> as Engine>::open(media, &config, start).unwrap();
         let before = Command::Batch { writes: vec![put(b"brief", 10, Expiry::Never)] };
         assert_eq!(ask(&mut device, WALL, before).status, Status::SUCCESS);
         assert_eq!(ask(&mut device, WALL, Command::Flush).status, Status::SUCCESS);
-        // Over several pages, so that the tombstone lies on another page than most of the batch.
+        // The batch spans several pages, so that the tombstone lies on another page than most of it.
         let writes = vec![put(b"brief", 20, Expiry::At(WALL.0 + 1)), put(b"long", 20_000, Expiry::Never)];
         assert_eq!(ask(&mut device, WALL, Command::Batch { writes }).status, Status::SUCCESS);
         Engine::poll(&mut device, Nanos::ZERO, LATER);
@@ -76,22 +74,22 @@ fn a_batch_that_is_lost_takes_nothing_along_when_one_of_its_keys_expired() {
             Engine::poll(&mut device, Nanos::ZERO, LATER);
         }
         drop(device);
-        let media = wreck.next_boot(&mut rng, &damage).unwrap();
+        let media = image.next_boot(&mut rng, &damage).unwrap();
         let start = BootTime { now: Nanos::ZERO, wall: LATER };
         let mut device = <Device<SimMedia> as Engine>::open(media, &config, start).unwrap();
         match (value_bytes(&mut device, b"brief"), value_bytes(&mut device, b"long")) {
             (Some(10), None) => lost += 1,
             (None, Some(20_000)) => happened += 1,
-            torn => panic!("seed {seed}: the batch happened in part: {torn:?}"),
+            torn => panic!("seed {seed}: the batch took effect in part: {torn:?}"),
         }
     }
     assert!(happened > 0 && lost > 0, "{happened} batches happened and {lost} were lost");
 }
 
-/// A write that was decided by what a batch did outlived it: the power cut took the batch, whose pages were the older ones,
-/// and left a value made from one of its keys.
+/// Guards a regression: a write whose condition a batch had decided outlived the batch. The power cut lost the batch,
+/// whose pages were older, and left a value made from one of its keys.
 #[test]
-fn a_write_made_from_a_batch_never_outlives_it() {
+fn write_conditional_on_a_batch_never_outlives_it() {
     let config = DeviceConfig { durability: [Durability::OnFlush; 16], ..DeviceConfig::default() };
     let damage =
         DamagePlan { whole_percent: 50, torn_percent: 0, neighbour_percent: 0, unreadable_percent: 0 };
@@ -100,17 +98,17 @@ fn a_write_made_from_a_batch_never_outlives_it() {
     for seed in 0..400 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let media = SimMedia::new(SimMediaConfig::new(FILE, 20));
-        let wreck = media.wreck();
+        let image = media.wreck();
         let mut device = <Device<SimMedia> as Engine>::open(media, &config, start).unwrap();
         assert_eq!(ask(&mut device, WALL, Command::Flush).status, Status::SUCCESS);
-        // Over several pages, so that the write behind it lies on another one.
+        // The batch spans several pages, so that the write after it lies on another page.
         let writes = vec![put(b"counter", 10, Expiry::Never), put(b"long", 20_000, Expiry::Never)];
         submit(&mut device, Command::Batch { writes });
         let (key, value) = (Bytes::from_static(b"counter"), Bytes::from(vec![8; 11]).into());
         let condition = Condition::IfExists;
         submit(&mut device, Command::Store { key, value, condition, expiry: Expiry::Never });
         submit(&mut device, Command::Flush);
-        // The power goes after any number of turns.
+        // The power is cut after a random number of polls.
         let mut now = Nanos::ZERO;
         for _ in 0..rng.u32(1..60) {
             if !Engine::poll(&mut device, now, WALL) {
@@ -118,13 +116,13 @@ fn a_write_made_from_a_batch_never_outlives_it() {
             }
         }
         drop(device);
-        let media = wreck.next_boot(&mut rng, &damage).unwrap();
+        let media = image.next_boot(&mut rng, &damage).unwrap();
         let mut device = <Device<SimMedia> as Engine>::open(media, &config, start).unwrap();
         match (value_bytes(&mut device, b"counter"), value_bytes(&mut device, b"long")) {
             (None, None) => neither += 1,
             (Some(10 | 11), Some(20_000)) => both += 1,
-            torn => panic!("seed {seed}: the write is there and the batch is not: {torn:?}"),
+            torn => panic!("seed {seed}: the write exists and the batch does not: {torn:?}"),
         }
     }
-    assert!(both > 0 && neither > 0, "{both} times both were there, {neither} times neither");
+    assert!(both > 0 && neither > 0, "both existed {both} times, neither {neither} times");
 }

@@ -1,17 +1,17 @@
-//! Flipped bits are noticed: a damaged value is never handed out as a good one.
+//! Bit flips are detected: a damaged value is never returned as a good one.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use bytes::Bytes;
-use headwater_converged::command::{Command, Completion, Condition, Expiry, NamespaceId, Release};
-use headwater_converged::device::{Device, DeviceConfig};
-use headwater_converged::media::{BlockId, PAGE_DATA_BYTES, PageAddress};
-use headwater_converged::page::PageSpare;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_sim::engine::{BootTime, Engine};
 use headwater_sim::faults::DamagePlan;
 use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::FEMU;
+use headwater_ssd::command::{Command, Completion, Condition, Expiry, NamespaceId, Release};
+use headwater_ssd::engine::{Device, DeviceConfig};
+use headwater_ssd::log::page::PageSpare;
+use headwater_ssd::media::{BlockId, PAGE_DATA_BYTES, PageAddress};
 
 const START: BootTime = BootTime { now: Nanos::ZERO, wall: UnixMillis(1_000) };
 const KEYS: u64 = 60;
@@ -56,71 +56,71 @@ fn get(key: u64) -> Command {
 }
 
 #[test]
-fn a_flipped_bit_never_reaches_a_client() {
-    let mut noticed = 0;
+fn flipped_bits_never_reach_a_client() {
+    let mut detected = 0;
     for seed in 0..150 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let media = SimMedia::new(SimMediaConfig::new(FEMU, 20));
-        let mut wreck = media.wreck();
+        let mut image = media.wreck();
         let config = DeviceConfig::default();
         let mut device = <Device<SimMedia> as Engine>::open(media, &config, START).unwrap();
         for key in 0..KEYS {
             assert_eq!(ask(&mut device, store(key)).status, Status::SUCCESS, "seed {seed}");
         }
         drop(device);
-        let mut media = wreck.next_boot(&mut rng, &DamagePlan::CLEAN).unwrap();
+        let mut media = image.next_boot(&mut rng, &DamagePlan::CLEAN).unwrap();
         let written: Vec<PageAddress> = (0..20)
             .flat_map(|block| (0..64).map(move |page| PageAddress::new(BlockId(block), page)))
             .filter(|&page| media.flash().unwrap().page(page).is_some())
             .collect();
-        // Up to three flips in a page: what CRC-32C is sure to see in records of any length.
+        // Up to three flips in a page: CRC-32C detects these for certain in records of any length.
         for _ in 0..rng.u32(1..4) {
             let (page, flips) = (written[rng.usize(0..written.len())], rng.usize(1..=3));
             media.flip_bits(&mut rng, page, flips);
         }
-        wreck = media.wreck();
+        image = media.wreck();
         let mut device = match <Device<SimMedia> as Engine>::open(media, &config, START) {
             Ok(device) => device,
-            Err(why) => panic!("seed {seed}: flipped bits kept the device from opening: {why}"),
+            Err(why) => panic!("seed {seed}: the device does not open after bit flips: {why}"),
         };
         for key in 0..KEYS {
             let answer = ask(&mut device, get(key));
             match answer.status {
                 Status::SUCCESS => assert_eq!(answer.sink, value_of(key), "seed {seed} key {key}"),
-                Status::KEY_DOES_NOT_EXIST | Status::UNRECOVERED_ERROR => noticed += 1,
+                Status::KEY_DOES_NOT_EXIST | Status::UNRECOVERED_ERROR => detected += 1,
                 other => panic!("seed {seed} key {key}: {other:?}"),
             }
         }
-        assert_eq!(wreck.misuse(), None, "seed {seed}");
+        assert_eq!(image.misuse(), None, "seed {seed}");
     }
-    assert!(noticed > 50, "only {noticed} damaged values were noticed");
+    assert!(detected > 50, "only {detected} damaged values were detected");
 }
 
-/// Flash with every key stored and no checkpoint.
+/// Returns flash that holds every key and no checkpoint.
 fn stored(keys: u64, seed: u64) -> SimMedia {
     let mut rng = fastrand::Rng::with_seed(seed);
     let media = SimMedia::new(SimMediaConfig::new(FEMU, 20));
-    let wreck = media.wreck();
+    let image = media.wreck();
     let mut device = <Device<SimMedia> as Engine>::open(media, &DeviceConfig::default(), START).unwrap();
     for key in 0..keys {
         assert_eq!(ask(&mut device, store(key)).status, Status::SUCCESS);
     }
     drop(device);
-    wreck.next_boot(&mut rng, &DamagePlan::CLEAN).unwrap()
+    image.next_boot(&mut rng, &DamagePlan::CLEAN).unwrap()
 }
 
-/// The block that was opened last. Of its pages nobody can say yet that they were durable.
+/// Returns the block that was opened last. Its pages are not yet known to be durable.
 fn opened_last(media: &SimMedia) -> BlockId {
     let first = |block: &u32| media.flash().unwrap().page(PageAddress::new(BlockId(*block), 0));
     let order = |block: &u32| {
-        let image = first(block).expect("it was filtered");
-        PageSpare::decode(image.bytes(), 0).expect("nothing is damaged yet").order
+        let image = first(block).expect("only blocks with a first page remain");
+        PageSpare::decode(image.bytes(), 0).expect("no page is damaged yet").order
     };
     BlockId((0..20).filter(|block| first(block).is_some()).max_by_key(order).unwrap())
 }
 
-/// Damages the first page of some full block of a device that has no checkpoint. Returns how many of its many keys are
-/// answered with the damage, how many as absent, and whether the page's data were spared.
+/// Damages the first page of a random full block of a device that has no checkpoint. Returns the number of keys that
+/// fail with the damage, the number reported absent, and true if the page's data were not hit.
 fn damage_first_page(seed: u64, flips: usize) -> (u32, u32, bool) {
     const MANY: u64 = 200;
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -135,10 +135,10 @@ fn damage_first_page(seed: u64, flips: usize) -> (u32, u32, bool) {
     };
     let full: Vec<BlockId> =
         (0..20).map(BlockId).filter(|block| *block != last && bytes(&media, *block).is_some()).collect();
-    let rotten = full[rng.usize(0..full.len())];
-    let before = bytes(&media, rotten);
-    media.flip_bits(&mut rng, PageAddress::new(rotten, 0), flips);
-    let spared = bytes(&media, rotten) == before;
+    let victim = full[rng.usize(0..full.len())];
+    let before = bytes(&media, victim);
+    media.flip_bits(&mut rng, PageAddress::new(victim, 0), flips);
+    let spared = bytes(&media, victim) == before;
     let mut device = <Device<SimMedia> as Engine>::open(media, &DeviceConfig::default(), START).unwrap();
     let (mut damaged, mut absent) = (0, 0);
     for key in 0..MANY {
@@ -153,29 +153,30 @@ fn damage_first_page(seed: u64, flips: usize) -> (u32, u32, bool) {
     (damaged, absent, spared)
 }
 
-/// The first page said what its block was: where it rotted, recovery sorted the block last and passed over all of it, and
-/// every key in it read as absent.
+/// Guards a regression: recovery identified a block by its first page alone. If that page was damaged, it sorted the
+/// block last and skipped all of it, and every key in it read as absent.
 #[test]
-fn a_flipped_bit_in_a_first_page_costs_at_most_one_key_and_that_key_says_so() {
-    let (mut said, mut silent, mut spared_pages) = (0, 0, 0);
+fn flipped_bit_in_a_first_page_loses_at_most_one_key_with_an_error() {
+    let (mut reported, mut silent, mut spared_pages) = (0, 0, 0);
     for seed in 0..300 {
         let (damaged, absent, spared) = damage_first_page(seed, 1);
-        assert!(damaged + absent <= 1, "seed {seed}: one bit cost {damaged} keys and hid {absent}");
-        assert!(!spared || damaged + absent == 0, "seed {seed}: what a page says of itself is no key's loss");
-        (said, silent, spared_pages) = (said + damaged, silent + absent, spared_pages + u32::from(spared));
+        assert!(damaged + absent <= 1, "seed {seed}: one bit damaged {damaged} keys and hid {absent}");
+        assert!(!spared || damaged + absent == 0, "seed {seed}: a flip in the page spare lost a key");
+        (reported, silent) = (reported + damaged, silent + absent);
+        spared_pages += u32::from(spared);
     }
-    // Only where the bit is one of the key's own, or of a length, nobody can tell whose record it was.
+    // Only if the bit lies in the key itself or in a length, the owner of the record is unknown.
     assert!(
-        said > 100 && silent * 20 <= said,
-        "{said} keys were answered with the damage, {silent} as absent"
+        reported > 100 && silent * 20 <= reported,
+        "{reported} keys returned an error, {silent} were reported absent"
     );
     assert!(spared_pages > 3, "{spared_pages} spares were hit");
 }
 
 #[test]
-fn a_first_page_that_is_gone_takes_only_what_lay_on_it() {
+fn destroyed_first_page_loses_only_its_own_records() {
     for seed in 0..60 {
         let (damaged, absent, _) = damage_first_page(seed, 5_000);
-        assert!(damaged + absent <= 1, "seed {seed}: a page with one record cost {} keys", damaged + absent);
+        assert!(damaged + absent <= 1, "seed {seed}: a page with one record lost {} keys", damaged + absent);
     }
 }

@@ -1,15 +1,15 @@
-//! The checker objects to each broken promise and to nothing else: small histories written by hand.
+//! The checker reports each broken promise and nothing else, in small hand-written histories.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use bytes::Bytes;
-use headwater_converged::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Release,
-    Sequence,
-};
-use headwater_converged::device::{DeviceConfig, Durability};
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_sim::checker::{Checker, Violation, WallSpan};
+use headwater_ssd::command::{
+    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Release,
+    Sequence,
+};
+use headwater_ssd::engine::{DeviceConfig, Durability};
 
 const ALWAYS: NamespaceId = NamespaceId(1);
 const INTERVAL: NamespaceId = NamespaceId(2);
@@ -17,7 +17,7 @@ const ON_FLUSH: NamespaceId = NamespaceId(3);
 
 type Judged = Result<(), Violation>;
 
-/// A history in the making: token by token, one wall time unless a test moves it.
+/// A history under construction, token by token, at one wall time unless a test changes it.
 struct History {
     checker: Checker,
     now: Nanos,
@@ -120,7 +120,7 @@ impl History {
 }
 
 #[test]
-fn a_lost_acknowledgement_is_seen() {
+fn lost_acknowledged_write_is_reported() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.cut();
@@ -128,7 +128,7 @@ fn a_lost_acknowledgement_is_seen() {
 }
 
 #[test]
-fn an_older_value_is_seen_to_come_back() {
+fn returned_older_value_is_reported() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.ask(ALWAYS, 2, &get("a"));
@@ -139,7 +139,7 @@ fn an_older_value_is_seen_to_come_back() {
 }
 
 #[test]
-fn a_resurrected_delete_is_seen() {
+fn resurrected_delete_is_reported() {
     let mut run = history();
     run.ask(ALWAYS, 9, &get("a"));
     run.write(ALWAYS, 10, &store("a", "one"), 1);
@@ -150,7 +150,7 @@ fn a_resurrected_delete_is_seen() {
 }
 
 #[test]
-fn a_second_completion_is_seen() {
+fn second_completion_is_reported() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     let second = run.answer(&answer(1, Status::SUCCESS, 1));
@@ -158,7 +158,7 @@ fn a_second_completion_is_seen() {
 }
 
 #[test]
-fn a_missing_completion_is_seen() {
+fn missing_completion_is_reported() {
     let mut run = history();
     run.ask(ALWAYS, 4, &store("a", "one"));
     let missing = Violation::NeverCompleted { count: 1, first: 4 };
@@ -166,16 +166,16 @@ fn a_missing_completion_is_seen() {
 }
 
 #[test]
-fn a_value_that_was_never_written_is_seen() {
+fn value_never_written_is_reported() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.cut();
-    let foreign = run.settle(ALWAYS, "a", &found(0, "eno", 1));
-    assert!(matches!(foreign, Err(Violation::NeverWritten { .. })), "{foreign:?}");
+    let unknown = run.settle(ALWAYS, "a", &found(0, "eno", 1));
+    assert!(matches!(unknown, Err(Violation::NeverWritten { .. })), "{unknown:?}");
 }
 
 #[test]
-fn an_unanswered_write_may_be_there_or_not_and_then_stays_so() {
+fn unacknowledged_write_may_exist_or_not_but_not_change_later() {
     for there in [true, false] {
         let mut run = history();
         run.write(ALWAYS, 1, &store("a", "one"), 1);
@@ -191,7 +191,7 @@ fn an_unanswered_write_may_be_there_or_not_and_then_stays_so() {
 }
 
 #[test]
-fn what_a_read_was_told_must_stay() {
+fn value_returned_by_a_read_must_survive() {
     let mut run = history();
     run.ask(ALWAYS, 1, &store("a", "one"));
     run.ask(ALWAYS, 2, &get("a"));
@@ -201,7 +201,7 @@ fn what_a_read_was_told_must_stay() {
 }
 
 #[test]
-fn a_speculative_read_promises_nothing_until_a_fence() {
+fn speculative_read_promises_nothing_until_a_fence() {
     for fenced in [false, true] {
         let mut run = history();
         run.ask(ALWAYS, 1, &store("a", "one"));
@@ -223,20 +223,21 @@ fn a_speculative_read_promises_nothing_until_a_fence() {
 }
 
 #[test]
-fn half_a_batch_is_seen_whichever_half_comes_first() {
+fn half_a_batch_is_reported_in_either_order() {
     for swapped in [false, true] {
         let mut run = history();
         run.ask(ALWAYS, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]));
         run.cut();
-        let looks = [("a", found(0, "from the batch", 1)), ("b", nothing(0))];
+        let states = [("a", found(0, "from the batch", 1)), ("b", nothing(0))];
         let order = if swapped { [1, 0] } else { [0, 1] };
-        let judged: Vec<_> = order.iter().map(|&at| run.settle(ALWAYS, looks[at].0, &looks[at].1)).collect();
+        let judged: Vec<_> =
+            order.iter().map(|&at| run.settle(ALWAYS, states[at].0, &states[at].1)).collect();
         assert!(judged.iter().any(Result::is_err), "{judged:?}");
     }
 }
 
 #[test]
-fn a_whole_batch_or_none_of_it_is_fine() {
+fn whole_batch_or_none_of_it_is_accepted() {
     for there in [false, true] {
         let mut run = history();
         run.ask(ALWAYS, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]));
@@ -249,7 +250,7 @@ fn a_whole_batch_or_none_of_it_is_fine() {
 }
 
 #[test]
-fn on_flush_may_lose_what_was_not_flushed_and_nothing_else() {
+fn on_flush_may_lose_only_unflushed_writes() {
     let mut run = history();
     run.write(ON_FLUSH, 1, &store("a", "one"), 1);
     run.write(ON_FLUSH, 2, &Command::Flush, 0);
@@ -266,7 +267,7 @@ fn on_flush_may_lose_what_was_not_flushed_and_nothing_else() {
 }
 
 #[test]
-fn an_interval_may_lose_its_own_length_and_no_more() {
+fn interval_may_lose_only_its_own_length() {
     for (waited, may_be_lost) in [(5, true), (1_000, false)] {
         let mut run = history();
         run.write(INTERVAL, 1, &store("a", "one"), 1);
@@ -277,7 +278,7 @@ fn an_interval_may_lose_its_own_length_and_no_more() {
 }
 
 #[test]
-fn an_expired_key_must_be_gone_and_a_living_one_there() {
+fn expired_key_must_be_absent_and_unexpired_key_present() {
     let store = Command::Store {
         key: key("a"),
         value: key("one").into(),
@@ -297,7 +298,7 @@ fn an_expired_key_must_be_gone_and_a_living_one_there() {
 }
 
 #[test]
-fn a_stale_read_is_seen_without_any_cut() {
+fn stale_read_without_a_cut_is_reported() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.write(ALWAYS, 2, &store("a", "two"), 2);
@@ -306,7 +307,7 @@ fn a_stale_read_is_seen_without_any_cut() {
 }
 
 #[test]
-fn a_read_beside_a_write_may_see_either() {
+fn read_concurrent_with_a_write_may_return_either_value() {
     for seen in [found(3, "one", 1), found(3, "two", 2)] {
         let mut run = history();
         run.write(ALWAYS, 1, &store("a", "one"), 1);
@@ -318,7 +319,7 @@ fn a_read_beside_a_write_may_see_either() {
 }
 
 #[test]
-fn a_misjudged_condition_is_seen() {
+fn misjudged_condition_is_reported() {
     let absent = Command::Store {
         key: key("a"),
         value: key("two").into(),
@@ -337,7 +338,7 @@ fn a_misjudged_condition_is_seen() {
 }
 
 #[test]
-fn a_listing_leaves_nothing_out_and_names_nothing_that_is_gone() {
+fn wrong_listings_are_reported() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.write(ALWAYS, 2, &store("b", "two"), 2);
@@ -357,7 +358,7 @@ fn a_listing_leaves_nothing_out_and_names_nothing_that_is_gone() {
 }
 
 #[test]
-fn a_lost_update_is_seen() {
+fn lost_update_is_reported() {
     let replace = |value: &'static str| Command::Store {
         key: key("a"),
         value: key(value).into(),
@@ -378,11 +379,11 @@ fn store_if(condition: Condition) -> Command {
 }
 
 #[test]
-fn what_decided_an_acknowledged_write_must_stay_whole() {
+fn batch_that_decided_an_acknowledged_write_must_survive_whole() {
     for lost in [false, true] {
         let mut run = history();
         run.ask(ALWAYS, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]));
-        // There was nothing before: only the batch, which nobody acknowledged, can have put something there.
+        // The key was absent before: only the batch, which was not acknowledged, can have stored a record.
         run.write(ALWAYS, 2, &store_if(Condition::IfExists), 3);
         run.cut();
         run.settle(ALWAYS, "a", &found(0, "two", 3)).unwrap();
@@ -393,7 +394,7 @@ fn what_decided_an_acknowledged_write_must_stay_whole() {
 }
 
 #[test]
-fn a_clear_that_decided_an_acknowledged_write_must_stay() {
+fn clear_that_decided_an_acknowledged_write_must_survive() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.write(ALWAYS, 2, &store("b", "one"), 2);
@@ -405,7 +406,7 @@ fn a_clear_that_decided_an_acknowledged_write_must_stay() {
 }
 
 #[test]
-fn a_write_that_outlives_the_batch_it_replaced_a_part_of_is_seen() {
+fn write_that_outlives_the_batch_it_replaced_is_reported() {
     for lost in [false, true] {
         let mut run = history();
         run.write(ON_FLUSH, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]), 2);

@@ -1,31 +1,31 @@
-//! What was copied from a batch, or kept of it, never outlives the batch, whatever a power cut takes.
+//! A copy of data of a batch, or an expiry kept from it, never survives a power cut that loses the batch.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use bytes::Bytes;
-use headwater_converged::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, Fua, Lba, LbaRange, NamespaceId, Release,
-};
-use headwater_converged::device::{Device, DeviceConfig, Durability};
-use headwater_converged::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind};
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_sim::engine::{BootTime, Engine};
 use headwater_sim::faults::DamagePlan;
 use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::FILE;
+use headwater_ssd::command::{
+    BatchWrite, Command, Completion, Condition, Expiry, Fua, Lba, LbaRange, NamespaceId, Release,
+};
+use headwater_ssd::engine::{Device, DeviceConfig, Durability};
+use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind};
 
 const WALL: UnixMillis = UnixMillis(1_000);
 const MUCH_LATER: u64 = 1_000_000;
 const KEYS: NamespaceId = NamespaceId::FIRST;
 const DISK: NamespaceId = NamespaceId(2);
 const FORMAT: BlockFormat = BlockFormat::B4096;
-/// Blocks over several pages, so that what follows them lies on another one.
+/// Number of blocks written: they span several pages, so that later records lie on another page.
 const BLOCKS: u32 = 10;
-/// Where one of them is copied to.
+/// The destination of the copy of one of them.
 const COPY: LbaRange = LbaRange { start: Lba(500), blocks: 1 };
 const ROUNDS: u64 = 400;
 
-/// A command and whom it is for.
+/// A command and its namespace.
 type Ask = (NamespaceId, Command);
 
 fn start() -> BootTime {
@@ -46,15 +46,15 @@ fn ask(device: &mut Device<SimMedia>, (namespace, command): Ask) -> Completion {
     }
 }
 
-/// Carries out the first commands, submits the others, and cuts the power after any number of turns. The device as it is
-/// after the cut.
+/// Runs the `durable` commands, submits the `racing` ones, and cuts the power after a random number of polls. Returns
+/// the device as recovered after the cut.
 fn cut(seed: u64, durable: Vec<Ask>, racing: Vec<Ask>) -> Device<SimMedia> {
     let config = DeviceConfig { durability: [Durability::OnFlush; 16], ..DeviceConfig::default() };
     let damage =
         DamagePlan { whole_percent: 50, torn_percent: 0, neighbour_percent: 0, unreadable_percent: 0 };
     let mut rng = fastrand::Rng::with_seed(seed);
     let media = SimMedia::new(SimMediaConfig::new(FILE, 20));
-    let wreck = media.wreck();
+    let image = media.wreck();
     let mut device = <Device<SimMedia> as Engine>::open(media, &config, start()).unwrap();
     for command in durable.into_iter().chain([(KEYS, Command::Flush)]) {
         assert_eq!(ask(&mut device, command).status, Status::SUCCESS);
@@ -64,7 +64,7 @@ fn cut(seed: u64, durable: Vec<Ask>, racing: Vec<Ask>) -> Device<SimMedia> {
     }
     let mut now = Nanos::ZERO;
     for turn in 1..rng.u32(2..120) {
-        // What waited for the first flush needs another.
+        // Commands that waited for the first flush need another one.
         if turn % 20 == 0 {
             Engine::submit(&mut device, KEYS, 0, Command::Flush).unwrap();
         }
@@ -73,7 +73,7 @@ fn cut(seed: u64, durable: Vec<Ask>, racing: Vec<Ask>) -> Device<SimMedia> {
         }
     }
     drop(device);
-    let media = wreck.next_boot(&mut rng, &damage).unwrap();
+    let media = image.next_boot(&mut rng, &damage).unwrap();
     <Device<SimMedia> as Engine>::open(media, &config, start()).unwrap()
 }
 
@@ -93,16 +93,17 @@ fn copy(start: u64) -> Ask {
     (DISK, Command::Copy { sources, destination: COPY.start, fua: Fua::No })
 }
 
-/// The first byte of each block.
+/// Returns the first byte of each block.
 fn blocks(device: &mut Device<SimMedia>, range: LbaRange) -> Vec<u8> {
     let done = ask(device, (DISK, Command::Read { range, sink: Vec::new().into() }));
     assert_eq!(done.status, Status::SUCCESS);
     done.sink.iter().step_by(FORMAT.bytes()).copied().collect()
 }
 
-/// A copy did not wait: the power cut took the write, whose pages were the older ones, and left the copy of its last block.
+/// Guards a regression: a copy did not wait, so the power cut lost the write, whose pages were older, and left the copy
+/// of its last block.
 #[test]
-fn the_copy_of_a_block_never_outlives_the_write_that_wrote_it() {
+fn copy_of_a_block_never_outlives_its_write() {
     let (mut copied, mut neither) = (0, 0);
     for seed in 0..ROUNDS {
         let last = u64::from(BLOCKS) - 1;
@@ -112,15 +113,15 @@ fn the_copy_of_a_block_never_outlives_the_write_that_wrote_it() {
             (true, 7) => copied += 1,
             (true, 0) => {}
             (false, 0) if written.iter().all(|byte| *byte == 0) => neither += 1,
-            torn => panic!("seed {seed}: the copy is there and the write is not: {torn:?}, {written:?}"),
+            torn => panic!("seed {seed}: the copy exists and the write does not: {torn:?}, {written:?}"),
         }
     }
-    assert!(copied > 0 && neither > 0, "{copied} times both were there, {neither} times neither");
+    assert!(copied > 0 && neither > 0, "both existed {copied} times, neither {neither} times");
 }
 
-/// The same of a removal: the copy of a block that it made zeroes.
+/// Checks the same for a Deallocate, with the copy of a block that it zeroed.
 #[test]
-fn the_copy_of_a_removed_block_never_outlives_the_removal() {
+fn copy_of_a_deallocated_block_never_outlives_the_deallocate() {
     let (mut copied, mut neither) = (0, 0);
     for seed in 0..ROUNDS {
         let durable = vec![create(), write(0, 100, 7), write(COPY.start.0, 1, 9)];
@@ -132,10 +133,10 @@ fn the_copy_of_a_removed_block_never_outlives_the_removal() {
             (true, 0) => copied += 1,
             (true, 9) => {}
             (false, 9) if left.iter().all(|byte| *byte == 7) => neither += 1,
-            torn => panic!("seed {seed}: the copy is there and the removal is not: {torn:?}, {left:?}"),
+            torn => panic!("seed {seed}: the copy exists and the removal does not: {torn:?}, {left:?}"),
         }
     }
-    assert!(copied > 0 && neither > 0, "{copied} times both were there, {neither} times neither");
+    assert!(copied > 0 && neither > 0, "both existed {copied} times, neither {neither} times");
 }
 
 fn look(device: &mut Device<SimMedia>, key: &'static [u8]) -> Option<(u32, u64)> {
@@ -149,9 +150,10 @@ fn look(device: &mut Device<SimMedia>, key: &'static [u8]) -> Option<(u32, u64)>
     (answer.status == Status::SUCCESS).then_some((answer.value_bytes, answer.expiry_ms))
 }
 
-/// An unconditional store that keeps the expiry did not wait: the power cut took the batch and left the expiry it had given.
+/// Guards a regression: an unconditional store that keeps the expiry did not wait, so the power cut lost the batch and
+/// left the expiry that it had set.
 #[test]
-fn an_expiry_that_is_kept_never_outlives_the_batch_that_gave_it() {
+fn kept_expiry_never_outlives_the_batch_that_set_it() {
     let (mut kept, mut neither) = (0, 0);
     for seed in 0..ROUNDS {
         let put = |key, bytes: usize, expiry| {
@@ -162,7 +164,7 @@ fn an_expiry_that_is_kept_never_outlives_the_batch_that_gave_it() {
             let (key, value) = (Bytes::from_static(b"brief"), Bytes::from(vec![8; bytes]).into());
             (KEYS, Command::Store { key, value, condition: Condition::Always, expiry })
         };
-        // Its long value comes first, so that the page it shares with the store behind it is not all of the batch.
+        // The long value comes first, so that the page shared with the later store holds only part of the batch.
         let writes = vec![put(b"long", 20_000, Expiry::Never), put(b"brief", 10, Expiry::At(MUCH_LATER))];
         let racing = vec![(KEYS, Command::Batch { writes }), store(11, Expiry::Keep)];
         let mut device = cut(seed, vec![store(9, Expiry::Never)], racing);
@@ -170,8 +172,8 @@ fn an_expiry_that_is_kept_never_outlives_the_batch_that_gave_it() {
             (Some((11, MUCH_LATER)), Some((20_000, 0))) => kept += 1,
             (Some((10, MUCH_LATER)), Some((20_000, 0))) => {}
             (Some((9, 0)), None) => neither += 1,
-            torn => panic!("seed {seed}: the expiry is there and the batch is not: {torn:?}"),
+            torn => panic!("seed {seed}: the expiry exists and the batch does not: {torn:?}"),
         }
     }
-    assert!(kept > 0 && neither > 0, "{kept} times both were there, {neither} times neither");
+    assert!(kept > 0 && neither > 0, "both existed {kept} times, neither {neither} times");
 }

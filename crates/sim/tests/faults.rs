@@ -1,15 +1,15 @@
-//! A power cut takes what was not durable and nothing else.
+//! A power cut loses only what was not durable.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-use headwater_converged::media::{
-    BlockId, Media, MediaError, MediaOp, MediaToken, NandRule, PageAddress, PageState, RefusedReason,
-};
 use headwater_dma::frame::Frame;
 use headwater_host::clock::Nanos;
 use headwater_sim::faults::{Cut, DamagePlan};
 use headwater_sim::flash::{SECTOR_BYTES, SLOT_BYTES};
 use headwater_sim::media::{Misuse, SimMedia, SimMediaConfig};
 use headwater_sim::presets::{FEMU, FILE, INSTANT, TimingPreset};
+use headwater_ssd::media::{
+    BlockId, Media, MediaError, MediaOp, MediaToken, NandRule, PageAddress, PageState, RefusedReason,
+};
 
 const ALL_TORN: DamagePlan =
     DamagePlan { whole_percent: 0, torn_percent: 100, neighbour_percent: 100, unreadable_percent: 0 };
@@ -67,13 +67,13 @@ fn finished_work_survives_any_cut() {
 }
 
 #[test]
-fn a_volatile_cache_keeps_only_what_was_flushed_after_its_answer() {
+fn volatile_cache_keeps_only_programs_flushed_after_their_completion() {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut media = media(FILE, 0);
     submit(&mut media, program(page(0, 0), 1));
     settle(&mut media);
     submit(&mut media, program(page(0, 1), 2));
-    // The second program is not answered yet: this flush does not cover it.
+    // The second program has not completed yet: this flush does not cover it.
     submit(&mut media, MediaOp::Flush);
     settle(&mut media);
     let media = media.power_cut(&mut rng, &DamagePlan::CLEAN);
@@ -82,7 +82,7 @@ fn a_volatile_cache_keeps_only_what_was_flushed_after_its_answer() {
 }
 
 #[test]
-fn a_flush_cut_before_its_end_promises_nothing() {
+fn flush_cut_before_its_end_promises_nothing() {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut media = media(FILE, 0);
     submit(&mut media, program(page(0, 0), 1));
@@ -95,7 +95,7 @@ fn a_flush_cut_before_its_end_promises_nothing() {
 }
 
 #[test]
-fn a_cut_at_the_end_of_an_operation_keeps_it_and_loses_its_answer() {
+fn cut_at_the_end_of_an_operation_keeps_it_and_loses_its_completion() {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut media = media(FEMU, 0);
     media.arm(Cut::Point(2));
@@ -106,7 +106,7 @@ fn a_cut_at_the_end_of_an_operation_keeps_it_and_loses_its_answer() {
 }
 
 #[test]
-fn a_cut_by_time_lets_happen_what_was_due() {
+fn cut_by_time_keeps_everything_due_before() {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut media = media(FEMU, 0);
     media.arm(Cut::Time(Nanos(205_120)));
@@ -118,7 +118,7 @@ fn a_cut_by_time_lets_happen_what_was_due() {
 }
 
 #[test]
-fn a_torn_page_has_some_new_sectors_and_lacks_some() {
+fn torn_page_has_some_new_sectors_and_lacks_some() {
     let mut some_kept = 0;
     for seed in 0..100 {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -160,7 +160,7 @@ fn neighbours_are_damaged_only_within_the_guard() {
 }
 
 #[test]
-fn an_interrupted_erase_leaves_a_mixture() {
+fn interrupted_erase_leaves_blank_intact_and_garbled_pages() {
     let mut rng = fastrand::Rng::with_seed(3);
     let mut media = media(FEMU, 0);
     for at in 0..64 {
@@ -188,7 +188,7 @@ fn the_next_boot_must_erase_before_it_programs() {
 }
 
 #[test]
-fn every_operation_is_answered_after_the_power_went() {
+fn every_operation_completes_after_a_power_cut() {
     let mut media = media(FEMU, 0);
     media.arm(Cut::Point(3));
     for at in 0..6 {
@@ -214,7 +214,7 @@ fn flipped_bits_stay_flipped() {
 }
 
 #[test]
-fn an_erase_that_races_a_program_is_remembered() {
+fn erase_that_races_a_program_is_reported() {
     let mut media = media(FEMU, 0);
     submit(&mut media, program(page(0, 0), 1));
     submit(&mut media, MediaOp::Erase { block: BlockId(0) });

@@ -1,11 +1,9 @@
-//! The device keeps its promises through power cuts: thousands of seeds, each a world of its own.
+//! The device keeps its promises through power cuts, in thousands of worlds, one for each seed.
 //!
-//! `HEADWATER_SIM_SEEDS=N` sets how many; `HEADWATER_SIM_FIRST=S` where they start.
+//! `HEADWATER_SIM_SEEDS=N` sets the number of seeds, `HEADWATER_SIM_FIRST=S` the first one.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-#![expect(clippy::print_stdout, reason = "how much was tried is worth a line in the log")]
+#![expect(clippy::print_stdout, reason = "the log states the number of runs")]
 
-use headwater_converged::device::Device;
-use headwater_converged::namespace::BlockFormat;
 use headwater_host::clock::Clock;
 use headwater_sim::faults::Cut;
 use headwater_sim::flash::Addressing;
@@ -13,6 +11,8 @@ use headwater_sim::media::SimMedia;
 use headwater_sim::presets::{FEMU, FILE};
 use headwater_sim::replay::replay;
 use headwater_sim::world::{BLOCK_SEEDS, DiskConfig, World, WorldConfig};
+use headwater_ssd::engine::Device;
+use headwater_ssd::namespace::BlockFormat;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ fn number(variable: &str, default: u64) -> u64 {
     }
 }
 
-/// Runs `check` for every number in parallel; a panic or failure names its number.
+/// Runs `check` for every number in parallel; a panic or failure reports its number.
 fn on_all_cores(numbers: std::ops::Range<u64>, check: impl Fn(u64) -> Result<(), String> + Sync) {
     let next = AtomicU64::new(numbers.start);
     let failures = Mutex::new(Vec::new());
@@ -70,7 +70,8 @@ fn acked_writes_survive_power_cuts_in_every_world() {
     assert!(cuts >= seeds, "{cuts} cuts in {seeds} seeds");
 }
 
-/// The same with a block namespace beside the keys, its writes of many blocks, and changes of the table.
+/// Checks the same with a block namespace in addition, its writes of several blocks, and changes of the namespace
+/// table.
 #[test]
 fn acked_blocks_and_namespaces_survive_power_cuts_in_every_world() {
     let first = number("HEADWATER_SIM_FIRST", 0) + BLOCK_SEEDS;
@@ -88,33 +89,30 @@ fn acked_blocks_and_namespaces_survive_power_cuts_in_every_world() {
     assert!(cuts >= seeds, "{cuts} cuts in {seeds} seeds");
 }
 
-/// Worlds that once broke a promise, and how.
+/// Seeds whose worlds once broke a promise, each with the defect.
 const ONCE_BROKEN: &[(u64, &str)] = &[
     (297, "a batch survived without its delete of a key whose removal was lost"),
     (1076, "the same: an older state came back"),
-    (1451, "an opening whose clean-up could not read waited for ever"),
-    (1845, "the checkpointer asked for room for ever and time stood still"),
+    (1451, "an open whose clean-up could not read waited forever"),
+    (1845, "the checkpointer requested space forever and time did not advance"),
     (2022, "like 1451, with a slow die"),
-    (2224, "a checkpoint counted though the removals it knew of were lost"),
+    (2224, "a checkpoint was used although the removals that it included were lost"),
     (7996, "a read that found an expired record did not wait for it to be durable"),
-    (3304, "a refusal that stayed true was taken for a promise"),
+    (3304, "the checker took a refusal that stayed true for a promise"),
     (3888, "like 1845"),
-    (5122, "an opening waited for ever for a sequence that only a torn record had"),
+    (5122, "an open waited forever for a sequence that only a torn record had"),
     (6563, "the tombstone of an expired key outlived the batch that the key's record belonged to"),
-    (
-        11070,
-        "a whole batch lost a record that was needed no more while recovery cleaned up, and then counted as torn",
-    ),
-    (11293, "like 11070, with a record over two blocks"),
+    (11070, "a whole batch lost an obsolete record to the clean-up of recovery, and then counted as torn"),
+    (11293, "like 11070, with a record that spans two blocks"),
     (3825, "a write that replaced a batch's record outlived the batch"),
     (4557, "like 3825"),
 ];
 
 #[test]
-fn no_world_that_once_broke_a_promise_does_so_again() {
-    for (seed, what) in ONCE_BROKEN {
+fn worlds_that_once_broke_a_promise_keep_it() {
+    for (seed, defect) in ONCE_BROKEN {
         if let Err(failure) = replay(*seed, None) {
-            panic!("{what}: {failure}");
+            panic!("{defect}: {failure}");
         }
     }
 }
@@ -147,7 +145,7 @@ fn small_world(seed: u64) -> WorldConfig {
 }
 
 #[test]
-fn no_cut_point_of_a_run_on_a_file_breaks_a_promise() {
+fn promises_hold_with_a_cut_at_every_point_on_a_file() {
     let mut config = small_world(11);
     config.media.preset = FILE;
     config.media.guard_pages = 1;
@@ -155,7 +153,7 @@ fn no_cut_point_of_a_run_on_a_file_breaks_a_promise() {
 }
 
 #[test]
-fn no_cut_point_of_a_run_with_changing_namespaces_breaks_a_promise() {
+fn promises_hold_with_a_cut_at_every_point_of_namespace_changes() {
     for seed in [1, 2].map(|seed| BLOCK_SEEDS + seed) {
         let mut config = small_world(seed);
         config.media.preset = FILE;
@@ -168,7 +166,7 @@ fn no_cut_point_of_a_run_with_changing_namespaces_breaks_a_promise() {
 }
 
 #[test]
-fn no_cut_point_of_a_run_on_flash_breaks_a_promise() {
+fn promises_hold_with_a_cut_at_every_point_on_flash() {
     let mut config = small_world(12);
     config.media.preset = FEMU;
     config.media.guard_pages = 0;

@@ -1,14 +1,14 @@
-//! Simulated flash takes the time that the closed forms say.
+//! Simulated flash takes the time that the closed formulas give.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-use headwater_converged::media::{
-    BlockId, Geometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress,
-};
 use headwater_dma::frame::Frame;
 use headwater_host::clock::Nanos;
 use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::{FEMU, FILE, TimingPreset};
 use headwater_sim::timeline::SlowDie;
+use headwater_ssd::media::{
+    BlockId, Geometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress,
+};
 
 fn media(preset: TimingPreset, blocks: u32) -> SimMedia {
     let mut config = SimMediaConfig::new(preset, blocks);
@@ -30,7 +30,7 @@ fn program(at: PageAddress) -> MediaOp {
     MediaOp::Program { page: at, frame }
 }
 
-/// Submits all at one time; returns when the last was answered.
+/// Submits all operations at one time. Returns the time of the last completion.
 fn run(media: &mut SimMedia, now: Nanos, ops: impl IntoIterator<Item = MediaOp>) -> Nanos {
     for (token, op) in (0..).zip(ops) {
         media.submit(MediaToken(token), op, now).unwrap();
@@ -50,14 +50,14 @@ fn drain(media: &mut SimMedia, now: Nanos) -> Nanos {
 }
 
 #[test]
-fn a_lone_read_takes_sensing_and_transfer() {
+fn single_read_takes_sensing_plus_transfer() {
     let mut media = media(FEMU, 32);
     let end = run(&mut media, Nanos(7), [read(page(3, 0))]);
     assert_eq!(end, Nanos(7 + 40_000 + 5_120));
 }
 
 #[test]
-fn command_cycles_are_paid_on_the_channel() {
+fn command_cycles_occupy_the_channel() {
     let preset = TimingPreset { command: Nanos(300), ..FEMU };
     let end = run(&mut media(preset, 32), Nanos::ZERO, [read(page(0, 0))]);
     assert_eq!(end, Nanos(40_000 + 5_120 + 300));
@@ -80,12 +80,12 @@ fn bus_bound_reads_keep_every_channel_busy() {
     let mut media = media(slow_bus, 32);
     let reads = (0..50).flat_map(|round| (0..32).map(move |die| read(page(die, round % 64))));
     let end = run(&mut media, Nanos::ZERO, reads);
-    // 1,600 reads over 8 channels of 40.96 us each, behind the first sensing.
+    // 1,600 reads over 8 channels of 40.96 us each, after the first sensing.
     assert_eq!(end, Nanos(40_000 + 200 * 40_960));
 }
 
 #[test]
-fn program_bound_writes_take_a_program_time_a_page_and_die() {
+fn program_bound_writes_take_one_program_time_per_page_of_a_die() {
     let mut media = media(FEMU, 32);
     let pages = u8::try_from(PAGES_PER_BLOCK).unwrap();
     let programs = (0..pages).flat_map(|at| (0..32).map(move |die| program(page(die, at))));
@@ -97,7 +97,7 @@ fn program_bound_writes_take_a_program_time_a_page_and_die() {
 }
 
 #[test]
-fn a_stripe_takes_as_many_rounds_as_it_has_pages_a_die() {
+fn stripe_takes_one_round_per_page_of_a_die() {
     for pages in [1_u32, 31, 32, 33, 64, 65] {
         let mut media = media(FEMU, 128);
         let reads = (0..pages).map(|block| read(page(block, 0)));
@@ -108,14 +108,14 @@ fn a_stripe_takes_as_many_rounds_as_it_has_pages_a_die() {
 }
 
 #[test]
-fn an_erase_in_front_of_a_read_adds_its_whole_time() {
+fn erase_before_a_read_adds_its_whole_time() {
     let mut media = media(FEMU, 32);
     let end = run(&mut media, Nanos::ZERO, [MediaOp::Erase { block: BlockId(5) }, read(page(5, 0))]);
     assert_eq!(end, Nanos(2_000_000 + 40_000 + 5_120));
 }
 
 #[test]
-fn an_erase_does_not_hold_up_the_other_dies_of_its_channel() {
+fn erase_does_not_delay_other_dies_of_its_channel() {
     let mut media = media(FEMU, 32);
     media.submit(MediaToken(1), MediaOp::Erase { block: BlockId(0) }, Nanos::ZERO).unwrap();
     media.submit(MediaToken(2), read(page(0, 0)), Nanos::ZERO).unwrap();
@@ -127,7 +127,7 @@ fn an_erase_does_not_hold_up_the_other_dies_of_its_channel() {
 }
 
 #[test]
-fn a_slow_die_is_slow_alone() {
+fn slow_die_does_not_delay_other_dies() {
     let mut media = media(FEMU, 32);
     media.slow_down(Some(SlowDie { die: 2, factor: 10 }));
     assert_eq!(run(&mut media, Nanos::ZERO, [read(page(2, 0))]), Nanos(405_120));
@@ -136,7 +136,7 @@ fn a_slow_die_is_slow_alone() {
 }
 
 #[test]
-fn a_cached_write_is_answered_before_the_die_is_done_and_a_flush_waits_for_it() {
+fn cached_write_completes_before_the_die_and_a_flush_waits_for_the_die() {
     let preset = TimingPreset { cached: Some(Nanos::from_micros(4)), ..FEMU };
     let mut media = media(preset, 32);
     let written = run(&mut media, Nanos::ZERO, [program(page(0, 0))]);
@@ -145,7 +145,7 @@ fn a_cached_write_is_answered_before_the_die_is_done_and_a_flush_waits_for_it() 
 }
 
 #[test]
-fn a_file_flush_costs_its_own_time() {
+fn file_flush_takes_its_own_time() {
     let mut media = media(FILE, 16);
     let written = run(&mut media, Nanos::ZERO, [program(page(0, 0))]);
     assert_eq!(written, Nanos(2_048 + 40_000));
@@ -153,7 +153,7 @@ fn a_file_flush_costs_its_own_time() {
 }
 
 #[test]
-fn programs_of_a_block_are_answered_in_order() {
+fn programs_of_a_block_complete_in_order() {
     for preset in headwater_sim::presets::PRESETS {
         let mut media = SimMedia::new(SimMediaConfig {
             geometry: Geometry::with_blocks(32),

@@ -1,4 +1,4 @@
-//! The world lets an honest device pass and catches a lying one.
+//! The world accepts a correct device and reports each flaw of a broken one.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 #[path = "world_catches/entry.rs"]
@@ -12,7 +12,7 @@ use headwater_sim::faults::Cut;
 use headwater_sim::world::{Failure, Report, World, WorldConfig};
 use toy::Toy;
 
-/// A medium on which the toy, which never collects, lives long enough.
+/// Returns the world of this seed with a medium large enough for the toy device, which never collects garbage.
 fn config(seed: u64) -> WorldConfig {
     let mut config = WorldConfig::from_seed(seed);
     config.media.geometry.blocks *= 4;
@@ -25,7 +25,7 @@ fn run<const FLAW: usize>(seed: u64) -> Result<Report, Failure> {
 }
 
 #[test]
-fn an_honest_device_passes() {
+fn correct_device_passes() {
     let (mut cuts, mut in_recovery) = (0, 0);
     for seed in 0..120 {
         let report = run::<0>(seed).unwrap_or_else(|failure| panic!("{failure}"));
@@ -44,11 +44,11 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 #[test]
-fn a_verbose_run_is_the_same_run() {
+fn verbose_run_gives_the_same_report() {
     let mut lines = 0;
     let mut sink = |_: &str| lines += 1;
-    let told = World::<Toy<0>>::new(7, config(7)).verbose(&mut sink).run();
-    assert_eq!(told, run::<0>(7));
+    let verbose = World::<Toy<0>>::new(7, config(7)).verbose(&mut sink).run();
+    assert_eq!(verbose, run::<0>(7));
     assert!(lines > 0);
 }
 
@@ -58,30 +58,30 @@ macro_rules! caught {
         fn $name() {
             let mut failures = (0..300).filter_map(|seed| run::<$flaw>(seed).err());
             let fitting = failures.find(|failure| failure.to_string().contains($words));
-            let fitting = fitting.unwrap_or_else(|| panic!("300 seeds and nothing seen"));
+            let fitting = fitting.unwrap_or_else(|| panic!("no failure in 300 seeds contains {:?}", $words));
             assert!(fitting.to_string().contains(&format!("sim replay --seed {}", fitting.seed)));
         }
     )*};
 }
 
 caught! {
-    an_acknowledgement_before_durability_is_caught = 1: "lost";
-    a_forgotten_flush_is_caught = 2: "lost";
-    a_deleted_key_that_returns_is_caught = 3: "came back";
-    a_second_completion_is_caught = 4: "exactly one completion";
-    a_completion_that_never_comes_is_caught = 5: "never completed";
-    half_a_batch_is_caught = 6: "all or nothing";
-    an_ignored_condition_is_caught = 7: "misjudged";
-    an_expired_key_that_is_served_is_caught = 8: "came back";
-    missing_guard_pages_are_caught = 9: "lost";
-    missing_checksums_are_caught = 10: "never written";
-    a_program_without_erase_is_caught = 11: "without an erase";
-    a_key_listed_twice_is_caught = 12: "twice";
-    a_sequence_given_twice_is_caught = 13: "not above";
+        acknowledgement_before_durability_is_reported = 1: "lost";
+        missing_flush_is_reported = 2: "lost";
+        deleted_key_that_returns_is_reported = 3: "came back";
+        second_completion_is_reported = 4: "exactly one completion";
+        missing_completion_is_reported = 5: "never completed";
+        half_a_batch_is_reported = 6: "all or nothing";
+        ignored_condition_is_reported = 7: "misjudged";
+        served_expired_key_is_reported = 8: "came back";
+        missing_guard_pages_are_reported = 9: "lost";
+        missing_checksums_are_reported = 10: "never written";
+        program_without_erase_is_reported = 11: "without an erase";
+        key_listed_twice_is_reported = 12: "twice";
+        sequence_used_twice_is_reported = 13: "not above";
 }
 
 #[test]
-fn an_honest_device_passes_with_the_power_cut_at_every_point() {
+fn correct_device_passes_with_a_cut_at_every_point() {
     let mut config = config(3);
     config.media.geometry.blocks = 6;
     config.media.guard_pages = 1;

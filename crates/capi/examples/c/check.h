@@ -1,4 +1,4 @@
-/* For the examples that prove something: a condition that does not hold ends the program with a sentence. */
+/* Checks of the examples: a condition that does not hold ends the program with a message. */
 #ifndef HEADWATER_EXAMPLE_CHECK_H
 #define HEADWATER_EXAMPLE_CHECK_H
 
@@ -9,7 +9,7 @@
 #define CHECK(condition)                                                                                       \
     do {                                                                                                       \
         if (!(condition)) {                                                                                    \
-            fprintf(stderr, "%s:%d: not so: %s (last error: %s)\n", __FILE__, __LINE__, #condition,            \
+            fprintf(stderr, "%s:%d: failed: %s (last error: %s)\n", __FILE__, __LINE__, #condition,            \
                     hw_last_error());                                                                          \
             exit(1);                                                                                           \
         }                                                                                                      \

@@ -1,7 +1,7 @@
 /*
- * The family of calls of NVMeDirect, one after the other, on a file: open, facts, queues, handles over one queue and over
- * several with a selector, parameters, buffers, reads and writes at offsets and at a position, flush, discard, and requests
- * on the way. Then what is asked for wrongly.
+ * The device calls, which follow NVMeDirect's, on a file: open, facts, queues, handles over one queue and over several with
+ * a selector, parameters, buffers, reads and writes at offsets and at a position, flush, discard, and asynchronous requests.
+ * Then misuse.
  *
  * HEADWATER_EXAMPLE_FOLDER names a folder for the file.
  */
@@ -18,7 +18,7 @@ static void fill(unsigned char *bytes, size_t count, unsigned char first) {
     for (size_t i = 0; i < count; i++) bytes[i] = (unsigned char)(first + i % 251);
 }
 
-static void whole_calls(hw_device *device, hw_handle *handle) {
+static void synchronous_calls(hw_device *device, hw_handle *handle) {
     unsigned char *own = NULL, *back = NULL;
     unsigned char plain[16384];
     uint64_t position = 0;
@@ -29,7 +29,7 @@ static void whole_calls(hw_device *device, hw_handle *handle) {
     CHECK_CODE(hw_pread(handle, back, 2 * block, 3 * block), HW_CODE_OK);
     CHECK(memcmp(back, own + 3 * block, 2 * block) == 0);
 
-    /* Memory that is not the device's goes through a copy. */
+    /* Memory that is not of hw_get_buffer goes through a copy. */
     CHECK(2 * block <= sizeof plain);
     CHECK_CODE(hw_lseek(handle, (int64_t)block, HW_SEEK_SET, NULL), HW_CODE_OK);
     CHECK_CODE(hw_read(handle, plain, block), HW_CODE_OK);
@@ -50,7 +50,7 @@ static void whole_calls(hw_device *device, hw_handle *handle) {
     CHECK_CODE(hw_put_buffer(device, back), HW_CODE_OK);
 }
 
-/* Requests on the way: each has its event once, with its tag. */
+/* Asynchronous requests: each has one event, with its tag. */
 static void requests(hw_device *device, hw_handle *handle) {
     unsigned char *bytes = NULL;
     hw_aio_event events[4];
@@ -88,7 +88,7 @@ static void requests(hw_device *device, hw_handle *handle) {
     CHECK_CODE(hw_put_buffer(device, bytes), HW_CODE_OK);
 }
 
-static uint32_t reads_apart(void *context, const hw_choice *choice) {
+static uint32_t reads_on_queue_one(void *context, const hw_choice *choice) {
     unsigned *chosen = context;
     uint32_t queue = choice->direction == 0 ? 1 : 0;
     CHECK(choice->queues == 2 && choice->bytes % block == 0);
@@ -103,7 +103,7 @@ static void several_queues(hw_device *device) {
     hw_handle *handle = NULL, *other = NULL;
     CHECK_CODE(hw_queue_create(device, DEPTH, 0, &queues[0]), HW_CODE_OK);
     CHECK_CODE(hw_queue_create(device, DEPTH, HW_QUEUE_SHARED, &queues[1]), HW_CODE_OK);
-    CHECK_CODE(hw_handle_create_mq(queues, 2, reads_apart, chosen, &handle), HW_CODE_OK);
+    CHECK_CODE(hw_handle_create_mq(queues, 2, reads_on_queue_one, chosen, &handle), HW_CODE_OK);
     CHECK_CODE(hw_handle_create(queues[0], &other), HW_CODE_BUSY);
     CHECK_CODE(hw_handle_create(queues[1], &other), HW_CODE_OK);
     CHECK_CODE(hw_get_buffer(device, block, (void **)&bytes), HW_CODE_OK);
@@ -147,7 +147,7 @@ static void parameters(hw_device *device, hw_handle *handle) {
     CHECK(value == 20000);
 }
 
-/* A cache on and off again: requests of any length, and what was written is there afterwards. */
+/* A cache is added and removed: requests have any length, and written data reads back. */
 static void cache(hw_handle *handle) {
     unsigned char bytes[100], back[100];
     uint64_t value = 1;
@@ -213,7 +213,7 @@ int main(void) {
     CHECK(block >= 512 && facts.blocks * block == 1 << 20 && facts.writable == 1);
     CHECK_CODE(hw_queue_create(device, DEPTH, 0, &queue), HW_CODE_OK);
     CHECK_CODE(hw_handle_create(queue, &handle), HW_CODE_OK);
-    whole_calls(device, handle);
+    synchronous_calls(device, handle);
     requests(device, handle);
     several_queues(device);
     parameters(device, handle);
@@ -224,6 +224,6 @@ int main(void) {
     CHECK_CODE(hw_queue_destroy(queue), HW_CODE_OK);
     CHECK_CODE(hw_close(device), HW_CODE_OK);
     CHECK_CODE(hw_close(device), HW_CODE_HANDLE);
-    puts("every call of the family was made");
+    puts("every device call returned its code");
     return 0;
 }

@@ -1,4 +1,4 @@
-/* A child has none of its parent's memory: every call says so, and a pool of its own works. */
+/* A child process cannot use its parent's pool: every call returns HW_CODE_FORKED. A pool of its own works. */
 #define _DEFAULT_SOURCE
 #include "check.h"
 
@@ -48,6 +48,6 @@ int main(void) {
     for (int i = 0; i < 4096; i++) CHECK(buffer[i] == 1);
     CHECK_CODE(hw_pool_free(pool, buffer), HW_CODE_OK);
     CHECK_CODE(hw_pool_close(pool), HW_CODE_OK);
-    printf("the child was told, and the parent went on\n");
+    printf("the child got HW_CODE_FORKED, and the parent kept its memory\n");
     return 0;
 }

@@ -1,4 +1,4 @@
-/* What a program can do wrong, and the code that it gets. After all of it the pool works as before. */
+/* Misuse of a pool, and the code that each call returns. Afterwards the pool works as before. */
 #include "check.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ static void free_wrongly(hw_pool *pool) {
     CHECK_CODE(hw_pool_alloc(pool, 20000, 0, 0, (void **)&buffer), HW_CODE_OK);
     CHECK_CODE(hw_pool_alloc(pool, 3 << 20, 0, 0, (void **)&other), HW_CODE_OK);
 
-    /* Memory of somebody else's. */
+    /* Memory of no pool. */
     CHECK_CODE(hw_pool_free(pool, on_the_stack), HW_CODE_FOREIGN);
     CHECK_CODE(hw_pool_free(pool, heap), HW_CODE_FOREIGN);
     CHECK_CODE(hw_pool_free(pool, (void *)(uintptr_t)0x10), HW_CODE_FOREIGN);
@@ -25,14 +25,14 @@ static void free_wrongly(hw_pool *pool) {
     CHECK_CODE(hw_pool_free(second, buffer), HW_CODE_FOREIGN);
     CHECK_CODE(hw_pool_close(second), HW_CODE_OK);
 
-    /* The middle of a buffer: of its first page, at a page, and of the last byte. */
+    /* Addresses inside a buffer: in its first page, at a page, and its last byte. */
     CHECK_CODE(hw_pool_free(pool, buffer + 8), HW_CODE_INTERIOR);
     CHECK_CODE(hw_pool_free(pool, buffer + 4096), HW_CODE_INTERIOR);
     CHECK_CODE(hw_pool_free(pool, buffer + 19999), HW_CODE_INTERIOR);
     CHECK_CODE(hw_pool_free(pool, other + (2 << 20)), HW_CODE_INTERIOR);
     CHECK(strstr(hw_last_error(), "starts") != NULL);
 
-    /* The same buffer twice: of a size that caches keep, and of one that they do not. */
+    /* The same buffer twice: of a size that thread caches keep, and of one that they do not. */
     CHECK_CODE(hw_pool_free(pool, buffer), HW_CODE_OK);
     CHECK_CODE(hw_pool_free(pool, buffer), HW_CODE_DOUBLE_FREE);
     CHECK_CODE(hw_pool_free(pool, other), HW_CODE_OK);
@@ -41,7 +41,7 @@ static void free_wrongly(hw_pool *pool) {
     CHECK(strstr(hw_last_error(), "before") != NULL);
 }
 
-static void ask_wrongly(hw_pool *pool) {
+static void allocate_wrongly(hw_pool *pool) {
     void *out = NULL;
     void *pair[2];
     hw_segment segments[2];
@@ -87,13 +87,13 @@ static void open_wrongly(void) {
     CHECK(pool == NULL);
 }
 
-static void use_no_pool(void) {
-    char room[64];
+static void use_invalid_handles(void) {
+    char memory[64];
     void *out = NULL;
     hw_pool *closed = NULL;
     CHECK_CODE(hw_pool_alloc(NULL, 1, 0, 0, &out), HW_CODE_NULL);
-    CHECK_CODE(hw_pool_alloc((hw_pool *)room, 1, 0, 0, &out), HW_CODE_HANDLE);
-    CHECK_CODE(hw_pool_free((hw_pool *)(uintptr_t)0xdeadbeef, room), HW_CODE_HANDLE);
+    CHECK_CODE(hw_pool_alloc((hw_pool *)memory, 1, 0, 0, &out), HW_CODE_HANDLE);
+    CHECK_CODE(hw_pool_free((hw_pool *)(uintptr_t)0xdeadbeef, memory), HW_CODE_HANDLE);
     CHECK_CODE(hw_pool_close((hw_pool *)UINTPTR_MAX), HW_CODE_HANDLE);
     CHECK_CODE(hw_pool_open(NULL, &closed), HW_CODE_OK);
     CHECK_CODE(hw_pool_close(closed), HW_CODE_OK);
@@ -109,15 +109,15 @@ int main(void) {
     CHECK_CODE(hw_pool_open(NULL, &pool), HW_CODE_OK);
     for (int round = 0; round < 3; round++) {
         free_wrongly(pool);
-        ask_wrongly(pool);
+        allocate_wrongly(pool);
         open_wrongly();
-        use_no_pool();
+        use_invalid_handles();
     }
     CHECK_CODE(hw_pool_statistics(pool, &now, sizeof now), HW_CODE_OK);
     CHECK(now.in_use_bytes == 0);
     CHECK_CODE(hw_pool_close(pool), HW_CODE_OK);
     CHECK(strcmp(hw_code_name(HW_CODE_DOUBLE_FREE), "HW_CODE_DOUBLE_FREE") == 0);
     CHECK(strcmp(hw_code_name((hw_code)4711), "unknown") == 0);
-    printf("every misuse had its code\n");
+    printf("every misuse returned its code\n");
     return 0;
 }

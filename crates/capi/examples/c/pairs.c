@@ -1,4 +1,4 @@
-/* Allocates and frees so many times: pairs BYTES COUNT. What a pair costs is the difference of two runs. */
+/* `pairs BYTES COUNT` allocates and frees BYTES bytes COUNT times. The difference of two runs is the cost of the pairs. */
 #include "check.h"
 
 int main(int arguments, char **argument) {

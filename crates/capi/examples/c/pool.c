@@ -1,4 +1,4 @@
-/* A pool from open to close: memory allocated, used, found again by its address, counted, and freed. */
+/* A pool from open to close: memory allocated, used, looked up by its address, counted, and freed. */
 #include "check.h"
 
 #include <string.h>
@@ -36,7 +36,7 @@ static void use_memory(hw_pool *pool) {
     CHECK(totals(pool).in_use_bytes == found.room_bytes);
     CHECK_CODE(hw_pool_free(pool, bytes), HW_CODE_OK);
 
-    /* What was written before is never seen by who asks for zeroes. */
+    /* An allocation with HW_ALLOC_ZEROED never shows earlier contents. */
     CHECK_CODE(hw_pool_alloc(pool, 10000, 0, HW_ALLOC_ZEROED, (void **)&bytes), HW_CODE_OK);
     for (int i = 0; i < 10000; i++) CHECK(bytes[i] == 0);
     CHECK_CODE(hw_pool_alloc(pool, 100, 1 << 20, 0, &aligned), HW_CODE_OK);
@@ -46,8 +46,8 @@ static void use_memory(hw_pool *pool) {
     CHECK(totals(pool).in_use_bytes == 0);
 }
 
-/* Memory of a node that is named, and what a device would be told of it. */
-static void tell_a_device(hw_pool *pool) {
+/* Memory of a named node, and how a device addresses it. */
+static void describe_for_device(hw_pool *pool) {
     hw_node_totals node;
     hw_device_segment segment;
     hw_tiers tiers;
@@ -58,7 +58,7 @@ static void tell_a_device(hw_pool *pool) {
     CHECK_CODE(hw_pool_alloc_on(pool, 4095, 10000, 0, 0, &none), HW_CODE_NO_SUCH_NODE);
     CHECK_CODE(hw_pool_alloc_on(pool, (uint32_t)node.node, 10000, 0, 0, (void **)&bytes), HW_CODE_OK);
     CHECK_CODE(hw_pool_device_segment(pool, bytes + 5000, &segment), HW_CODE_OK);
-    /* This pool is not pinned for a device, which therefore has neither an address nor a number for it. */
+    /* This pool is not pinned for a device, so its memory has neither an IOVA nor a slot. */
     CHECK(segment.address == bytes + 5000 && segment.bytes >= 5000 && segment.known == 0);
     CHECK_CODE(hw_pool_device_segment(pool, &on_stack, &segment), HW_CODE_FOREIGN);
     CHECK_CODE(hw_pool_free(pool, bytes), HW_CODE_OK);
@@ -66,10 +66,10 @@ static void tell_a_device(hw_pool *pool) {
     CHECK(tiers.small_max_bytes == 4096 && tiers.large_min_bytes == (128 << 10) + 1);
 }
 
-static void meet_the_cap(hw_pool *pool) {
-    void *most = NULL, *more = NULL;
+static void reach_the_cap(hw_pool *pool) {
+    void *all = NULL, *more = NULL;
     hw_pool_totals now;
-    CHECK_CODE(hw_pool_alloc(pool, 8 << 20, 0, 0, &most), HW_CODE_OK);
+    CHECK_CODE(hw_pool_alloc(pool, 8 << 20, 0, 0, &all), HW_CODE_OK);
     CHECK_CODE(hw_pool_alloc(pool, 1, 0, 0, &more), HW_CODE_WOULD_BLOCK);
     CHECK_CODE(hw_pool_alloc_within(pool, 1, 0, 0, 1000000, &more), HW_CODE_TIMEOUT);
     CHECK(more == NULL);
@@ -79,11 +79,11 @@ static void meet_the_cap(hw_pool *pool) {
     now = totals(pool);
     CHECK(now.cap_bytes == 16 << 20 && now.gave_up == 1 && now.refused >= 1 && now.nodes == 1);
     CHECK_CODE(hw_pool_free(pool, more), HW_CODE_OK);
-    CHECK_CODE(hw_pool_free(pool, most), HW_CODE_OK);
+    CHECK_CODE(hw_pool_free(pool, all), HW_CODE_OK);
 }
 
-/* Two ticks: one that sees the chunks empty, and one after the idle time. */
-static void let_it_decay(hw_pool *pool) {
+/* Ticks return empty chunks: one tick notices that they are empty, one returns them after the idle time. */
+static void return_idle_chunks(hw_pool *pool) {
     hw_node_totals node;
     for (int i = 0; i < 4; i++) CHECK_CODE(hw_pool_tick(pool), HW_CODE_OK);
     CHECK(totals(pool).pool_bytes == 0);
@@ -92,7 +92,7 @@ static void let_it_decay(hw_pool *pool) {
     CHECK_CODE(hw_pool_node_statistics(pool, 1, &node, sizeof node), HW_CODE_NO_SUCH_NODE);
 }
 
-/* Where the process may lock so much the memory is locked, and where it may not that is said when the pool is opened. */
+/* Memory is locked if the lock limit allows it; else opening the pool fails with HW_CODE_PIN. */
 static void lock_memory(void) {
     hw_pool_config config;
     hw_pool *pool = NULL;
@@ -119,12 +119,12 @@ int main(void) {
     hw_pool *pool = open_pool();
     void *late = NULL, *none = NULL;
     use_memory(pool);
-    tell_a_device(pool);
-    meet_the_cap(pool);
-    let_it_decay(pool);
+    describe_for_device(pool);
+    reach_the_cap(pool);
+    return_idle_chunks(pool);
     lock_memory();
 
-    /* What is out when the pool is closed is still good, and goes back by the same handle. */
+    /* A buffer allocated before the pool is closed stays valid, and is freed by the same handle. */
     CHECK_CODE(hw_pool_alloc(pool, 4096, 0, 0, &late), HW_CODE_OK);
     CHECK_CODE(hw_pool_close(pool), HW_CODE_OK);
     memset(late, 1, 4096);

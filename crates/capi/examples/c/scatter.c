@@ -1,4 +1,4 @@
-/* Memory in pieces: what a fragmented pool still has, written to a file and read back with one system call each. */
+/* Memory in pieces, from a fragmented pool: written to a file and read back with one system call each. */
 #define _DEFAULT_SOURCE
 #include "check.h"
 
@@ -11,7 +11,7 @@ enum { PAGE = 4096, PAGES = 512, PIECES = 64 };
 _Static_assert(sizeof(hw_segment) == sizeof(struct iovec), "a segment is an iovec");
 _Static_assert(offsetof(hw_segment, bytes) == offsetof(struct iovec, iov_len), "a segment is an iovec");
 
-/* A pool of one chunk, of which every other two pages are taken. */
+/* A pool of one chunk, of which every other pair of pages is allocated. */
 static hw_pool *fragmented(void **held) {
     hw_pool_config config;
     hw_pool *pool = NULL;
@@ -63,7 +63,7 @@ int main(void) {
     CHECK(sum == bytes);
     through_a_file(segments, (int)count, (ssize_t)bytes);
 
-    /* All or none: one wrong address, and everything is as it was. */
+    /* All or none: with one wrong address nothing is freed. */
     hw_segment right = segments[20];
     segments[20].address = (char *)right.address + PAGE;
     CHECK_CODE(hw_pool_free_segments(pool, segments, count), HW_CODE_INTERIOR);
@@ -80,6 +80,6 @@ int main(void) {
     CHECK(count == 1 && segments[0].bytes == PAGES * PAGE);
     CHECK_CODE(hw_pool_free(pool, segments[0].address), HW_CODE_OK);
     CHECK_CODE(hw_pool_close(pool), HW_CODE_OK);
-    printf("50 pieces went through a file and came back\n");
+    printf("50 pieces written to a file and read back\n");
     return 0;
 }

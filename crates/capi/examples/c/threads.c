@@ -1,4 +1,4 @@
-/* Buffers that one thread allocates and another frees, and one buffer that all threads free at once: one of them does. */
+/* Buffers that one thread allocates and another frees, and one buffer that all threads free at once: exactly one succeeds. */
 #define _DEFAULT_SOURCE
 #include "check.h"
 
@@ -21,7 +21,7 @@ static void *swap_buffers(void *seed) {
         random = random * 1664525u + 1013904223u;
         size_t bytes = 1 + (random >> 8) % 100000;
         CHECK_CODE(hw_pool_alloc(pool, bytes, 0, 0, (void **)&mine), HW_CODE_OK);
-        /* Both ends carry the same mark; whoever frees the buffer finds it unharmed. */
+        /* Both ends carry the same mark, which the thread that frees the buffer checks. */
         mine[0] = (unsigned char)random;
         memcpy(mine + 1, &bytes, bytes > 100 ? sizeof bytes : 0);
         mine[bytes - 1] = mine[0];

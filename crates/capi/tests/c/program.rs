@@ -1,33 +1,33 @@
-//! A program in C: compiled by gcc against a library of this build, and run.
+//! A C program: compiled by gcc against a library of this build, and run.
 //!
-//! In: a source file, and how to link. Out: nothing, or the compiler's or the program's words. Invariant: warnings are
-//! errors, and a program that hangs is ended.
+//! Input: a source file, and how to link. Output: the output of the program, as an error if it fails. Invariant: warnings are
+//! errors, and a program that hangs is killed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How a program gets the library.
+/// The linkage of a program against the library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Link {
-    /// From the archive.
+    /// Against the archive.
     Static,
-    /// From the shared object, when it starts.
+    /// Against the shared object, loaded at start.
     Shared,
 }
 
-/// Seconds after which a program that has not ended is ended.
+/// Seconds after which a running program is killed.
 const SECONDS_MAX: &str = "120";
 
-/// What an archive that holds the Rust library needs beside itself: `rustc --print native-static-libs`.
+/// The system libraries that the archive needs: `rustc --print native-static-libs`.
 const SYSTEM: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
 
-/// Where cargo put the libraries: beside the test that is running.
+/// Returns the folder of the built libraries: that of the running test.
 fn libraries() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().to_owned()
 }
 
-/// Compiles `source` against library `name` and runs it: what it said, as an error if it failed.
+/// Compiles `source` against library `name`, runs it and returns its output, as an error if it failed.
 pub(crate) fn run(
     source: &Path,
     include: &Path,
@@ -50,7 +50,7 @@ pub(crate) fn run(
     let mut run = Command::new("timeout");
     run.arg(SECONDS_MAX).arg(&program).env("LD_LIBRARY_PATH", &libraries);
     let ran = run.envs(environment.iter().copied()).output().unwrap();
-    let said = [ran.stdout, ran.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    if ran.status.success() { Ok(said) } else { Err(format!("{}: {said}", ran.status)) }
+    let output = [ran.stdout, ran.stderr].concat();
+    let output = String::from_utf8_lossy(&output).into_owned();
+    if ran.status.success() { Ok(output) } else { Err(format!("{}: {output}", ran.status)) }
 }

@@ -1,17 +1,18 @@
-//! Administration over the attach socket: who may do what, who is there, and the table of namespaces.
+//! The administration messages of the attach socket: grants, connected clients and the namespace table.
 //!
-//! In: wishes of the daemon's own user. Out: the same in words that both sides share. The daemon judges them.
+//! Input: requests of the daemon's own user. Output: their serialized form, shared by client and daemon. The daemon
+//! validates them.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Whom a grant is for.
+/// The subject of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Who {
     /// One user.
     Uid(u32),
-    /// Whoever has this group as the first of its groups.
+    /// All users whose primary group is this one.
     Gid(u32),
 }
 
@@ -24,41 +25,41 @@ impl fmt::Display for Who {
     }
 }
 
-/// What somebody may do. One grant counts for a client: that of its user, else that of its group.
+/// The rights of a user or group. One grant applies to a client: that of its user, else that of its group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Grant {
-    /// For whom.
+    /// The user or group.
     pub who: Who,
-    /// In which namespaces; none listed means all.
+    /// The namespaces it may use; an empty list means all.
     #[serde(default)]
     pub namespaces: Vec<u8>,
-    /// Whether it may only look.
+    /// True if it may only read.
     #[serde(default)]
     pub read_only: bool,
-    /// Block namespaces: the first block it may touch and the one past the last; `None` for all.
+    /// Block namespaces: the first block it may access and the one past the last; `None` for all.
     #[serde(default)]
     pub blocks: Option<(u64, u64)>,
-    /// Most queues of a client.
+    /// The maximum number of queues of a client.
     #[serde(default = "queues_default")]
     pub queues: u32,
-    /// Most bytes of regions of a client.
+    /// The maximum number of bytes of a client's regions.
     #[serde(default = "memory_default")]
     pub memory: u64,
-    /// Whether its clients may drive queues of the hardware's, where the device has some to lend: then nothing keeps them from
-    /// any block, nor from harming other clients. Goes with no other restriction.
+    /// True if its clients may drive hardware queues, where the device can lend them. Such a client can access every
+    /// block and harm other clients. Cannot be combined with any other restriction.
     #[serde(default, skip_serializing_if = "is_false")]
     pub direct: bool,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires this signature")]
 pub(super) fn is_false(switch: &bool) -> bool {
     !*switch
 }
 
-/// Queues of a client, unless its grant says otherwise.
+/// Default maximum number of queues of a client.
 pub const QUEUES_DEFAULT: u32 = 16;
-/// Bytes of regions of a client, unless its grant says otherwise.
+/// Default maximum number of bytes of a client's regions.
 pub const MEMORY_DEFAULT: u64 = 1 << 30;
 
 fn queues_default() -> u32 {
@@ -70,7 +71,7 @@ fn memory_default() -> u64 {
 }
 
 impl Grant {
-    /// Everything that the node can watch over, within the default limits.
+    /// Returns a grant of everything that the node can enforce, within the default limits.
     #[must_use]
     pub fn everything(who: Who) -> Self {
         Self {
@@ -85,29 +86,29 @@ impl Grant {
     }
 }
 
-/// A client that is connected.
+/// A connected client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ClientFacts {
-    /// Its process.
+    /// Its process id.
     pub pid: i32,
-    /// Its user.
+    /// Its user id.
     pub uid: u32,
-    /// Its first group.
+    /// Its primary group id.
     pub gid: u32,
-    /// Its queues.
+    /// The number of its queues.
     pub queues: u32,
-    /// Bytes of its regions.
+    /// The bytes of its regions.
     pub memory: u64,
 }
 
-/// When acknowledged writes are safe.
+/// The point in time from which acknowledged writes are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DurabilityText {
     /// Before they are acknowledged.
     Always,
-    /// At most so many milliseconds after.
+    /// At most this many milliseconds after the acknowledgement.
     IntervalMs(u64),
     /// After the next flush.
     OnFlush,
@@ -121,7 +122,7 @@ pub struct NamespaceText {
     pub block_bytes: u32,
     /// Blocks, or bytes of quota.
     pub size: u64,
-    /// `None` takes what the node is configured with.
+    /// `None` uses the node's configured durability.
     #[serde(default)]
     pub durability: Option<DurabilityText>,
     /// Commands a second, 0 without limit.
@@ -130,75 +131,75 @@ pub struct NamespaceText {
     /// Bytes a second, 0 without limit.
     #[serde(default)]
     pub bytes_per_second: u64,
-    /// Commands that may come at once.
+    /// Burst size, in commands.
     #[serde(default)]
     pub burst: u32,
 }
 
 impl NamespaceText {
-    /// A key space without limits.
+    /// Returns a key space without limits.
     #[must_use]
     pub fn keys() -> Self {
         Self { block_bytes: 0, size: 0, durability: None, iops: 0, bytes_per_second: 0, burst: 0 }
     }
 }
 
-/// A change of the table of namespaces.
+/// A change of the namespace table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NamespaceWish {
-    /// Make one.
+    /// Create a namespace.
     Create(NamespaceText),
-    /// Remove it and what it holds.
+    /// Delete the namespace and its data.
     Delete,
     /// Change its size or quota.
     Resize(u64),
-    /// Remove what it holds and give it blocks of so many bytes, 0 for keys.
+    /// Delete its data and set its block size in bytes, 0 for keys.
     Format(u32),
-    /// Change how fast it may be used.
+    /// Change its rate limits.
     Limits {
         /// Commands a second, 0 without limit.
         iops: u32,
         /// Bytes a second, 0 without limit.
         bytes_per_second: u64,
-        /// Commands that may come at once.
+        /// Burst size, in commands.
         burst: u32,
     },
-    /// Change when its writes are safe.
+    /// Change its durability.
     Durability(Option<DurabilityText>),
 }
 
-/// What the daemon's own user asks.
+/// An administration request of the daemon's own user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AdminRequest {
-    /// Grants and clients.
+    /// List the grants and the clients.
     List,
-    /// Give rights, in place of what this user or group had.
+    /// Grant rights; replaces the previous grant of this user or group.
     Grant(Grant),
-    /// Take every right; its clients are disconnected.
+    /// Revoke every right of a user or group; its clients are disconnected.
     Revoke(Who),
-    /// Change the limits of a grant; `None` leaves one as it is.
+    /// Change the limits of a grant; `None` leaves a limit as it is.
     Quota {
-        /// Whose.
+        /// The user or group.
         who: Who,
-        /// Most queues of a client.
+        /// The maximum number of queues of a client.
         queues: Option<u32>,
-        /// Most bytes of regions of a client.
+        /// The maximum number of bytes of a client's regions.
         memory: Option<u64>,
     },
-    /// The table of namespaces.
+    /// List the namespace table.
     Namespaces,
-    /// Change it.
+    /// Change the namespace table.
     Namespace {
-        /// Which one; ignored when one is made.
+        /// The namespace's number; ignored by a create.
         id: u8,
-        /// How.
+        /// The change.
         wish: NamespaceWish,
     },
 }
 
-/// What the daemon answers.
+/// The daemon's answer to an administration request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AdminAnswer {
@@ -209,10 +210,10 @@ pub enum AdminAnswer {
         /// The clients.
         clients: Vec<ClientFacts>,
     },
-    /// How many clients a change reached.
+    /// The number of clients that a change affected.
     Reached(u32),
-    /// The table of namespaces.
+    /// The namespace table.
     Namespaces(Vec<(u8, NamespaceText)>),
-    /// The number of the namespace that was changed or made.
+    /// The number of the namespace that was changed or created.
     Namespace(u8),
 }

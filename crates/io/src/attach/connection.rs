@@ -1,7 +1,7 @@
-//! A connection to a daemon: one request, one reply, descriptors both ways.
+//! A connection to a daemon: one request, one reply, descriptors in both directions.
 //!
-//! In: messages. Out: messages. Each call waits for its answer, at most [`ANSWER_MAX`]. Invariant: a descriptor that came
-//! with a message nobody asked for is closed.
+//! Input: requests. Output: replies. Each call blocks for its reply, at most [`ANSWER_MAX`]. Invariant: a descriptor
+//! that arrives with an unexpected message is closed.
 
 use crate::attach::protocol::{
     DESCRIPTORS_MAX, DataRules, DirectRules, MESSAGE_BYTES_MAX, Reply, Request, VERSION, decode_reply, encode,
@@ -20,10 +20,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Longest wait for an answer of the daemon.
+/// Longest wait for a reply of the daemon.
 pub const ANSWER_MAX: Nanos = Nanos::from_millis(10_000);
 
-/// One connection.
+/// A connection of a client to a daemon.
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
@@ -33,22 +33,23 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects and says hello.
+    /// Connects and sends a hello.
     ///
     /// # Errors
-    /// [`IoError::Gone`] when nobody listens there, [`IoError::Refused`] when the daemon will not have us.
+    /// [`IoError::Gone`] when no daemon listens on `path`, [`IoError::Refused`] when the daemon rejects this client.
     pub fn open(path: &Path) -> Result<Self, IoError> {
         Self::open_as(path, false)
     }
 
-    /// Connects, to drive queues of the hardware's.
+    /// Connects as a client that drives hardware queues.
     ///
     /// # Errors
-    /// As [`open`](Self::open); [`IoError::Refused`] also when that is not granted, or not there to be had.
+    /// As [`open`](Self::open); [`IoError::Refused`] also when direct access is not granted, or the daemon does not
+    /// offer it.
     pub fn open_direct(path: &Path) -> Result<Self, IoError> {
         let connection = Self::open_as(path, true)?;
         if connection.direct.is_none() {
-            let reason = "this daemon lends no queues of the hardware's; attach without direct=1".to_owned();
+            let reason = "this daemon lends no hardware queues; attach without direct=1".to_owned();
             return Err(IoError::Refused { reason });
         }
         Ok(connection)
@@ -72,23 +73,23 @@ impl Connection {
         }
     }
 
-    /// What the data of a command must be like at this daemon's device, if that is particular about it.
+    /// Returns the limits on a command's data at this daemon's device, if the device has any.
     #[must_use]
     pub fn data(&self) -> Option<DataRules> {
         self.data
     }
 
-    /// How queues of the hardware's are driven, after [`open_direct`](Self::open_direct).
+    /// Returns the rules for driving hardware queues, after [`open_direct`](Self::open_direct).
     #[must_use]
     pub fn direct(&self) -> Option<DirectRules> {
         self.direct
     }
 
-    /// Sends a request with its descriptors and waits for the reply with its own.
+    /// Sends a request with its descriptors and blocks for the reply and its descriptors.
     ///
     /// # Errors
-    /// [`IoError::Refused`] when the daemon says so, [`IoError::Gone`] when it is gone, [`IoError::Protocol`] when its
-    /// answer is none.
+    /// [`IoError::Refused`] when the daemon refuses, [`IoError::Gone`] when it is gone, [`IoError::Protocol`] when its
+    /// answer is not a valid reply.
     pub fn call(
         &mut self,
         request: &Request,
@@ -96,7 +97,7 @@ impl Connection {
     ) -> Result<(Reply, Vec<OwnedFd>), IoError> {
         let message = encode(request).map_err(|error| IoError::Protocol { reason: error.reason })?;
         match send_message(self.socket.as_fd(), &message, descriptors) {
-            // Whoever closed the connection may have said why before.
+            // A daemon that closed the connection may have sent its reason before.
             Ok(()) | Err(Errno::PIPE) => {}
             Err(errno) => return Err(self.gone(errno)),
         }
@@ -127,7 +128,7 @@ impl Connection {
     }
 }
 
-/// A reply to another question than was asked.
+/// Returns the error for a reply of the wrong kind.
 pub(crate) fn nonsense(asked: &str, reply: &Reply) -> IoError {
     let kind = match reply {
         Reply::Welcome { .. } => "a welcome",
@@ -137,15 +138,15 @@ pub(crate) fn nonsense(asked: &str, reply: &Reply) -> IoError {
         Reply::Queue { .. } => "a queue",
         Reply::Admin(_) => "administration",
         Reply::Refused { .. } => "a refusal",
-        Reply::Gone { .. } => "a farewell",
+        Reply::Gone { .. } => "the end of the connection",
     };
     IoError::Protocol { reason: format!("{asked} was answered with {kind}") }
 }
 
-/// Sends one datagram with descriptors beside it, either side's way.
+/// Sends one datagram with its descriptors. Client and daemon both use it.
 ///
 /// # Errors
-/// The kernel's answer; [`Errno::AGAIN`] when the other side does not read.
+/// The kernel's error; [`Errno::AGAIN`] when the other side does not read.
 pub fn send_message(
     socket: BorrowedFd<'_>,
     message: &[u8],
@@ -165,10 +166,10 @@ pub fn send_message(
     }
 }
 
-/// Receives one datagram into `room` with what descriptors came beside it. No bytes mean that the other side is gone.
+/// Receives one datagram into `room`, and its descriptors. Zero bytes mean that the other side is gone.
 ///
 /// # Errors
-/// The kernel's answer; [`Errno::MSGSIZE`] for a datagram longer than the room.
+/// The kernel's error; [`Errno::MSGSIZE`] for a datagram longer than `room`.
 pub fn receive_message(
     socket: BorrowedFd<'_>,
     room: &mut [u8],

@@ -1,17 +1,18 @@
-//! Hardware queues that a daemon lends: this process rings the controller's doorbells itself, and the daemon sees nothing of a
-//! command.
+//! Hardware queues that a daemon lends: this process rings the controller's doorbells itself, and the daemon takes no
+//! part in a command.
 //!
-//! In: a session with a daemon that trusts this user. Out: the [`Keeper`] of a queue. Who resets the controller, aborts and
-//! deletes is the daemon. Invariant: a queue is told lost only when the controller touches none of its memory: the daemon
-//! says so by closing its line, or another daemon has the controller, which it gets when nobody has it mapped any more.
+//! Input: a session with a daemon that trusts this user. Output: the [`Keeper`] of a queue. The daemon resets the
+//! controller, aborts commands and deletes queues. Invariant: a queue is reported lost only once the controller
+//! accesses none of its memory: the daemon signals that by closing its end of the wake line, or another daemon has
+//! acquired the controller, which requires that no process has it mapped.
 //!
 //! ```text
 //!   Borrower --doorbells, rings--> controller
 //!      |  lease, registers
-//!   Borrowing <--(line hung up: doorbells taken away, lease suspended)-- Watch, a thread of the session
+//!   Borrowing <--(line hung up: doorbells unmapped, lease suspended)-- Watch, a thread of the session
 //!      |
-//!      +--look--> daemon answers: the queue is lost, make another
-//!                 a new daemon answers: likewise | nobody answers: dead, and nobody knows what the controller does
+//!      +--poll--> daemon answers: the queue is lost, create another
+//!                 a new daemon answers: likewise | no daemon answers: dead, the controller's state is unknown
 //! ```
 
 mod addresses;
@@ -42,7 +43,7 @@ use headwater_nvme::queue_pair::CommandId;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-/// A queue as the daemon lent it.
+/// The daemon's reply that lends a queue.
 #[derive(Debug)]
 pub(super) struct LentReply {
     pub(super) id: u16,
@@ -54,16 +55,16 @@ pub(super) struct LentReply {
     pub(super) device: OwnedFd,
 }
 
-/// The end of a borrower.
+/// The controller's activity on a lent queue that was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quietness {
-    /// The controller is done with it.
+    /// The controller no longer accesses the queue.
     Quiet,
-    /// Nobody knows.
+    /// The controller may still access the queue.
     Unknown,
 }
 
-/// It looks after one lent queue.
+/// The owner of one lent queue.
 #[derive(Debug)]
 pub(super) struct Borrower {
     session: Arc<Mutex<Session>>,
@@ -89,21 +90,21 @@ impl Borrower {
         }
     }
 
-    /// A request about the queue to the daemon that lent it.
-    fn ask(&self, request: &Request, bell: Option<&WakeDescriptor>) -> Result<(), IoError> {
+    /// Sends a request about the queue to the daemon that lent it.
+    fn ask(&self, request: &Request, wake: Option<&WakeDescriptor>) -> Result<(), IoError> {
         let mut session = lock(&self.session);
         if session.epoch() != self.epoch {
             return Err(IoError::Refused { reason: "the daemon that lent the queue is gone".to_owned() });
         }
-        let bell = bell.map(|bell| bell.as_fd());
-        expect_done(&session.call_with(request, bell.as_slice())?.0)
+        let wake = wake.map(|wake| wake.as_fd());
+        expect_done(&session.call_with(request, wake.as_slice())?.0)
     }
 
     fn tell(&self, queue: u16, trouble: QueueTrouble) -> Result<(), IoError> {
         self.ask(&Request::Trouble { queue, trouble }, None)
     }
 
-    /// What became of a queue whose line is hung up.
+    /// Determines the state of a queue whose wake line is hung up, and ends or fails its lease.
     fn resolve(&mut self, borrowing: &Borrowing) {
         let mut session = lock(&self.session);
         let found = match session.epoch() == self.epoch {
@@ -116,7 +117,7 @@ impl Borrower {
         };
         self.given_up = match found {
             Ok(()) => None,
-            // Whoever answers has the controller, and has ended what was lent, or could not have it.
+            // A daemon that answers has the controller, and acquires it only after all lent queues have ended.
             Err(IoError::Refused { .. }) => Some(Quietness::Quiet),
             Err(_) => Some(Quietness::Unknown),
         };
@@ -128,7 +129,7 @@ impl Borrower {
 }
 
 impl LentReply {
-    /// The queue over what came with the reply.
+    /// Creates the queue over the descriptors of the reply.
     fn into_queue(
         self,
         depth: u32,
@@ -139,10 +140,10 @@ impl LentReply {
         let bytes = usize::try_from(self.bytes).map_err(|_| protocol("its memory is too long"))?;
         let memory = Foreign::take(self.memory.as_fd(), 0, bytes)?;
         let part = |from: u64, end: u64| {
-            let place = |at: u64| usize::try_from(at).ok().filter(|at| at.is_multiple_of(8));
-            let (from_place, end_place) = (place(from)?, place(end)?);
+            let offset = |at: u64| usize::try_from(at).ok().filter(|at| at.is_multiple_of(8));
+            let (from_byte, end_byte) = (offset(from)?, offset(end)?);
             let words =
-                ForeignWords::new(memory.clone(), from_place, end_place.checked_sub(from_place)? / 8).ok()?;
+                ForeignWords::new(memory.clone(), from_byte, end_byte.checked_sub(from_byte)? / 8).ok()?;
             Some(Block { words, address: address.checked_add(from)? })
         };
         let parts = (part(0, completions), part(completions, lists), part(lists, self.bytes));
@@ -150,11 +151,12 @@ impl LentReply {
             return Err(protocol("its parts do not lie in its memory"));
         };
         let window = usize::try_from(page_bytes).ok().filter(|&bytes| (8..=1 << 20).contains(&bytes));
-        let window = window.ok_or_else(|| protocol("its doorbells lie in no page"))?;
+        let window = window.ok_or_else(|| protocol("its doorbell page has an invalid length"))?;
         let registers = MappedRegisters::map(self.device.as_fd(), page_at, window).map_err(|errno| {
-            IoError::Device { reason: format!("the doorbells cannot be mapped: {errno}") }
+            IoError::Device { reason: format!("cannot map the doorbells of a lent queue: {errno}") }
         })?;
-        let page = PageBytes::of_bytes(self.rules.page).ok_or_else(|| protocol("the page has no length"))?;
+        let page = PageBytes::of_bytes(self.rules.page);
+        let page = page.ok_or_else(|| protocol("the controller's page size is invalid"))?;
         let rules = QueueRules {
             page,
             sgl: if self.rules.sgl { SglUse::Needed } else { SglUse::Never },
@@ -183,7 +185,7 @@ impl Keeper for Borrower {
     }
 
     fn namespaces(&mut self) -> Vec<NamespaceFacts> {
-        // A daemon that does not say knows none.
+        // A daemon that does not answer offers none.
         lock(&self.session).namespaces().unwrap_or_default()
     }
 
@@ -219,7 +221,7 @@ impl Keeper for Borrower {
             Overdue::Abort(command) => QueueTrouble::Late(command.number()),
             Overdue::Stuck(command) => QueueTrouble::Stuck(command.number()),
         };
-        // A daemon that cannot be told is gone, which the line says too.
+        // A daemon that cannot be notified is gone, which the wake line reports too.
         let _ = self.tell(queue, trouble);
     }
 
@@ -247,9 +249,9 @@ impl Keeper for Borrower {
         self.has_interrupts
     }
 
-    fn connect(&mut self, queue: u16, bell: &WakeDescriptor) -> Result<(), IoError> {
-        match self.ask(&Request::Interrupts { queue }, Some(bell)) {
-            // The queue is over, or its vector cannot be had: whoever waits looks now and then.
+    fn connect(&mut self, queue: u16, wake: &WakeDescriptor) -> Result<(), IoError> {
+        match self.ask(&Request::Interrupts { queue }, Some(wake)) {
+            // The queue has ended, or its vector is unavailable: waiters poll at intervals.
             Err(IoError::Gone { .. } | IoError::Refused { .. }) => {
                 self.has_interrupts = false;
                 Ok(())
@@ -259,7 +261,7 @@ impl Keeper for Borrower {
     }
 }
 
-/// The queue of a reply to a request for one.
+/// Returns the lent queue of a reply to [`Request::Queue`].
 pub(super) fn lent_of(
     reply: Reply,
     descriptors: Vec<OwnedFd>,
@@ -269,9 +271,9 @@ pub(super) fn lent_of(
     let Reply::Queue { id, bytes, lent } = reply else {
         return Err(nonsense("a queue", &reply));
     };
-    let text = lent.ok_or_else(|| missing("its places"))?;
+    let text = lent.ok_or_else(|| missing("its layout"))?;
     let rules = rules.ok_or_else(|| missing("its rules"))?;
-    let [memory, line, device] =
-        <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| missing("its memory, its line and its device"))?;
+    let [memory, line, device] = <[OwnedFd; 3]>::try_from(descriptors)
+        .map_err(|_| missing("its memory, wake line and device file"))?;
     Ok(LentReply { id, bytes, text, rules, memory, line, device })
 }

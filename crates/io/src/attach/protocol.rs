@@ -1,51 +1,51 @@
-//! What client and daemon say over the attach socket: one JSON text a datagram, descriptors beside it.
+//! The messages of the attach socket: one JSON text per datagram, with descriptors.
 //!
-//! In: bytes of one datagram, from whoever connected. Out: a [`Request`] or a [`Reply`], or why it is none. Drawn in
-//! `docs/formats/attach.md`. Invariant: decoding allocates no more than the datagram's own length in proportion.
+//! Input: bytes of one datagram from an untrusted peer. Output: a [`Request`] or a [`Reply`], or an error. Specified in
+//! `docs/formats/attach.md`. Invariant: decoding allocates memory at most in proportion to the datagram's length.
 
 use crate::attach::admin::{AdminAnswer, AdminRequest, is_false};
 use crate::facts::NamespaceFacts;
 use serde::{Deserialize, Serialize};
 
-/// The version of this page. A daemon refuses a version that it does not know and says which it does.
+/// The protocol version. A daemon refuses a version that it does not support and names the one it supports.
 pub const VERSION: u32 = 1;
-/// Most bytes of a datagram.
+/// Maximum bytes of a datagram.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Most descriptors beside a datagram.
+/// Maximum descriptors of a datagram.
 pub const DESCRIPTORS_MAX: usize = 3;
 
-/// What a client asks. The first is [`Request::Hello`]; each has one [`Reply`], in order.
+/// A request of a client. The first is [`Request::Hello`]; each has one [`Reply`], in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
-    /// Who speaks, and which version.
+    /// Opens the connection.
     Hello {
         /// [`VERSION`].
         version: u32,
-        /// Whether every queue is to be one of the hardware's, which this client drives itself.
+        /// True to get hardware queues only, which this client drives itself.
         #[serde(default, skip_serializing_if = "is_false")]
         direct: bool,
     },
-    /// The namespaces that this client may use.
+    /// List the namespaces that this client may use.
     Namespaces,
-    /// Make memory known to the device; the sealed memfd comes beside it.
+    /// Register memory with the device; the message carries the sealed memfd.
     Region {
-        /// Its first address in the client's numbering.
+        /// Its first address in the client's address space.
         start: u64,
         /// Its length.
         bytes: u64,
-        /// Where in the memfd it begins, on a page.
+        /// Its page-aligned offset in the memfd.
         #[serde(default, skip_serializing_if = "is_zero")]
         offset: u64,
     },
-    /// Forget a region; answered when nothing in flight names it.
+    /// Release a region; answered when no command in flight uses it.
     Release {
-        /// Where it starts.
+        /// Its first address.
         start: u64,
     },
-    /// A queue pair.
+    /// Create a queue pair.
     Queue {
-        /// Most commands in flight.
+        /// Maximum commands in flight.
         depth: u32,
     },
     /// Delete a queue pair; answered when every command has its completion.
@@ -53,145 +53,145 @@ pub enum Request {
         /// Its number.
         id: u16,
     },
-    /// Let the completions of a queue of the hardware's ring an eventfd, which comes beside it.
+    /// Signal an eventfd, which the message carries, for each completion of a hardware queue.
     Interrupts {
         /// Its number.
         queue: u16,
     },
-    /// A queue of the hardware's is in trouble.
+    /// Report a fault of a hardware queue.
     Trouble {
         /// Its number.
         queue: u16,
-        /// What is wrong.
+        /// The fault.
         trouble: QueueTrouble,
     },
     /// Administration, for the daemon's own user.
     Admin(AdminRequest),
 }
 
-/// What a client finds wrong with a queue of the hardware's.
+/// A fault of a hardware queue, as its client reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueueTrouble {
-    /// This command takes too long, or is not wanted any more: abort it.
+    /// This command is overdue or cancelled: abort it.
     Late(u16),
-    /// It was aborted and there is still no answer: reset the controller.
+    /// This command was aborted and still has no completion: reset the controller.
     Stuck(u16),
-    /// The controller answers what nobody asked: reset it.
+    /// The controller posted an invalid completion: reset it.
     Broken,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires this signature")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// What the data of one command must be like.
+/// The limits on the data of one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DataRules {
-    /// Most bytes.
+    /// Maximum bytes.
     pub transfer: u64,
-    /// What its address is a multiple of.
+    /// Alignment of its address, in bytes.
     pub align: u32,
 }
 
-/// How a client drives queues of the hardware's.
+/// The rules by which a client drives hardware queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DirectRules {
     /// Bytes of the controller's page.
     pub page: u32,
-    /// Whether the controller takes SGLs.
+    /// True if the controller supports SGLs.
     pub sgl: bool,
-    /// Most bytes of one command.
+    /// Maximum bytes of one command.
     pub transfer: u64,
-    /// How long a command may take.
+    /// Command timeout, in milliseconds.
     pub timeout_ms: u64,
 }
 
-/// Where the parts of a queue of the hardware's are.
+/// The memory layout of a hardware queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct LentText {
     /// The controller's address of the memory's first byte, where the submission ring begins.
     pub address: u64,
-    /// Where in the memory the completion ring begins.
+    /// Offset of the completion ring in the memory.
     pub completions: u64,
-    /// Where in the memory pages for lists of addresses begin.
+    /// Offset of the pages for PRP lists and SGLs in the memory.
     pub lists: u64,
-    /// Where in the device's file the page with the doorbells begins.
+    /// Offset of the doorbell page in the device file.
     pub page_at: u64,
-    /// Its bytes.
+    /// Bytes of the doorbell page.
     pub page_bytes: u64,
-    /// Where in the page the doorbells are: of the submission tail, and of the completion head.
+    /// Offsets of the doorbells in that page: submission tail, completion head.
     pub doorbells: [u64; 2],
-    /// Whether its completions can ring an eventfd.
+    /// True if its completions can signal an eventfd.
     pub interrupts: bool,
 }
 
-/// What the daemon answers.
+/// A reply of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// To a hello.
+    /// Answers a hello.
     Welcome {
-        /// The version that is spoken from now on.
+        /// The version of this connection.
         version: u32,
-        /// Most queues of this client.
+        /// Maximum queues of this client.
         queues: u32,
-        /// Most bytes of regions of this client.
+        /// Maximum bytes of this client's regions.
         memory: u64,
-        /// What the data of a command must be like, where the device is particular about it.
+        /// The limits on a command's data, where the device has any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         data: Option<DataRules>,
-        /// To a hello that asks for queues of the hardware's.
+        /// Present if the hello requested hardware queues.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         direct: Option<DirectRules>,
     },
-    /// Done.
+    /// Success without a result.
     Done,
-    /// A region that the hardware reaches, of a client that drives queues of its own.
+    /// A region registered by a client that drives hardware queues.
     Region {
-        /// The hardware's address of its first byte.
+        /// The controller's address of its first byte.
         address: u64,
     },
     /// The namespaces.
     Namespaces(Vec<NamespaceFacts>),
-    /// A queue; beside it the memfd of its rings and this client's end of its wake line, and the device's file if it is one
-    /// of the hardware's.
+    /// A queue; the message carries the memfd of its rings, this client's end of its wake line, and for a hardware
+    /// queue the device file.
     Queue {
         /// Its number.
         id: u16,
         /// Bytes of ring memory.
         bytes: u64,
-        /// Where it is, if it is one of the hardware's.
+        /// Its memory layout, if it is a hardware queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lent: Option<LentText>,
     },
-    /// An answer to administration.
+    /// The answer to an administration request.
     Admin(AdminAnswer),
-    /// Not done, and why.
+    /// A refusal; the request had no effect.
     Refused {
-        /// The reason, for a person.
+        /// The reason, in human-readable form.
         reason: String,
     },
-    /// The daemon ends this connection; answers no request.
+    /// A notice that the daemon ends this connection; answers no request.
     Gone {
-        /// The reason, for a person.
+        /// The reason, in human-readable form.
         reason: String,
     },
 }
 
-/// Bytes that are no message.
+/// The error for bytes that are not a valid message, or a message that is too long.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct NoMessage {
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Reads a request.
+/// Decodes a request.
 ///
 /// # Errors
 /// [`NoMessage`] for anything else.
@@ -199,7 +199,7 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request, NoMessage> {
     decode(bytes)
 }
 
-/// Reads a reply.
+/// Decodes a reply.
 ///
 /// # Errors
 /// [`NoMessage`] for anything else.
@@ -211,20 +211,20 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, NoMessage> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(NoMessage { reason: format!("{} bytes are too long for a message", bytes.len()) });
     }
-    // The parser's own text can quote what was sent: only where it stands is told on.
+    // The parser's own text can quote the input: report only the position.
     serde_json::from_slice(bytes).map_err(|error| NoMessage {
         reason: format!(
-            "no message of version {VERSION}: {:?} at column {}",
+            "not a message of version {VERSION}: {:?} at column {}",
             error.classify(),
             error.column()
         ),
     })
 }
 
-/// Writes a message.
+/// Encodes a message.
 ///
 /// # Errors
-/// [`NoMessage`] for one that is too long to be sent.
+/// [`NoMessage`] for a message that is too long to be sent.
 pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, NoMessage> {
     let bytes = serde_json::to_vec(message).map_err(|error| NoMessage { reason: error.to_string() })?;
     if bytes.len() > MESSAGE_BYTES_MAX {
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_look_as_the_page_draws_them() {
+    fn messages_encode_as_documented() {
         let text = |request: &Request| String::from_utf8(encode(request).unwrap()).unwrap();
         assert_eq!(text(&Request::Hello { version: 1, direct: false }), r#"{"hello":{"version":1}}"#);
         assert_eq!(
@@ -261,13 +261,13 @@ mod tests {
         };
         assert_eq!(reply(None), r#"{"welcome":{"version":1,"queues":16,"memory":4096}}"#);
         let rules = DataRules { transfer: 524_288, align: 4 };
-        let told =
+        let expected =
             r#"{"welcome":{"version":1,"queues":16,"memory":4096,"data":{"transfer":524288,"align":4}}}"#;
-        assert_eq!(reply(Some(rules)), told);
+        assert_eq!(reply(Some(rules)), expected);
     }
 
     #[test]
-    fn what_is_no_message_is_refused_without_quoting_it() {
+    fn invalid_messages_are_refused_without_quoting_them() {
         for bytes in [&b""[..], b"{", b"secret", b"{\"region\":{}}", &[0xFF; 10], b"\"secret\""] {
             let error = decode_request(bytes).unwrap_err();
             assert!(!error.reason.contains("secret"), "{error}");

@@ -1,13 +1,14 @@
-//! A queue of an attached client, which outlives the daemon at its other end.
+//! A queue of an attached client, which survives restarts of the daemon.
 //!
-//! In: commands. Out: one completion each. When the daemon is gone, or goes and says so by aborting what it did not begin,
-//! the queue finds it again through its session and sends what was not answered once more, in the order of submission.
+//! Input: commands. Output: one completion each. When the daemon is gone, or shuts down and aborts the commands that it
+//! did not start, the queue reconnects through its session and resubmits the unanswered commands in the order of
+//! submission.
 //!
 //! ```text
-//!   attached --line hung up--> (session reconnects, new rings, unanswered sent again) --> attached
-//!      |                                   | nobody answers, or the policy refuses
+//!   attached --line hung up--> (session reconnects, new rings, unanswered resubmitted) --> attached
+//!      |                                   | no daemon answers, or the policy refuses
 //!      +<-- completions                    v
-//!                                        given up: every call says so
+//!                                        given up: every call fails
 //! ```
 
 use super::session::{Session, lock};
@@ -20,19 +21,19 @@ use headwater_nvme::spec::status::Status;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
-/// Looks in vain between two questions to the kernel whether the daemon still holds its end.
+/// Empty polls between two system calls that check if the daemon still holds its end.
 const LOOKS: u32 = 16_384;
-/// Longest sleep between two looks for a daemon that drains.
+/// Longest sleep between two polls while commands wait for the next daemon.
 const DRAIN_LOOK: Nanos = Nanos::from_millis(10);
 
-/// One queue.
+/// A queue of an attached client.
 #[derive(Debug)]
 pub(super) struct AttachQueue {
     session: Arc<Mutex<Session>>,
     epoch: u64,
     ring: RingQueue,
     limits: Limits,
-    /// Aborted by a daemon that goes; to be sent to the next one.
+    /// Commands aborted by a daemon that shuts down; resubmitted to the next one.
     aborted: Vec<Unanswered>,
     looks: u32,
     given_up: bool,
@@ -43,7 +44,7 @@ impl AttachQueue {
         Self { session, epoch, ring, limits, aborted: Vec::new(), looks: 0, given_up: false }
     }
 
-    /// Finds the daemon again and sends what was not answered.
+    /// Reconnects to the daemon and resubmits the unanswered commands.
     #[cold]
     fn find_again(&mut self) -> Result<(), IoError> {
         let found = self.try_again();
@@ -52,7 +53,7 @@ impl AttachQueue {
     }
 
     fn try_again(&mut self) -> Result<(), IoError> {
-        // Answers that came before the end count.
+        // Completions that arrived before the end are already reaped.
         let mut session = lock(&self.session);
         session.reconnect(self.epoch)?;
         let mut ring = session.ring_queue(self.ring.depth())?;
@@ -80,7 +81,7 @@ impl Transport for AttachQueue {
         if self.given_up {
             return Err(Rejected { command, reason: SubmitError::Gone });
         }
-        // What waits for the next daemon keeps its place in the queue.
+        // Commands that wait for the next daemon count towards the depth.
         if !self.aborted.is_empty() && self.in_flight() >= self.depth() {
             return Err(Rejected { command, reason: SubmitError::Full });
         }
@@ -96,7 +97,7 @@ impl Transport for AttachQueue {
     fn reap(&mut self) -> Result<Option<Answer>, IoError> {
         while let Some((completion, command)) = self.ring.reap_with()? {
             if completion.status == Status::ABORTED_SQ_DELETION {
-                // The daemon goes and did not begin this one.
+                // The daemon shuts down and did not start this one.
                 self.aborted.push(command);
                 continue;
             }
@@ -107,7 +108,7 @@ impl Transport for AttachQueue {
         if self.looks >= LOOKS {
             self.looks = 0;
             if self.given_up || self.ring.look_for_hang_up() {
-                // What was answered before the end counts.
+                // A completion posted before the end is still delivered.
                 match self.ring.reap_with()? {
                     Some((completion, command)) if completion.status == Status::ABORTED_SQ_DELETION => {
                         self.aborted.push(command);
@@ -140,7 +141,7 @@ impl Transport for AttachQueue {
     }
 
     fn arm(&mut self) -> Result<Armed, IoError> {
-        // What waits for the next daemon is looked after by looking.
+        // Commands that wait for the next daemon make progress by polling only.
         if !self.aborted.is_empty() {
             return Ok(Armed::Ready);
         }

@@ -1,7 +1,8 @@
-//! A session with a daemon that may restart: what was registered, so that it can be registered again.
+//! A session with a daemon that may restart: it records registrations and repeats them after a reconnect.
 //!
-//! In: regions and queues of one client. Out: the same at whichever daemon listens now. Invariant: a region keeps its address
-//! and its bytes for the session's life; the epoch counts connections, so that each queue notices that its own is over.
+//! Input: regions and queues of one client. Output: the same at the daemon that listens now. Invariant: a region keeps
+//! its address and its bytes for the session's life; the epoch counts connections, so that each queue detects that its
+//! own has ended.
 
 use super::direct::{Addresses, Borrower, Borrowing, LentReply, Watch, lent_of};
 use super::queue::AttachQueue;
@@ -26,17 +27,17 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// First pause between two tries to connect; doubled up to [`PAUSE_MAX`].
+/// First pause between two connection attempts; doubled up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Nanos = Nanos::from_millis(1);
 const PAUSE_MAX: Nanos = Nanos::from_millis(100);
 
-/// How a client behaves.
+/// The options of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttachOptions {
-    /// How long to look for a daemon that went away before giving up; [`Nanos::ZERO`] gives up at once.
+    /// Time to retry the connection to a daemon that is gone; [`Nanos::ZERO`] gives up at once.
     pub retry_for: Nanos,
-    /// Drive queues of the hardware's, without the daemon in the way of a command. Granted to trusted users of a daemon that
-    /// owns an SSD; nothing keeps such a client to its blocks or to its queues.
+    /// True to drive hardware queues, without the daemon on the I/O path. Granted to trusted users of a daemon that
+    /// owns an SSD; such a client is not confined to its blocks or its queues.
     pub direct: bool,
 }
 
@@ -46,7 +47,7 @@ impl Default for AttachOptions {
     }
 }
 
-/// A range of a file that the daemon knows.
+/// A file range registered with the daemon.
 #[derive(Debug)]
 struct Region {
     file: Arc<OwnedFd>,
@@ -60,21 +61,21 @@ impl Region {
     }
 }
 
-/// One client's state, shared by its queues.
+/// The state of one client, shared by its queues.
 #[derive(Debug)]
 pub(super) struct Session {
     path: PathBuf,
     options: AttachOptions,
     clock: Clock,
-    /// `None` once the daemon was given up.
+    /// `None` while disconnected, and after reconnecting failed.
     connection: Option<Connection>,
     epoch: u64,
     regions: BTreeMap<u64, Region>,
-    /// For queues of the hardware's.
+    /// Present if the session drives hardware queues.
     direct: Option<Direct>,
 }
 
-/// What a session has that drives queues of the hardware's.
+/// The additional state of a session that drives hardware queues.
 #[derive(Debug)]
 struct Direct {
     watch: Watch,
@@ -88,7 +89,7 @@ impl Session {
         self.call_with(request, file.as_slice())
     }
 
-    /// A request over the present connection, with descriptors beside it.
+    /// Sends a request with its descriptors over the present connection.
     pub(super) fn call_with(
         &mut self,
         request: &Request,
@@ -99,7 +100,7 @@ impl Session {
         connection.as_mut().ok_or_else(gone)?.call(request, descriptors)
     }
 
-    /// As [`call`](Self::call), and once more over a new connection when the old one turns out to be over.
+    /// Calls as [`call`](Self::call), and repeats the call over a new connection if the old one has ended.
     fn call_again(&mut self, request: &Request, with: Option<u64>) -> Result<(Reply, Vec<OwnedFd>), IoError> {
         let epoch = self.epoch;
         match self.call(request, with) {
@@ -115,7 +116,7 @@ impl Session {
         self.epoch
     }
 
-    /// Connects anew, unless another queue has done so since `epoch`, and registers every region again.
+    /// Reconnects, unless another queue has done so since `epoch`, and registers every region again.
     pub(super) fn reconnect(&mut self, epoch: u64) -> Result<(), IoError> {
         if self.epoch != epoch {
             return Ok(());
@@ -148,7 +149,7 @@ impl Session {
         Ok(())
     }
 
-    /// What the daemon answered to a region.
+    /// Checks the daemon's reply to a region, and records the region's device address.
     fn registered(&self, start: u64, bytes: u64, reply: &Reply) -> Result<(), IoError> {
         match (&self.direct, reply) {
             (None, Reply::Done) => Ok(()),
@@ -160,7 +161,7 @@ impl Session {
         }
     }
 
-    /// The namespaces that this client may use.
+    /// Returns the namespaces that this client may use.
     pub(super) fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
         match self.call_again(&Request::Namespaces, None)?.0 {
             Reply::Namespaces(namespaces) => Ok(namespaces),
@@ -168,18 +169,18 @@ impl Session {
         }
     }
 
-    /// A new queue of the hardware's.
+    /// Borrows a new hardware queue.
     pub(super) fn lent_queue(&mut self, depth: u32) -> Result<LentReply, IoError> {
         let (reply, descriptors) = self.call_again(&Request::Queue { depth }, None)?;
         lent_of(reply, descriptors, self.connection.as_ref().and_then(Connection::direct))
     }
 
-    /// Notices when a queue of the hardware's ends.
+    /// Watches for the end of a hardware queue.
     pub(super) fn watch(&self, borrowing: &Arc<Borrowing>) -> Result<(), IoError> {
         self.direct.as_ref().map_or(Ok(()), |direct| direct.watch.add(borrowing))
     }
 
-    /// A new queue over the present connection.
+    /// Creates a queue over the present connection.
     pub(super) fn ring_queue(&mut self, depth: u32) -> Result<RingQueue, IoError> {
         let words = words_for(depth)?;
         let (reply, descriptors) = self.call_again(&Request::Queue { depth }, None)?;
@@ -189,7 +190,7 @@ impl Session {
         let (Ok([memory, line]), Ok(bytes)) = (<[OwnedFd; 2]>::try_from(descriptors), usize::try_from(bytes))
         else {
             return Err(IoError::Protocol {
-                reason: "a queue came without its memory and its line".to_owned(),
+                reason: "a queue came without its memory and its wake line".to_owned(),
             });
         };
         let region = Foreign::take(memory.as_fd(), 0, bytes)?;
@@ -199,7 +200,7 @@ impl Session {
 }
 
 impl Session {
-    /// What a command can be at this daemon's device, of what a ring carries.
+    /// Returns the limits of a ring, reduced to those of this daemon's device.
     fn limits(&self, ring: Limits) -> Limits {
         let Some(rules) = self.connection.as_ref().and_then(Connection::data) else { return ring };
         let transfer = usize::try_from(rules.transfer).unwrap_or(usize::MAX);
@@ -215,19 +216,19 @@ pub(super) fn expect_done(reply: &Reply) -> Result<(), IoError> {
     if *reply == Reply::Done { Ok(()) } else { Err(nonsense("a request", reply)) }
 }
 
-/// The session behind its lock. A thread that panicked in a call left at worst an old connection.
+/// Locks the session. A thread that panicked in a call leaves at worst an old connection.
 pub(super) fn lock(session: &Mutex<Session>) -> MutexGuard<'_, Session> {
     session.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A device in a daemon.
+/// A backend over a device in a daemon.
 #[derive(Debug)]
 pub struct AttachBackend {
     session: Arc<Mutex<Session>>,
     memory: DevicePool<Regions>,
 }
 
-/// The way of the pool to the daemon. The pool outlives the session.
+/// The pool's registrar, which registers memory with the daemon. The pool outlives the session.
 #[derive(Debug)]
 struct Regions(Weak<Mutex<Session>>);
 
@@ -241,7 +242,7 @@ impl Registrar for Regions {
         let epoch = session.epoch;
         let answered = match session.call(&request, Some(start.0)) {
             Ok((reply, _)) => session.registered(start.0, bytes as u64, &reply),
-            // A new connection registers it with all others.
+            // A new connection registers it together with all other regions.
             Err(IoError::Gone { .. }) => session.reconnect(epoch),
             Err(error) => Err(error),
         };
@@ -262,7 +263,7 @@ impl Registrar for Regions {
         }
         match session.call(&Request::Release { start: start.0 }, None) {
             Ok((reply, _)) => expect_done(&reply),
-            // The daemon is gone, and with it what it knew.
+            // The daemon is gone, and its registrations with it.
             Err(IoError::Gone { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -270,10 +271,10 @@ impl Registrar for Regions {
 }
 
 impl AttachBackend {
-    /// Connects to the daemon behind a socket. One that does not answer is looked for as long as the options say.
+    /// Connects to the daemon behind a socket, without retrying; later reconnects retry as the options say.
     ///
     /// # Errors
-    /// [`IoError::Gone`] when nobody answers, [`IoError::Refused`] when the policy does not know this user.
+    /// [`IoError::Gone`] when no daemon answers, [`IoError::Refused`] when the policy has no grant for this user.
     pub fn connect(path: &Path, options: AttachOptions) -> Result<Self, IoError> {
         let mut session = Session {
             path: path.to_owned(),
@@ -300,9 +301,9 @@ impl Backend for AttachBackend {
         lock(&self.session).namespaces()
     }
 
-    fn change_namespace(&mut self, id: u8, wish: NamespaceWish) -> Result<u8, IoError> {
-        // Not asked again: a namespace that was made and a daemon that then went away would make two.
-        let request = Request::Admin(AdminRequest::Namespace { id, wish });
+    fn change_namespace(&mut self, id: u8, change: NamespaceWish) -> Result<u8, IoError> {
+        // Not retried: if the daemon went away after creating the namespace, a retry would create a second one.
+        let request = Request::Admin(AdminRequest::Namespace { id, wish: change });
         match lock(&self.session).call(&request, None)?.0 {
             Reply::Admin(AdminAnswer::Namespace(id)) => Ok(id),
             other => Err(nonsense("a change of namespaces", &other)),

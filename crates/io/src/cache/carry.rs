@@ -1,7 +1,8 @@
 //! Requests through the cache, page by page.
 //!
-//! In: requests, pages that have come. Out: copies either way, and what is missing. Invariant: a request holds no page: its
-//! bytes are copied the moment a page is there, so that nothing waits for a page while it keeps another.
+//! Input: requests, pages that were read. Output: copies in both directions, and reads of missing pages. Invariant: a
+//! request holds no page: its bytes are copied as soon as a page is available, so that no request waits for a page
+//! while keeping another.
 
 use super::frames::{List, Marks, State};
 use super::request::{Action, Owner, Pending};
@@ -12,7 +13,7 @@ use crate::command::Durable;
 use headwater_nvme::spec::status::Status;
 
 impl Cache {
-    /// Does a request at once if all of its pages are here.
+    /// Executes a request at once if all of its pages are cached.
     pub(super) fn carry_here(&mut self, pending: &mut Pending) -> bool {
         let writes = match pending.action {
             Action::Write { through: true, .. } => return false,
@@ -41,7 +42,7 @@ impl Cache {
         true
     }
 
-    /// Goes on with a request as far as it gets.
+    /// Continues a request as far as possible.
     pub(super) fn carry(&mut self, key: u64) {
         let Some(mut pending) = self.requests.take(key) else { return };
         let stalled = match pending.action {
@@ -51,15 +52,16 @@ impl Cache {
         self.give_back(key, pending, stalled);
     }
 
-    /// Goes on with every request that waited for room or for a lock.
+    /// Continues every request that waited for free frames or for a lock.
     pub(super) fn resume_parked(&mut self) {
         for key in std::mem::take(&mut self.parked) {
             self.carry(key);
         }
     }
 
-    /// Gives up a request of a user: it is finished with [`Status::ABORT_REQUESTED`], or an earlier failure of its own, and
-    /// its buffer comes back. What it did so far stays done. `false` when there is none, or the device works on its buffer: then it ends by itself.
+    /// Cancels a request of a user: it finishes with [`Status::ABORT_REQUESTED`], or with an earlier failure of its
+    /// own, and its buffer is returned. Its effects so far remain. Returns `false` when there is none, or the device
+    /// uses its buffer: it then finishes normally.
     pub fn cancel(&mut self, owner: Owner, token: u64) -> bool {
         let is_it = |pending: &Pending| pending.owner == owner.0 && pending.token == token;
         let Some(key) = self.requests.iter().find(|(_, pending)| is_it(pending)).map(|(key, _)| key) else {
@@ -74,12 +76,12 @@ impl Cache {
         self.unlock(key);
         pending.fail(Status::ABORT_REQUESTED);
         self.finish(key, pending);
-        // What waited for its lock goes on with the next turn.
+        // Requests that waited for its lock continue with the next turn.
         self.stirred = true;
         true
     }
 
-    /// Keeps a request, or finishes it.
+    /// Stores a request that continues, or finishes it.
     pub(super) fn give_back(&mut self, key: u64, pending: Pending, stalled: bool) {
         if pending.is_over() {
             return self.finish(key, pending);
@@ -161,14 +163,14 @@ impl Cache {
         false
     }
 
-    /// Makes a frame that of a page.
+    /// Assigns a page to a frame.
     fn settle_page(&mut self, frame: u32, page: u64, state: State, marks: Marks) {
         let at = self.frames.at(frame);
         (at.page, at.state, at.marks) = (page, state, marks);
         self.index.set(page, frame);
     }
 
-    /// Begins to read pages of `[page, end)` that are not here, as far as there is room and one transfer goes.
+    /// Starts to read missing pages of `[page, end)`, as far as there are frames and one transfer allows.
     fn fetch(&mut self, page: u64, end: u64, marks: Marks) -> Vec<u32> {
         let most = to_u64(self.transfer_pages()).min(end - page);
         let mut frames: Vec<u32> = Vec::new();
@@ -193,15 +195,15 @@ impl Cache {
         frames
     }
 
-    /// Most pages of a transfer.
+    /// Returns the most pages of a transfer.
     pub(super) fn transfer_pages(&self) -> usize {
         (self.limits.transfer_bytes_max / PAGE_BYTES).max(1)
     }
 
-    /// Reads ahead what was found worth it.
+    /// Prefetches the ranges that were detected.
     pub(super) fn read_ahead(&mut self) {
         for pages in std::mem::take(&mut self.aheads) {
-            // A read-ahead must not push out what it read itself.
+            // A prefetch must not evict its own pages.
             let most = to_u64(self.frames.count() / 4);
             let end = pages.end.min(self.shape.pages()).min(pages.start + most);
             let mut page = pages.start;
@@ -232,7 +234,7 @@ impl Cache {
         self.waiters.entry(frame).or_default().push(Waiter { request: key, written: false });
     }
 
-    /// Copies for those who waited for a page that is idle now.
+    /// Copies for the requests that waited for a page that is now idle.
     pub(super) fn serve(&mut self, frame: u32) {
         let Some(waiters) = self.waiters.remove(&frame) else { return };
         for waiter in waiters {
@@ -250,7 +252,7 @@ impl Cache {
         }
     }
 
-    /// Writes a request's bytes onto a page that is idle.
+    /// Writes a request's bytes to an idle page.
     fn apply(&mut self, frame: u32, key: u64, pending: &mut Pending) {
         self.copy_in(frame, pending);
         let Action::Write { through, durable } = pending.action else { return };
@@ -264,7 +266,7 @@ impl Cache {
         }
     }
 
-    /// Notes that a page differs from what the device has; `urgent` when it is to be written at once.
+    /// Marks a page as dirty; `urgent` if it is to be written at once.
     #[inline]
     pub(super) fn soil(&mut self, frame: u32, urgent: bool) {
         let now = self.now;
@@ -288,7 +290,7 @@ impl Cache {
         }
     }
 
-    /// Copies a request's part of a page onto it: straight from its buffer if nobody else has a handle to that.
+    /// Copies a request's part of a page into the page, directly from its buffer if there is no other handle to it.
     fn copy_in(&self, frame: u32, pending: &mut Pending) {
         let part = pending.part(self.frames.of(frame).page);
         let whole = pending.data.as_mut().and_then(Buffer::bytes_mut);
@@ -314,7 +316,7 @@ impl Cache {
         self.frames.read(frame, part.at, &mut bytes[..part.bytes]);
         if let Some(data) = &pending.data {
             let copied = data.write(part.start, &bytes[..part.bytes]);
-            assert!(copied.is_ok(), "a part of a request lies in its buffer");
+            assert!(copied.is_ok(), "part of a request is outside its buffer");
         }
     }
 
@@ -327,7 +329,7 @@ impl Cache {
         }
     }
 
-    /// Ends what waits for room when nothing is under way that could make some: every page is dirty and failed.
+    /// Fails requests that wait for free frames when no work in progress can free any: every page is dirty and failed.
     pub(super) fn give_up(&mut self) -> bool {
         let moving = self.flights.len() + self.frames.len(List::Urgent) + self.frames.len(List::Dirty);
         if self.parked.is_empty() || moving > 0 || !self.locks.is_empty() {
@@ -342,14 +344,14 @@ impl Cache {
         true
     }
 
-    /// A page's bytes from `part` of a direct write.
+    /// Copies `part` of a direct write's buffer into a page.
     pub(super) fn copy_direct(&self, frame: u32, data: Option<&Buffer>, part: Part) {
         let mut bytes = [0; PAGE_BYTES];
         read_part(data, part, &mut bytes);
         self.frames.write(frame, part.at, &bytes[..part.bytes]);
     }
 
-    /// How many pages lie in a range, for whoever walks one or the other.
+    /// Returns the cached frames of a range, by iterating over its pages or over the frames, whichever are fewer.
     pub(super) fn frames_of(&self, first: u64, end: u64) -> Vec<u32> {
         if to_usize(end - first) <= self.frames.count() {
             return (first..end).filter_map(|page| self.index.find(page)).collect();
@@ -358,10 +360,10 @@ impl Cache {
     }
 }
 
-/// The bytes of a part of a request; zeroes without a buffer.
+/// Reads the bytes of a part of a request; does nothing without a buffer.
 fn read_part(data: Option<&Buffer>, part: Part, into: &mut [u8; PAGE_BYTES]) {
     if let Some(data) = data {
         let copied = data.read(part.start, &mut into[..part.bytes]);
-        assert!(copied.is_ok(), "a part of a request lies in its buffer");
+        assert!(copied.is_ok(), "part of a request is outside its buffer");
     }
 }

@@ -1,39 +1,39 @@
-//! How a cache behaves, and what it refuses.
+//! The configuration of a cache, and its errors.
 //!
-//! In: an operator's wishes. Out: the same, found possible. Invariant: every number here is in force from the call that
-//! sets it on.
+//! Input: an operator's settings. Output: the same, validated. Invariant: a setting takes effect with the call that
+//! sets it.
 
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 
-/// When a write is answered.
+/// The time at which a write completes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WritePolicy {
-    /// Once it is in the cache. It reaches the device by its age, by the share of dirty pages, or with a flush.
+    /// Completion from the cache. The data reach the device by age, by the share of dirty pages, or with a flush.
     #[default]
     Back,
-    /// Once the device has it.
+    /// Completion after the device has the data.
     Through,
 }
 
-/// How a cache behaves.
+/// The settings of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// When a write is answered.
+    /// The time at which a write completes.
     pub policy: WritePolicy,
-    /// Pages in the cache, rounded up to whole blocks of memory.
+    /// The pages in the cache, rounded up to whole blocks of memory.
     pub pages: usize,
-    /// Pages of one block of memory, by which the cache grows and shrinks: a power of two.
+    /// The pages of one block of memory, by which the cache grows and shrinks: a power of two.
     pub block_pages: usize,
-    /// Of 100 pages, how many may be dirty before pages are written back without being asked for.
+    /// The percentage of dirty pages above which pages are written back in the background.
     pub dirty_background: u8,
-    /// Of 100 pages, how many may be dirty at all; a write that needs more waits.
+    /// The most dirty pages in percent; a write that needs more waits.
     pub dirty_most: u8,
-    /// How old a dirty page may become before it is written back.
+    /// The age at which a dirty page is written back.
     pub dirty_age: Nanos,
-    /// Pages of the largest read-ahead; 0 for none.
+    /// The pages of the largest prefetch; 0 for none.
     pub ahead_pages: u32,
-    /// Write-backs that are under way at a time.
+    /// The most write-backs in flight.
     pub write_backs: u32,
 }
 
@@ -52,7 +52,7 @@ impl Default for CacheConfig {
     }
 }
 
-/// Fewest pages of a cache.
+/// The fewest pages of a cache.
 pub const PAGES_LEAST: usize = 8;
 
 impl CacheConfig {
@@ -72,90 +72,93 @@ impl CacheConfig {
         Ok(())
     }
 
-    /// Blocks of memory for so many pages.
+    /// Returns the blocks of memory for this many pages.
     pub(super) fn blocks(&self, pages: usize) -> usize {
         pages.div_ceil(self.block_pages)
     }
 }
 
-/// What a cache refuses. Nothing happened.
+/// A refusal of a cache, which had no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// Not the shape of a device.
+    /// An invalid device shape.
     #[error(
-        "a device of {device_bytes} bytes in blocks of {block_bytes} cannot be cached; blocks are powers of two up to 4096 bytes"
+        "cannot cache {device_bytes} bytes in blocks of {block_bytes}; use blocks of a power of two up to 4096 bytes"
     )]
     Shape {
-        /// Its length.
+        /// The device's length.
         device_bytes: u64,
-        /// Its block.
+        /// The device's block size.
         block_bytes: u32,
     },
-    /// Too few pages, or too many.
-    #[error("a cache of {pages} pages; give {least} to {most}")]
+    /// Too few or too many pages.
+    #[error("the cache has {pages} pages; set {least} to {most}")]
     Pages {
-        /// What was asked for.
+        /// The pages given.
         pages: usize,
         /// The fewest.
         least: usize,
         /// The most.
         most: usize,
     },
-    /// A block of memory that is no power of two.
-    #[error("blocks of {block_pages} pages; give a power of two")]
+    /// A block of memory that is not a power of two.
+    #[error("a memory block has {block_pages} pages; set a power of two")]
     BlockPages {
-        /// What was asked for.
+        /// The pages given.
         block_pages: usize,
     },
-    /// Shares of dirty pages that contradict each other, or no write-back at all.
+    /// Limits of dirty pages that contradict each other, or no write-backs.
     #[error(
-        "dirty pages from {dirty_background} to {dirty_most} in 100 by {write_backs} write-backs; give at most 90, the second at least the first, and one write-back"
+        "dirty limits of {dirty_background} and {dirty_most} percent with {write_backs} write-backs; set at most 90, \
+         the first at most the second, and at least one write-back"
     )]
     Dirty {
-        /// From where on they are written back.
+        /// The background limit.
         dirty_background: u8,
-        /// How many there may be.
+        /// The limit of dirty pages.
         dirty_most: u8,
-        /// Write-backs at a time.
+        /// The write-backs in flight.
         write_backs: u32,
     },
-    /// A buffer from which no block of memory can be cut.
-    #[error("a block of {bytes} bytes for {needed} bytes of pages")]
+    /// A buffer too short for a block of memory.
+    #[error("a memory block has {bytes} bytes and needs {needed}; allocate as many as requested")]
     Memory {
-        /// What it has.
+        /// The bytes given.
         bytes: usize,
-        /// What is needed.
+        /// The bytes needed.
         needed: usize,
     },
     /// A range beyond the end of the device.
-    #[error("{bytes} bytes at {offset} of a device of {device_bytes} bytes")]
+    #[error("{bytes} bytes at offset {offset} exceed the device of {device_bytes} bytes; stay inside it")]
     Range {
-        /// Where it starts.
+        /// The start of the range.
         offset: u64,
-        /// How long it is.
+        /// The length of the range.
         bytes: u64,
-        /// How long the device is.
+        /// The length of the device.
         device_bytes: u64,
     },
-    /// Bytes that are no whole blocks, past the cache.
-    #[error("{bytes} bytes at {offset} are no whole blocks of {block_bytes} bytes; go through the cache")]
+    /// A direct request that is not whole blocks.
+    #[error(
+        "{bytes} bytes at offset {offset} are not whole blocks of {block_bytes} bytes; use the cached path"
+    )]
     Misaligned {
-        /// Where they start.
+        /// The start of the range.
         offset: u64,
-        /// How many they are.
+        /// The length of the range.
         bytes: u64,
-        /// Bytes of a block.
+        /// The bytes of a block.
         block_bytes: u32,
     },
-    /// Another change of size is under way.
-    #[error("the cache is shrinking already; wait for it")]
+    /// Another shrink in progress.
+    #[error("the cache is already shrinking; wait until it has finished")]
     Shrinking,
-    /// Who asks has left.
-    #[error("this user of the cache has left it")]
+    /// A user that has left the cache.
+    #[error("this user has left the cache; join again")]
     Left,
-    /// The way to the device is gone.
-    #[error("the device is gone: {0}")]
+    /// The device is gone.
+    #[error("the device is gone: {0}; open it again")]
     Gone(Status),
 }
 
@@ -164,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_contradicts_itself_is_refused_with_the_numbers() {
+    fn contradictory_settings_are_refused() {
         let good = CacheConfig::default();
         good.check().unwrap();
         let bad = [

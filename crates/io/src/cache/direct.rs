@@ -1,8 +1,9 @@
-//! Requests past the cache, and how pages follow them.
+//! Direct requests, which bypass the cache, and the coherence of cached pages with them.
 //!
-//! In: direct reads and writes, zeroes, discards. Out: transfers from and to the caller's own buffer. Invariants: a range
-//! is written past the cache only while none of its pages is being read or written for the cache, and none is begun
-//! meanwhile; when the write is answered its pages hold what it wrote, or are gone; overlapping ones go one after another.
+//! Input: direct reads and writes, zeroes, discards. Output: transfers from and to the caller's own buffer. Invariants:
+//! a range is written directly only while none of its pages is under a transfer of the cache, and none is started until
+//! the write completes; when the write completes, cached pages hold what it wrote, or are dropped; overlapping direct
+//! writes are executed one after another.
 
 use super::Cache;
 use super::flight::Flight;
@@ -12,7 +13,7 @@ use super::request::{Action, Pending};
 use super::shape::{PAGE, pages_of, to_u64, to_usize};
 use headwater_nvme::spec::status::Status;
 
-/// A range that a direct write has to itself.
+/// An exclusive range of a direct write.
 #[derive(Debug)]
 pub(super) struct Lock {
     request: u64,
@@ -33,7 +34,7 @@ impl Cache {
         !self.locks.is_empty() && self.locks.iter().any(|lock| lock.overlaps(page, page + 1))
     }
 
-    /// Whether pages that are here are newer than the device: then a direct read must go through the cache.
+    /// Returns true if cached pages are newer than the device: a direct read must then go through the cache.
     pub(super) fn is_newer(&self, pending: &Pending) -> bool {
         let is_dirty = |&frame: &u32| self.frames.of(frame).marks.has(Marks::DIRTY);
         self.dirty > 0 && self.frames_of(pending.next, pending.end).iter().any(is_dirty)
@@ -49,7 +50,7 @@ impl Cache {
         }
     }
 
-    /// Begins the direct writes whose ranges have come to rest.
+    /// Starts the direct writes whose ranges have no transfer in progress.
     pub(super) fn launch_directs(&mut self) {
         for at in 0..self.locks.len() {
             let Lock { request, first, end, launched } = self.locks[at];
@@ -74,7 +75,7 @@ impl Cache {
             let bytes = most.min(pending.bytes - done);
             let cut = |data: &crate::Buffer| match data.slice(to_usize(done), to_usize(bytes)) {
                 Ok(segment) => segment,
-                Err(_) => unreachable!("a part of a request lies in its buffer"),
+                Err(_) => unreachable!("part of a request is outside its buffer"),
             };
             let segments = pending.data.iter().map(cut).collect();
             let transfer = Transfer { kind, offset: pending.offset + done, bytes, durable, segments };
@@ -103,23 +104,23 @@ impl Cache {
         self.give_back(request, pending, false);
     }
 
-    /// Lets others at the range of a direct write.
+    /// Releases the range of a direct write.
     pub(super) fn unlock(&mut self, request: u64) {
         self.locks.retain(|lock| lock.request != request);
     }
 
-    /// Makes the pages of a range what the device has now.
+    /// Updates the cached pages of a range to the device's new contents.
     fn follow(&mut self, kind: Kind, pending: &Pending) {
         let (first, end) = pages_of(pending.offset, pending.bytes);
         for frame in self.frames_of(first, end) {
             let page = self.frames.of(frame).page;
             let part = pending.part(page);
             let is_dirty = self.frames.of(frame).marks.has(Marks::DIRTY);
-            // Somebody waits for this page to be written: it must be, with what it holds then.
+            // A request waits for this page to be written: it must be written, with its current contents.
             let is_awaited = self.waiters.contains_key(&frame);
             let is_whole = part.bytes == self.shape.page_bytes(page);
             if !pending.status.is_success() {
-                // What the device has is not known.
+                // The device's contents are unknown.
                 if !is_dirty {
                     self.drop_page(frame);
                 }

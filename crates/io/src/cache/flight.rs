@@ -1,7 +1,7 @@
-//! Transfers: their way down, and what their answers change.
+//! Transfers: their submission, and the effects of their completions.
 //!
-//! In: frames to fill and to write, answers. Out: transfers for the device, requests that go on. Invariant: a frame under a
-//! transfer is not touched before the answer; an answer counts once.
+//! Input: frames to fill and to write, completions. Output: transfers for the device, requests that continue.
+//! Invariant: a frame under a transfer is not touched before completion; a completion counts once.
 
 use super::frames::{List, Marks, State};
 use super::lower::{Kind, Lower, NotTaken, Transfer};
@@ -11,21 +11,21 @@ use crate::command::Durable;
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 
-/// What a transfer in flight is for.
+/// The purpose of a transfer in flight.
 #[derive(Debug)]
 pub(super) enum Flight {
-    /// It reads the pages of these frames.
+    /// A read of the pages of these frames.
     Fill(Vec<u32>),
-    /// It writes the pages of these frames.
+    /// A write of the pages of these frames.
     WriteBack(Vec<u32>),
-    /// It is a part of a request past the cache.
+    /// A part of a direct request.
     Direct(u64),
-    /// It makes durable what was written.
+    /// A flush of the device.
     Flush,
 }
 
-/// Transfers that the device did not take yet. Write-backs and the rest take turns, so that neither waits for all of the
-/// other.
+/// The transfers that are not yet submitted. Write-backs alternate with other transfers, so that neither waits for all
+/// of the other.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     lanes: [VecDeque<(u64, Transfer)>; 2],
@@ -55,14 +55,14 @@ impl Outbox {
 }
 
 impl Cache {
-    /// Queues a transfer for the device.
+    /// Appends a transfer to the outbox.
     pub(super) fn launch(&mut self, flight: Flight, transfer: Transfer) {
         let lane = usize::from(matches!(flight, Flight::WriteBack(_)));
         let ticket = self.flights.insert(flight);
         self.outbox.push(lane, ticket, transfer);
     }
 
-    /// Gives the device what it takes.
+    /// Submits queued transfers while the device accepts them.
     pub(super) fn pump<L: Lower>(&mut self, lower: &mut L) {
         while let Some((ticket, transfer)) = self.outbox.next() {
             match lower.submit(transfer, ticket) {
@@ -73,7 +73,7 @@ impl Cache {
         }
     }
 
-    /// Takes every answer that has come.
+    /// Processes every available completion.
     pub(super) fn collect<L: Lower>(&mut self, lower: &mut L) {
         loop {
             match lower.poll() {
@@ -95,7 +95,7 @@ impl Cache {
         }
     }
 
-    /// Begins to read frames whose pages follow each other.
+    /// Starts to read frames with consecutive pages.
     pub(super) fn fill(&mut self, frames: Vec<u32>) {
         let page = self.frames.of(frames[0]).page;
         let bytes = self.shape.run_bytes(page, frames.len());
@@ -118,7 +118,7 @@ impl Cache {
                 self.list_clean(frame);
                 self.serve(frame);
             } else if frames.len() > 1 && self.waiters.contains_key(&frame) {
-                // What is bad may be a neighbour.
+                // The failure may be in another page of the transfer.
                 self.fill(vec![frame]);
             } else {
                 self.statistics.read_failures += 1;
@@ -134,7 +134,7 @@ impl Cache {
         self.frames.push_front(if proven { List::Main } else { List::Small }, frame);
     }
 
-    /// Ends the wait of those who wait for a frame so.
+    /// Ends the waits for a frame that match `which`.
     pub(super) fn answer(&mut self, frame: u32, status: Status, which: impl Fn(&Waiter) -> bool) {
         let Some(waiters) = self.waiters.remove(&frame) else { return };
         let (done, rest): (Vec<Waiter>, Vec<Waiter>) = waiters.into_iter().partition(which);
@@ -152,7 +152,7 @@ impl Cache {
         }
     }
 
-    /// Forgets a page, clean or dirty; nobody waits for it.
+    /// Drops a page, clean or dirty; no request waits for it.
     pub(super) fn drop_page(&mut self, frame: u32) {
         self.frames.unlink(frame);
         self.forget_dirt(frame);
@@ -160,7 +160,7 @@ impl Cache {
         self.release(frame);
     }
 
-    /// Makes a page that no longer counts as one that waits to be written.
+    /// Clears the dirty state of a page.
     pub(super) fn forget_dirt(&mut self, frame: u32) {
         let at = self.frames.at(frame);
         if at.marks.has(Marks::DIRTY) {
@@ -174,7 +174,7 @@ impl Cache {
         }
     }
 
-    /// Gives a frame back that holds nothing any more; it is on no list.
+    /// Releases an empty frame that is on no list.
     pub(super) fn release(&mut self, frame: u32) {
         self.statistics.ahead_wasted += u64::from(self.frames.of(frame).marks.has(Marks::AHEAD));
         self.frames.reset(frame);
@@ -185,7 +185,7 @@ impl Cache {
         }
     }
 
-    /// A frame that holds nothing and is on no list, for a page of so much room.
+    /// Takes a free frame, evicting a page if necessary; it is on no list.
     pub(super) fn take_frame(&mut self) -> Option<u32> {
         while self.frames.first(List::Free).is_none() {
             self.evict()?;
@@ -195,7 +195,7 @@ impl Cache {
         Some(frame)
     }
 
-    /// Makes a clean page give up its frame.
+    /// Evicts a clean page.
     pub(super) fn evict(&mut self) -> Option<()> {
         let victim = self.replacement.evict(&mut self.frames)?;
         self.statistics.evictions += 1;
@@ -204,7 +204,7 @@ impl Cache {
         Some(())
     }
 
-    /// The device is gone: every request is answered, and no memory that it had is used again.
+    /// Processes the loss of the device: completes every request, and never reuses memory that the device may access.
     fn lose(&mut self, status: Status) {
         self.gone = Some(status);
         self.outbox.clear();

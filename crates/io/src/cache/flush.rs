@@ -1,8 +1,8 @@
-//! Flushes: everything dirty goes to the device, then the device makes it durable.
+//! Flushes: all dirty pages are written to the device, then the device makes them durable.
 //!
-//! In: requests to flush. Out: their end. Invariant: a flush succeeds when each page that was dirty as it began was written
-//! and the device flushed afterwards, and nobody has to be told of an older failure. Flushes that come while one is under
-//! way go together in the next.
+//! Input: flush requests. Output: their completions. Invariant: a flush succeeds if each page that was dirty at its
+//! start was written, the device was flushed afterwards, and no earlier failure is unreported to its user. Flushes that
+//! arrive while one is in progress are combined into the next.
 
 use super::Cache;
 use super::flight::Flight;
@@ -12,15 +12,15 @@ use super::request::{Pending, Submitted};
 use crate::command::Durable;
 use headwater_nvme::spec::status::Status;
 
-/// The flushes under way.
+/// The flushes in progress.
 #[derive(Debug)]
 pub(super) struct Flushes {
     waiting: Vec<u64>,
     active: Vec<u64>,
     phase: Phase,
-    /// Pages that the active ones wait for.
+    /// The pages that the active flushes wait for.
     pub(super) marked: usize,
-    /// What the active ones come to.
+    /// The result of the active flushes.
     pub(super) status: Status,
 }
 
@@ -70,7 +70,7 @@ impl Cache {
         }
     }
 
-    /// Marks every page that is dirty now, those being written included, and has the rest written.
+    /// Marks every page that is dirty now, including those being written, and starts writing the rest.
     fn mark_dirty_pages(&mut self) {
         let mut dirty: Vec<u32> = Vec::with_capacity(self.dirty);
         for list in [List::Urgent, List::Dirty, List::Failed] {

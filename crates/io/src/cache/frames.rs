@@ -1,7 +1,7 @@
-//! Frames: the memory of pages, what each holds, and the lists they are on.
+//! Frames: the memory of pages, their contents, and their lists.
 //!
-//! In: blocks of registered memory, whose addresses are known from then on. Out: copies, and slices for transfers.
-//! Invariant: a frame is on at most one list; a frame under a transfer is on none, and its bytes are not written.
+//! Input: blocks of registered memory. Output: copies, and slices for transfers. Invariant: a frame is on at most one
+//! list; a frame under a transfer is on none, and its bytes are not written.
 
 use super::shape::{PAGE_BYTES, to_usize};
 use crate::buffer::Buffer;
@@ -10,61 +10,61 @@ use headwater_host::clock::Nanos;
 /// No frame.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The lists that a frame can be on.
+/// The list that a frame is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum List {
-    /// It holds no page.
+    /// Frames without a page.
     Free,
-    /// Clean, and not yet proven.
+    /// Clean pages not yet proven.
     Small,
-    /// Clean, and used again.
+    /// Clean pages used repeatedly.
     Main,
-    /// Dirty, by the time it became so.
+    /// Dirty pages, in the order of becoming dirty.
     Dirty,
-    /// Dirty, and to be written now.
+    /// Dirty pages to be written now.
     Urgent,
-    /// Dirty, and could not be written lately.
+    /// Dirty pages whose last write failed.
     Failed,
-    /// None of them.
+    /// No list.
     None,
 }
 const LISTS: usize = List::None as usize;
 
-/// What a frame is doing.
+/// The state of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
-    /// Nothing.
+    /// It holds no page.
     Free,
     /// Its page is being read.
     Filling,
-    /// Its page is here.
+    /// Its page is valid.
     Idle,
-    /// Its page is here, and being written.
+    /// Its page is valid, and being written.
     Writing,
-    /// Its block of memory is about to be given back.
+    /// Its block of memory is about to be released.
     Retired,
 }
 
-/// What is to be remembered of a page.
+/// The flags of a page.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Marks(u8);
 
 impl Marks {
     /// The device does not have it yet.
     pub(super) const DIRTY: Self = Self(1);
-    /// Somebody was told that it is written, though it is not.
+    /// Its write was acknowledged, and the device does not have it yet.
     pub(super) const OWED: Self = Self(2);
     /// A flush waits for it.
     pub(super) const FLUSHED: Self = Self(4);
-    /// It failed in company and is written alone.
+    /// A transfer with other pages failed; it is written alone.
     pub(super) const ALONE: Self = Self(8);
     /// It must be durable when it is written.
     pub(super) const DURABLE: Self = Self(16);
-    /// It was read ahead, and nobody asked for it yet.
+    /// It was prefetched and is not yet used.
     pub(super) const AHEAD: Self = Self(32);
-    /// It belongs on the main list when it is clean.
+    /// It moves to the main list when it is clean.
     pub(super) const PROVEN: Self = Self(64);
 
     #[inline]
@@ -83,17 +83,17 @@ impl Marks {
     }
 }
 
-/// One frame.
+/// The state of a frame and its page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     pub(super) page: u64,
-    /// When it became dirty, or failed.
+    /// The time at which it became dirty, or failed.
     pub(super) since: Nanos,
     prev: u32,
     next: u32,
     list: List,
     pub(super) state: State,
-    /// Uses lately, up to [`USES_MOST`](super::replacement::USES_MOST).
+    /// Its recent uses, up to [`USES_MOST`](super::replacement::USES_MOST).
     pub(super) uses: u8,
     pub(super) marks: Marks,
 }
@@ -116,7 +116,7 @@ struct Ends {
     frames: usize,
 }
 
-/// All frames.
+/// The frames and their lists.
 #[derive(Debug)]
 pub(super) struct Frames {
     blocks: Vec<Buffer>,
@@ -131,7 +131,7 @@ impl Frames {
         Self { blocks: Vec::new(), block_bits: block_pages.trailing_zeros(), frames: Vec::new(), lists }
     }
 
-    /// Adds the frames of a block of memory, which has room for all of them.
+    /// Adds the frames of a block of memory.
     pub(super) fn add(&mut self, block: Buffer) {
         self.blocks.push(block);
         for _ in 0..1_usize << self.block_bits {
@@ -141,7 +141,7 @@ impl Frames {
         }
     }
 
-    /// Gives up every block behind the first so many; their frames are [`State::Retired`].
+    /// Releases every block after the first `blocks`; their frames are [`State::Retired`].
     pub(super) fn keep_blocks(&mut self, blocks: usize) {
         debug_assert!(self.frames[blocks << self.block_bits..].iter().all(|f| f.state == State::Retired));
         self.blocks.truncate(blocks);
@@ -167,12 +167,12 @@ impl Frames {
         &mut self.frames[frame as usize]
     }
 
-    /// Makes a frame one that holds nothing; it is on no list.
+    /// Resets a frame to empty; it is on no list.
     pub(super) fn reset(&mut self, frame: u32) {
         *self.at(frame) = FREE;
     }
 
-    /// Frames that hold a page or wait for one, with its number.
+    /// Iterates over the frames with a page or a transfer, with their page numbers.
     pub(super) fn in_use(&self) -> impl Iterator<Item = (u32, u64)> {
         let used = |frame: &Frame| !matches!(frame.state, State::Free | State::Retired);
         self.frames.iter().zip(0..).filter(move |(frame, _)| used(frame)).map(|(frame, at)| (at, frame.page))
@@ -198,7 +198,7 @@ impl Frames {
         Some(self.lists[list as usize].last).filter(|&frame| frame != NONE)
     }
 
-    /// The frames of a list, first to last.
+    /// Iterates over the frames of a list, first to last.
     pub(super) fn iter(&self, list: List) -> impl Iterator<Item = u32> {
         std::iter::successors(self.first(list), |&frame| {
             Some(self.of(frame).next).filter(|&next| next != NONE)
@@ -217,7 +217,7 @@ impl Frames {
 
     fn link(&mut self, list: List, prev: u32, frame: u32, next: u32) {
         let at = self.at(frame);
-        debug_assert!(at.list == List::None, "a frame is on one list");
+        debug_assert!(at.list == List::None, "the frame is already on a list");
         (at.prev, at.next, at.list) = (prev, next, list);
         if prev == NONE {
             self.lists[list as usize].first = frame;
@@ -232,7 +232,7 @@ impl Frames {
         self.lists[list as usize].frames += 1;
     }
 
-    /// Takes a frame off its list, if it is on one.
+    /// Removes a frame from its list, if it is on one.
     pub(super) fn unlink(&mut self, frame: u32) {
         let Frame { prev, next, list, .. } = *self.of(frame);
         if list == List::None {
@@ -253,7 +253,7 @@ impl Frames {
         (at.prev, at.next, at.list) = (NONE, NONE, List::None);
     }
 
-    /// Makes a free frame hold what another held, at its place on its list.
+    /// Moves a page to a free frame, at the same position in its list.
     pub(super) fn move_to(&mut self, from: u32, to: u32) {
         let mut bytes = [0; PAGE_BYTES];
         self.read(from, 0, &mut bytes);
@@ -275,28 +275,28 @@ impl Frames {
         (&self.blocks[(frame >> self.block_bits) as usize], within * PAGE_BYTES)
     }
 
-    /// Copies out of a page.
+    /// Copies bytes out of a page.
     #[inline]
     pub(super) fn read(&self, frame: u32, at: usize, into: &mut [u8]) {
         let (block, start) = self.place(frame);
         let copied = block.read(start + at, into);
-        assert!(copied.is_ok(), "a part of a page lies in its block");
+        assert!(copied.is_ok(), "part of a page is outside its block");
     }
 
-    /// Copies into a page.
+    /// Copies bytes into a page.
     #[inline]
     pub(super) fn write(&self, frame: u32, at: usize, from: &[u8]) {
         let (block, start) = self.place(frame);
         let copied = block.write(start + at, from);
-        assert!(copied.is_ok(), "a part of a page lies in its block");
+        assert!(copied.is_ok(), "part of a page is outside its block");
     }
 
-    /// Whether two frames lie behind each other in one block.
+    /// Returns true if two frames are contiguous in one block.
     pub(super) fn are_joined(&self, frame: u32, next: u32) -> bool {
         next == frame + 1 && next.trailing_zeros() < self.block_bits
     }
 
-    /// The bytes of frames as a device is told of them, `bytes` in all.
+    /// Returns the memory of frames as segments of a transfer, `bytes` in total.
     pub(super) fn segments(&self, frames: &[u32], bytes: u64) -> Vec<Buffer> {
         let mut left = to_usize(bytes);
         let runs = frames.chunk_by(|&frame, &next| self.are_joined(frame, next));
@@ -306,7 +306,7 @@ impl Frames {
             left -= wanted;
             match block.slice(start, wanted) {
                 Ok(segment) => segment,
-                Err(_) => unreachable!("a run of frames lies in its block"),
+                Err(_) => unreachable!("a run of frames is outside its block"),
             }
         };
         runs.map(segment).collect()
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_in_one_block_are_one_segment_and_the_last_is_as_short_as_asked() {
+    fn contiguous_frames_are_one_segment_and_the_last_is_shortened() {
         let frames = frames(2);
         let bytes = 5 * PAGE_BYTES as u64 - 512;
         let segments = frames.segments(&[2, 3, 4, 5, 0], bytes);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_moves_keeps_its_bytes_and_its_place() {
+    fn moved_frame_keeps_its_bytes_and_list_position() {
         let mut frames = frames(1);
         for frame in 0..3 {
             frames.unlink(frame);

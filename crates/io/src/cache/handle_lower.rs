@@ -1,7 +1,8 @@
-//! A handle as what is below a cache: its queues, selector, scheduler and completion policy carry what the cache asks.
+//! A handle as the backing device of a cache: its queues, selector, scheduler and completion policy serve the
+//! transfers.
 //!
-//! In: transfers in bytes from the first that this client may touch. Out: requests of the handle. Invariant: the list of a
-//! discard is used again when the device is done with it.
+//! Input: transfers in bytes relative to the first accessible byte. Output: requests of the handle. Invariant: the list
+//! buffer of a discard is reused only after the device has finished with it.
 
 use super::lower::{Done, Kind, Lower, LowerLimits, NotTaken, Transfer};
 use super::shape::Shape;
@@ -16,28 +17,28 @@ use headwater_nvme::spec::nvm::DatasetRange;
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 
-/// Bytes of the list of a discard of one range.
+/// The bytes of a discard list with one range.
 const LIST_BYTES: usize = size_of::<DatasetRange>();
-/// Bytes of memory to cut the lists from.
+/// The bytes of memory for the discard lists.
 pub const LISTS_BYTES: usize = 1_024;
 
-/// A handle below a cache. Offset 0 of the cache is the first byte that this client may touch.
+/// A handle as backing device. Offset 0 of the cache is the first byte that this client may access.
 #[derive(Debug)]
 pub struct HandleLower {
     handle: Handle,
     first: u64,
     lists: Vec<Buffer>,
-    /// Answers that came while somebody rested.
+    /// The completions that arrived during a wait.
     ready: VecDeque<Answer>,
     failure: Option<IoError>,
 }
 
 impl HandleLower {
-    /// Over a handle that is used for nothing else, with a buffer of the same device of at least 16 bytes for each
-    /// discard at a time ([`LISTS_BYTES`] are plenty).
+    /// Wraps a handle without other users. `lists` is a buffer of the same device with 16 bytes for each discard in
+    /// flight ([`LISTS_BYTES`] are ample).
     ///
     /// # Errors
-    /// [`IoError::Namespace`] for one without blocks.
+    /// [`IoError::Namespace`] for a namespace without blocks.
     pub fn new(handle: Handle, facts: &NamespaceFacts, lists: &Buffer) -> Result<Self, IoError> {
         if facts.block_bytes == 0 {
             return Err(IoError::Namespace { namespace: facts.id, what: "holds keys; a cache needs blocks" });
@@ -49,36 +50,36 @@ impl HandleLower {
         Ok(Self { handle, first, lists, ready: VecDeque::new(), failure: None })
     }
 
-    /// What a cache over it caches.
+    /// Returns the shape for a cache over it.
     #[must_use]
     pub fn shape(&self) -> Shape {
         let block_bytes = u32::try_from(self.handle.block_bytes()).unwrap_or(u32::MAX);
         Shape { device_bytes: self.handle.end().saturating_sub(self.first), block_bytes }
     }
 
-    /// The first byte that this client may touch.
+    /// Returns the first byte that this client may access.
     #[must_use]
     pub fn first(&self) -> u64 {
         self.first
     }
 
-    /// The handle, to change its queues and policies. Requests are the cache's.
+    /// Returns the handle, to change its queues and policies. Only the cache submits requests.
     pub fn handle(&mut self) -> &mut Handle {
         &mut self.handle
     }
 
-    /// The handle back, once nothing of the cache is under way.
+    /// Returns the handle, once the cache has nothing in progress.
     #[must_use]
     pub fn into_handle(self) -> Handle {
         self.handle
     }
 
-    /// Why the device is gone, once.
+    /// Returns the reason why the device is gone, once.
     pub fn take_failure(&mut self) -> Option<IoError> {
         self.failure.take()
     }
 
-    /// Waits as the handle's completion policy says until something has come, at most for `longest`.
+    /// Waits for a completion as the handle's completion policy says, at most for `longest`.
     pub fn rest(&mut self, longest: Nanos) {
         match self.handle.wait(Some(longest)) {
             Ok(answer) => self.ready.extend(answer),
@@ -86,7 +87,7 @@ impl HandleLower {
         }
     }
 
-    /// Takes the list of a discard back.
+    /// Recovers the list buffer of a discard.
     fn recover(&mut self, kind: Kind, data: Data) -> Vec<Buffer> {
         match data {
             Data::None => Vec::new(),
@@ -154,7 +155,7 @@ impl Lower for HandleLower {
             })?,
         };
         Ok(answer.map(|Answer { completion, data }| {
-            // Nothing else moves so few bytes.
+            // Only discard lists have this length.
             if data.bytes() == LIST_BYTES {
                 self.recover(Kind::Discard, data);
             }

@@ -1,32 +1,32 @@
-//! From page numbers to frames: one look, mostly into one line of memory.
+//! The index from page numbers to frames: a lookup touches mostly one cache line.
 //!
-//! In: page numbers below 2^40. Out: frames below 2^24. Invariant: an entry lies at its hashed place or behind it with no
-//! gap between, at most half of all places are used.
+//! Input: page numbers below 2^40. Output: frames below 2^24. Invariant: an entry lies at its hashed position or after
+//! it without a gap between; at most half of the positions are used.
 
 use super::shape::{PAGES_MAX, to_usize};
 
-/// Most frames: what an entry has room for (64 GiB of pages).
+/// The most frames that an entry can hold (64 GiB of pages).
 pub(super) const FRAMES_MAX: usize = 1 << FRAME_BITS;
 const FRAME_BITS: u32 = 24;
-/// An entry that is none: its page would be [`PAGES_MAX`].
+/// An empty entry: its page would be [`PAGES_MAX`].
 const EMPTY: u64 = u64::MAX;
-/// 2^64 divided by the golden ratio: neighbours go far apart.
+/// 2^64 divided by the golden ratio, which spreads adjacent pages far apart.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Pages and their frames.
+/// The hash table of pages and their frames.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// Page in the upper 40 bits, frame in the lower 24.
+    /// The page in the upper 40 bits, the frame in the lower 24.
     entries: Vec<u64>,
-    /// What shifts a hash down to a place.
+    /// The shift from a hash to a position.
     shift: u32,
 }
 
 impl Index {
-    /// Room for so many pages.
+    /// Returns an index with room for this many pages.
     pub(super) fn with_room(pages: usize) -> Self {
-        let places = (pages.max(4) * 2).next_power_of_two();
-        Self { entries: vec![EMPTY; places], shift: 64 - places.trailing_zeros() }
+        let positions = (pages.max(4) * 2).next_power_of_two();
+        Self { entries: vec![EMPTY; positions], shift: 64 - positions.trailing_zeros() }
     }
 
     #[inline]
@@ -35,37 +35,37 @@ impl Index {
     }
 
     #[inline]
-    fn after(&self, place: usize) -> usize {
-        (place + 1) & (self.entries.len() - 1)
+    fn after(&self, position: usize) -> usize {
+        (position + 1) & (self.entries.len() - 1)
     }
 
-    /// The frame of a page.
+    /// Returns the frame of a page.
     #[inline]
     pub(super) fn find(&self, page: u64) -> Option<u32> {
-        let mut place = self.home(page);
+        let mut position = self.home(page);
         loop {
-            let entry = self.entries[place];
+            let entry = self.entries[position];
             if entry >> FRAME_BITS == page {
                 return Some(frame_of(entry));
             }
             if entry == EMPTY {
                 return None;
             }
-            place = self.after(place);
+            position = self.after(position);
         }
     }
 
-    /// Sets the frame of a page, new or known.
+    /// Sets the frame of a page, new or present.
     pub(super) fn set(&mut self, page: u64, frame: u32) {
         debug_assert!(page < PAGES_MAX && (frame as usize) < FRAMES_MAX);
-        let mut place = self.home(page);
-        while self.entries[place] != EMPTY && self.entries[place] >> FRAME_BITS != page {
-            place = self.after(place);
+        let mut position = self.home(page);
+        while self.entries[position] != EMPTY && self.entries[position] >> FRAME_BITS != page {
+            position = self.after(position);
         }
-        self.entries[place] = (page << FRAME_BITS) | u64::from(frame);
+        self.entries[position] = (page << FRAME_BITS) | u64::from(frame);
     }
 
-    /// Forgets a page.
+    /// Removes a page.
     pub(super) fn remove(&mut self, page: u64) {
         let mut gap = self.home(page);
         while self.entries[gap] >> FRAME_BITS != page {
@@ -74,16 +74,16 @@ impl Index {
             }
             gap = self.after(gap);
         }
-        // What follows moves up, unless that would bring it before its home.
-        let mut place = self.after(gap);
-        while self.entries[place] != EMPTY {
-            let home = self.home(self.entries[place] >> FRAME_BITS);
+        // Following entries move up, unless that would put them before their hashed position.
+        let mut position = self.after(gap);
+        while self.entries[position] != EMPTY {
+            let home = self.home(self.entries[position] >> FRAME_BITS);
             let mask = self.entries.len() - 1;
-            if (place.wrapping_sub(home) & mask) >= (place.wrapping_sub(gap) & mask) {
-                self.entries[gap] = self.entries[place];
-                gap = place;
+            if (position.wrapping_sub(home) & mask) >= (position.wrapping_sub(gap) & mask) {
+                self.entries[gap] = self.entries[position];
+                gap = position;
             }
-            place = self.after(place);
+            position = self.after(position);
         }
         self.entries[gap] = EMPTY;
     }

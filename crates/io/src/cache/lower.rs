@@ -1,85 +1,85 @@
-//! What is below a cache: a device that takes transfers and answers them in any order.
+//! The backing device of a cache: it accepts transfers and completes them in any order.
 //!
-//! In: [`Transfer`]s with tickets. Out: the same tickets, once each. Invariant: a transfer that was accepted holds its
-//! buffers until it is answered.
+//! Input: [`Transfer`]s with tickets. Output: the same tickets, once each. Invariant: an accepted transfer holds its
+//! buffers until it completes.
 
 use crate::buffer::Buffer;
 use crate::command::Durable;
 use headwater_nvme::spec::status::Status;
 
-/// What a transfer does.
+/// The operation of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// From the device into its segments.
+    /// A read from the device into the segments.
     Read,
-    /// From its segments to the device.
+    /// A write from the segments to the device.
     Write,
-    /// Zeroes instead of what was there.
+    /// A write of zeroes.
     Zeroes,
-    /// What was there is needed no more.
+    /// A deallocation.
     Discard,
-    /// Everything answered before becomes durable.
+    /// A flush: everything completed before becomes durable.
     Flush,
 }
 
 /// One command for the device.
 #[derive(Clone, Debug)]
 pub struct Transfer {
-    /// What it does.
+    /// The operation.
     pub kind: Kind,
-    /// Where on the device, in bytes: whole blocks.
+    /// The start on the device in bytes, a multiple of a block.
     pub offset: u64,
-    /// How much: whole blocks, as many bytes as the segments have together.
+    /// The length in bytes, whole blocks; equal to that of the segments.
     pub bytes: u64,
-    /// When a write is safe.
+    /// The durability of a write.
     pub durable: Durable,
-    /// The bytes of reads and writes, in order.
+    /// The memory of reads and writes, in order.
     pub segments: Vec<Buffer>,
 }
 
-/// What one transfer may be.
+/// The limits of one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LowerLimits {
-    /// Most bytes of a read or a write.
+    /// The most bytes of a read or a write.
     pub transfer_bytes_max: usize,
-    /// Most segments.
+    /// The most segments.
     pub segments_max: usize,
-    /// Most bytes of zeroes or a discard.
+    /// The most bytes of zeroes or a discard.
     pub range_bytes_max: u64,
 }
 
-/// Why a transfer was not taken. No answer will follow.
+/// The reason why a transfer was not accepted. No completion follows.
 #[derive(Debug)]
 pub enum NotTaken {
-    /// The device is busy; the transfer is wanted again.
+    /// The device has no room; submit the transfer again.
     Full(Transfer),
-    /// The transfer will not be done.
+    /// The transfer failed.
     Failed(Status),
 }
 
-/// A transfer that came to its end.
+/// A completed transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// The ticket of its submission.
     pub ticket: u64,
-    /// What became of it.
+    /// The result.
     pub status: Status,
 }
 
-/// What is below a cache.
+/// The backing device of a cache.
 pub trait Lower {
-    /// What a transfer may be. Asked often: an answer from memory.
+    /// Returns the limits of a transfer. The cache calls it often, so it must be cheap.
     fn limits(&self) -> LowerLimits;
 
-    /// Takes a transfer. `Ok` means that exactly one [`Done`] will follow.
+    /// Accepts a transfer. `Ok` means that exactly one [`Done`] follows.
     ///
     /// # Errors
-    /// [`NotTaken`]: nothing happened.
+    /// [`NotTaken`]: it had no effect.
     fn submit(&mut self, transfer: Transfer, ticket: u64) -> Result<(), NotTaken>;
 
-    /// Shows the device what was submitted, and takes the next answer if one has come.
+    /// Makes submitted transfers visible to the device, and returns the next completion if there is one.
     ///
     /// # Errors
-    /// The device is gone for good. What was in flight is never answered, and its memory is not to be used again.
+    /// The device is permanently gone. Transfers in flight never complete, and their memory must not be reused.
     fn poll(&mut self) -> Result<Option<Done>, Status>;
 }

@@ -1,18 +1,18 @@
-//! The users of a cache: what each began, what is finished for it, what it was told.
+//! The users of a cache: their requests in progress, finished requests, and reported failures.
 //!
-//! In: finished requests, failed writes, reads. Out: the same to whom they concern. Invariant: each user is told of each
-//! failed write-back once, by a flush; a number is given to nobody else while something under it is under way.
+//! Input: finished requests, failed writes, reads. Output: the same for each user. Invariant: each user receives each
+//! failed write-back once, by a flush; a user's number is not reused while it has requests in progress.
 
 use super::request::{Finished, Owner};
 use super::streams::Streams;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// All users.
+/// The users of a cache.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     users: Vec<User>,
-    /// Write-backs that failed after their writes were acknowledged.
+    /// The write-backs that failed after their writes were acknowledged.
     failures: u64,
 }
 
@@ -21,9 +21,9 @@ struct User {
     finished: VecDeque<Finished>,
     streams: Streams,
     last_page: Option<u64>,
-    /// Failures that it was told of.
+    /// The failures reported to it.
     told: u64,
-    /// Requests under way.
+    /// The requests in progress.
     pending: usize,
     is_gone: bool,
 }
@@ -51,7 +51,7 @@ impl Owners {
         self.users.get(owner as usize).is_some_and(|user| !user.is_gone)
     }
 
-    /// Counts a request that will be finished.
+    /// Counts a request in progress.
     pub(super) fn begin(&mut self, owner: u32) {
         self.users[owner as usize].pending += 1;
     }
@@ -69,25 +69,25 @@ impl Owners {
         self.users.get_mut(owner as usize)?.finished.pop_front()
     }
 
-    /// Whether the user's last use was of this page, too; from now on it was.
+    /// Notes the last page used, and returns true if it is the same as before.
     #[inline]
     pub(super) fn is_same_page(&mut self, owner: u32, page: u64) -> bool {
         let user = self.users.get_mut(owner as usize);
         user.is_some_and(|user| user.last_page.replace(page) == Some(page))
     }
 
-    /// Notes a read; the pages to read ahead, if it is time.
+    /// Notes a read, and returns the pages to prefetch, if any.
     #[inline]
     pub(super) fn note(&mut self, owner: u32, first: u64, end: u64, most: u32) -> Option<Range<u64>> {
         self.users.get_mut(owner as usize)?.streams.note(first, end, most)
     }
 
-    /// A write-back failed whose write was acknowledged.
+    /// Notes a failed write-back of an acknowledged write.
     pub(super) fn note_failure(&mut self) {
         self.failures += 1;
     }
 
-    /// Whether there is a failure that the user was not told of; now it is.
+    /// Marks all failures as reported to the user, and returns true if there were new ones.
     pub(super) fn tell(&mut self, owner: u32) -> bool {
         let user = &mut self.users[owner as usize];
         std::mem::replace(&mut user.told, self.failures) != self.failures

@@ -1,29 +1,29 @@
-//! Which page makes room: S3-FIFO (Yang et al., SOSP 2023).
+//! Page replacement: S3-FIFO (Yang et al., SOSP 2023).
 //!
-//! In: pages as they become clean, and their uses. Out: the frame to give up. Invariant: a page that is used once passes
-//! through a tenth of the cache and cannot push out one that is used again and again; a use moves nothing.
+//! Input: pages as they become clean, and their uses. Output: the frame to evict. Invariant: a page used once passes
+//! through a tenth of the cache and cannot evict a page that is used repeatedly; a use moves nothing.
 //!
-//! A new page goes to the small list. At its end it goes on to the main list if it was used meanwhile, else it is given
-//! up and its number is remembered; a page that comes back while it is remembered goes to the main list at once. At the
-//! end of the main list a page that was used goes round again. Dirty pages are on neither list until they are clean.
+//! A new page enters the small list. At the list's end it moves to the main list if it was used since, else it is
+//! evicted and its number is remembered; a page that returns while remembered enters the main list at once. At the end
+//! of the main list a used page moves to the front again. Dirty pages are on neither list until they are clean.
 
 use super::frames::{Frames, List, Marks};
 use super::shape::{to_u64, to_usize};
 
-/// Uses beyond which nothing more is learnt.
+/// The most uses that are counted.
 pub(super) const USES_MOST: u8 = 3;
-/// Uses after which a page of the small list is worth keeping.
+/// The uses after which a page of the small list is kept.
 const USES_PROVEN: u8 = 2;
-/// The part of the cache that new pages pass through.
+/// The divisor of the cache size that gives the size of the small list.
 const SMALL_PART: usize = 10;
 
-/// The memory of the policy: pages that went from the small list.
+/// The state of the policy: pages recently evicted from the small list.
 #[derive(Debug)]
 pub(super) struct Replacement {
-    /// Low half of the hash of a page above the number of its going. The later of two at one place stays.
+    /// The low half of a page's hash above its eviction number. The later of two at one index stays.
     ghosts: Vec<u64>,
     gone: u32,
-    /// Goings for which a page is remembered.
+    /// The number of evictions for which a page is remembered.
     memory: u32,
     small_most: usize,
 }
@@ -47,7 +47,7 @@ impl Replacement {
         self.ghosts[at] = (tag << 32) | u64::from(self.gone);
     }
 
-    /// Whether a page that comes was here not long ago.
+    /// Returns true if a page was evicted recently.
     pub(super) fn knows(&self, page: u64) -> bool {
         let (at, tag) = self.ghost(page);
         let ghost = self.ghosts[at];
@@ -55,7 +55,7 @@ impl Replacement {
         ghost != 0 && ghost >> 32 == tag && age < u64::from(self.memory)
     }
 
-    /// Takes the clean page that makes room off its list.
+    /// Removes and returns the clean page to evict.
     pub(super) fn evict(&mut self, frames: &mut Frames) -> Option<u32> {
         loop {
             let from_small = frames.len(List::Small) > self.small_most || frames.len(List::Main) == 0;
@@ -70,7 +70,7 @@ impl Replacement {
             if !from_small && at.uses == 0 {
                 return Some(frame);
             }
-            // Each round takes a use away or moves a page to the main list, so the rounds end.
+            // Each round takes a use away or moves a page to the main list, so the loop terminates.
             at.uses = if from_small { 0 } else { at.uses - 1 };
             at.marks.set(Marks::PROVEN);
             frames.push_front(List::Main, frame);
@@ -78,7 +78,7 @@ impl Replacement {
     }
 }
 
-/// The share of the cache that is `percent` of `frames`, at least one page.
+/// Returns `percent` of `frames`, at least one page.
 pub(super) fn share(frames: usize, percent: u8) -> usize {
     to_usize(to_u64(frames) * u64::from(percent) / 100).max(1)
 }

@@ -1,7 +1,7 @@
-//! What is asked of a cache, and what comes back.
+//! Requests to a cache, and their results.
 //!
-//! In: requests in bytes. Out: [`Finished`], with the buffer that came with the request. Invariant: a request that was
-//! accepted is finished exactly once, and its buffer comes back whatever became of it.
+//! Input: requests in bytes. Output: [`Finished`], with the request's buffer. Invariant: an accepted request finishes
+//! exactly once, and its buffer is returned in every case.
 
 use super::config::CacheError;
 use super::lower::Kind;
@@ -10,102 +10,102 @@ use crate::buffer::Buffer;
 use crate::command::Durable;
 use headwater_nvme::spec::status::Status;
 
-/// Who uses a cache: what [`Cache::join`](super::Cache::join) gave.
+/// A user of a cache, returned by [`Cache::join`](super::Cache::join).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner(pub(super) u32);
 
-/// What can be asked. Offsets and lengths are in bytes; those through the cache need not be whole blocks.
+/// A request. Offsets and lengths are in bytes; cached requests need not be whole blocks.
 #[derive(Debug)]
 pub enum Request {
-    /// Reads through the cache.
+    /// A read through the cache.
     Read {
-        /// Where from.
+        /// The start on the device.
         offset: u64,
-        /// Where to, all of it.
+        /// The buffer to fill.
         into: Buffer,
     },
-    /// Writes through the cache, as its policy says.
+    /// A write through the cache, by its write policy.
     Write {
-        /// Where to.
+        /// The start on the device.
         offset: u64,
-        /// What, all of it.
+        /// The buffer to write.
         from: Buffer,
-        /// [`Durable::Now`] goes through to the medium, whatever the policy says.
+        /// The durability; [`Durable::Now`] writes through to the medium under either policy.
         durable: Durable,
     },
-    /// Compares what is there with a buffer: [`Status::COMPARE_FAILURE`] when they differ.
+    /// A comparison with a buffer: [`Status::COMPARE_FAILURE`] when they differ.
     Compare {
-        /// Where.
+        /// The start on the device.
         offset: u64,
-        /// With what.
+        /// The buffer to compare.
         with: Buffer,
     },
-    /// Reads whole blocks from the device itself, unless dirty pages are newer than what it has.
+    /// A read of whole blocks directly from the device, unless dirty pages are newer.
     DirectRead {
-        /// Where from.
+        /// The start on the device.
         offset: u64,
-        /// Where to.
+        /// The buffer to fill.
         into: Buffer,
     },
-    /// Writes whole blocks to the device itself; pages that are here follow.
+    /// A write of whole blocks directly to the device; cached pages are updated.
     DirectWrite {
-        /// Where to.
+        /// The start on the device.
         offset: u64,
-        /// What.
+        /// The buffer to write.
         from: Buffer,
-        /// When it is safe.
+        /// The durability.
         durable: Durable,
     },
-    /// Whole blocks become zeroes.
+    /// Zeroes for whole blocks.
     Zeroes {
-        /// Where.
+        /// The start on the device.
         offset: u64,
-        /// How many bytes.
+        /// The length in bytes.
         bytes: u64,
-        /// When they are safe.
+        /// The durability.
         durable: Durable,
     },
-    /// Whole blocks are needed no more.
+    /// A deallocation of whole blocks.
     Discard {
-        /// Where.
+        /// The start on the device.
         offset: u64,
-        /// How many bytes.
+        /// The length in bytes.
         bytes: u64,
     },
-    /// Everything that was finished before becomes durable.
+    /// A flush: everything that finished before becomes durable.
     Flush,
 }
 
-/// A request that was refused, and why. Nothing happened.
+/// A request that was refused; it had no effect.
 #[derive(Debug)]
 pub struct Refused {
-    /// As it was given.
+    /// The request.
     pub request: Request,
-    /// Why.
+    /// The reason.
     pub error: CacheError,
 }
 
-/// A request that came to its end.
+/// A finished request.
 #[derive(Debug)]
 pub struct Finished {
     /// The caller's token.
     pub token: u64,
-    /// What became of it. After a failure, bytes of a write may have been written or not, each for itself.
+    /// The result. After a failed write, each byte may or may not have been written.
     pub status: Status,
-    /// The buffer that came with it.
+    /// The request's buffer.
     pub data: Option<Buffer>,
 }
 
-/// What became of a request at once.
+/// The immediate result of a submission.
 #[derive(Debug)]
 pub enum Submitted {
-    /// It is finished; no more will be heard of it.
+    /// The request is finished.
     Done(Finished),
-    /// [`Cache::take`](super::Cache::take) will give it.
+    /// The request finishes later, through [`Cache::take`](super::Cache::take).
     Later,
 }
 
-/// What a request that is under way does.
+/// The operation of a request in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Read,
@@ -114,7 +114,7 @@ pub(super) enum Action {
         through: bool,
         durable: Durable,
     },
-    /// Past the cache.
+    /// Around the cache.
     Direct {
         kind: Kind,
         durable: Durable,
@@ -123,7 +123,7 @@ pub(super) enum Action {
     Shrink,
 }
 
-/// A request that is under way.
+/// A request in progress.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) owner: u32,
@@ -132,10 +132,10 @@ pub(super) struct Pending {
     pub(super) offset: u64,
     pub(super) bytes: u64,
     pub(super) data: Option<Buffer>,
-    /// The first page that was not dealt with, and the page after the last.
+    /// The first page not yet processed; `end` is the page after the last.
     pub(super) next: u64,
     pub(super) end: u64,
-    /// Pages, or transfers, that it waits for.
+    /// The pages or transfers that it waits for.
     pub(super) waiting: u64,
     pub(super) status: Status,
 }
@@ -148,7 +148,7 @@ impl Pending {
         Self { owner: owner.0, token, action, offset, bytes, data, next, end, waiting: 0, status }
     }
 
-    /// A request that has no bytes.
+    /// Returns a request without bytes.
     pub(super) fn of(owner: Owner, token: u64, action: Action) -> Self {
         Self { action, ..Self::new(owner, token, Request::Flush) }
     }
@@ -157,7 +157,7 @@ impl Pending {
         Part::of(page, self.offset, self.bytes)
     }
 
-    /// Notes a failure, the first of which is told; nothing more is begun.
+    /// Notes a failure, of which the first is reported; no further pages are started.
     pub(super) fn fail(&mut self, status: Status) {
         if self.status.is_success() {
             self.status = status;
@@ -175,7 +175,7 @@ impl Pending {
 }
 
 impl Request {
-    /// Where it starts, and how long it is.
+    /// Returns the start and the length.
     #[must_use]
     pub fn range(&self) -> (u64, u64) {
         match self {
@@ -191,13 +191,13 @@ impl Request {
         }
     }
 
-    /// The buffer that came with it.
+    /// Returns the request's buffer.
     #[must_use]
     pub fn into_buffer(self) -> Option<Buffer> {
         self.into_parts().3
     }
 
-    /// Whether it must be whole blocks.
+    /// Returns true if it must be whole blocks.
     pub(super) fn is_direct(&self) -> bool {
         !matches!(self, Self::Read { .. } | Self::Write { .. } | Self::Compare { .. } | Self::Flush)
     }

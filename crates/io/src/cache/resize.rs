@@ -1,7 +1,7 @@
-//! More memory, or less.
+//! Resizing of the cache.
 //!
-//! In: a wish for pages. Out: blocks of memory taken, or given back by being dropped. Invariant: what shrinks loses no
-//! dirty page and no frame under a transfer; the pages worth most stay, in other frames if theirs go.
+//! Input: a number of pages. Output: blocks of memory allocated, or released by dropping them. Invariant: a shrink
+//! loses no dirty page and no frame under a transfer; the most valuable pages stay, moved to other frames if necessary.
 
 use super::config::CacheError;
 use super::frames::{List, Marks, NONE, State};
@@ -14,12 +14,12 @@ use crate::buffer::Buffer;
 use crate::error::IoError;
 use headwater_nvme::spec::status::Status;
 
-/// A change to fewer pages.
+/// A shrink in progress.
 #[derive(Debug)]
 pub(super) struct Shrink {
     request: u64,
     blocks: usize,
-    /// Frames that still hold something.
+    /// The frames that still hold a page.
     left: Vec<u32>,
     retired: usize,
     failure: Option<Status>,
@@ -32,12 +32,12 @@ impl Shrink {
 }
 
 impl Cache {
-    /// Changes how many pages there are, rounded up to blocks. A larger cache is larger at once. A smaller one writes
-    /// back what is dirty in the memory that goes, and waits for what is in flight there; if a page cannot be written
-    /// the cache stays as it was, and the status says why.
+    /// Changes the number of pages, rounded up to blocks. Growth is immediate. A shrink writes back dirty pages in the
+    /// memory to release, and waits for transfers there; if a page cannot be written, the cache keeps its size and the
+    /// status gives the reason.
     ///
     /// # Errors
-    /// [`IoError::Cache`] for an impossible number, or while it shrinks already; what `memory` fails with.
+    /// [`IoError::Cache`] for an invalid number, or while a shrink is in progress; the errors of `memory`.
     pub fn resize<L: Lower>(
         &mut self,
         lower: &mut L,
@@ -69,13 +69,13 @@ impl Cache {
         self.shrink = Some(Shrink { request, blocks, left, retired: 0, failure: None });
         self.dirty_background = share(kept, self.config.dirty_background);
         self.dirty_most = share(kept, self.config.dirty_most);
-        // What failed before gets another try before it decides.
+        // Pages that failed before are retried before they decide.
         self.hurry(List::Failed);
         self.settle(lower);
         Ok(Submitted::Later)
     }
 
-    /// Takes blocks of memory until there are so many; all of them, or none.
+    /// Allocates blocks of memory up to this number; all of them, or none.
     pub(super) fn grow(
         &mut self,
         blocks: usize,
@@ -128,7 +128,7 @@ impl Cache {
         self.stirred = true;
     }
 
-    /// Empties a frame whose memory goes. `false`: not yet.
+    /// Empties a frame whose memory is to be released. Returns `false` if it is not yet empty.
     fn retire(&mut self, frame: u32, shrink: &mut Shrink) -> bool {
         loop {
             let at = *self.frames.of(frame);
@@ -153,7 +153,7 @@ impl Cache {
                 }
                 State::Idle => {}
             }
-            // A clean page: to another frame, for which the page worth least makes room, perhaps this one.
+            // A clean page moves to another frame, freed by evicting the least valuable page, which may be this one.
             match self.frames.first(List::Free) {
                 Some(to) if to < self.kept => {
                     self.frames.move_to(frame, to);
@@ -162,7 +162,7 @@ impl Cache {
                     return true;
                 }
                 Some(other) => {
-                    // Memory that goes, too.
+                    // This frame's memory is also to be released.
                     self.frames.unlink(other);
                     self.frames.at(other).state = State::Retired;
                 }

@@ -1,23 +1,23 @@
-//! The shape of what is cached: a device as pages, and the part of a request that lies on one page.
+//! The shape of a cached device as pages, and the part of a request on one page.
 //!
-//! In: offsets and lengths in bytes. Out: page numbers, and places on pages. Invariant: only the last page of a device is
-//! short, and no part goes beyond its end.
+//! Input: offsets and lengths in bytes. Output: page numbers, and offsets in pages. Invariant: only the last page of a
+//! device is short, and no part exceeds its end.
 
 use super::config::CacheError;
 
-/// Bytes of a page.
+/// The bytes of a page.
 pub const PAGE_BYTES: usize = 4_096;
-/// The same, for offsets on a device.
+/// The bytes of a page, for offsets on a device.
 pub(super) const PAGE: u64 = 4_096;
-/// One more than the largest page number: what an entry of the index has room for.
+/// One more than the largest page number that an entry of the index can hold.
 pub(super) const PAGES_MAX: u64 = (1 << 40) - 1;
 
-/// A device, as far as a cache cares.
+/// The shape of a cached device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Its length in bytes, a whole number of blocks. It need not be a whole number of pages.
+    /// The length in bytes, a whole number of blocks. It need not be a whole number of pages.
     pub device_bytes: u64,
-    /// Bytes of a logical block, a power of two up to the bytes of a page.
+    /// The bytes of a logical block, a power of two up to the bytes of a page.
     pub block_bytes: u32,
 }
 
@@ -32,22 +32,24 @@ impl Shape {
         Ok(())
     }
 
-    /// Pages, the short one at the end included.
+    /// Returns the number of pages, including a short last one.
     pub(super) fn pages(self) -> u64 {
         self.device_bytes.div_ceil(PAGE)
     }
 
-    /// Bytes of a run of pages: whole pages, but for the end of the device.
+    /// Returns the bytes of a run of pages: whole pages, except at the end of the device.
     pub(super) fn run_bytes(self, page: u64, pages: usize) -> u64 {
         let end = (page + to_u64(pages)).saturating_mul(PAGE).min(self.device_bytes);
         end.saturating_sub(page * PAGE)
     }
 
-    /// Bytes of one page.
+    /// Returns the bytes of one page.
     pub(super) fn page_bytes(self, page: u64) -> usize {
         to_usize(self.run_bytes(page, 1))
     }
 
+    /// Checks that a range lies on the device.
+    ///
     /// # Errors
     /// [`CacheError::Range`] for bytes beyond the end.
     #[inline]
@@ -58,8 +60,10 @@ impl Shape {
         }
     }
 
+    /// Checks that a range is whole blocks.
+    ///
     /// # Errors
-    /// [`CacheError::Misaligned`] for what is not whole blocks.
+    /// [`CacheError::Misaligned`] for a range that is not whole blocks.
     pub(super) fn check_blocks(self, offset: u64, bytes: u64) -> Result<(), CacheError> {
         let block = u64::from(self.block_bytes);
         if offset.is_multiple_of(block) && bytes.is_multiple_of(block) {
@@ -69,19 +73,19 @@ impl Shape {
     }
 }
 
-/// The part of a request that lies on one page.
+/// The part of a request on one page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
-    /// Where it begins on the page.
+    /// The start in the page.
     pub(super) at: usize,
-    /// Where it begins in the request's bytes.
+    /// The start in the request's bytes.
     pub(super) start: usize,
-    /// Its length.
+    /// The length.
     pub(super) bytes: usize,
 }
 
 impl Part {
-    /// The part of `[offset, offset + bytes)` on a page that it touches.
+    /// Returns the part of `[offset, offset + bytes)` on a page of that range.
     #[inline]
     pub(super) fn of(page: u64, offset: u64, bytes: u64) -> Self {
         let begin = page * PAGE;
@@ -91,7 +95,7 @@ impl Part {
     }
 }
 
-/// First page of a range, and the page after its last.
+/// Returns the first page of a range, and the page after its last.
 #[inline]
 pub(super) fn pages_of(offset: u64, bytes: u64) -> (u64, u64) {
     (offset / PAGE, (offset + bytes).div_ceil(PAGE))
@@ -112,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_page_of_a_device_is_as_short_as_the_device_says() {
+    fn last_page_is_shortened_to_the_device_length() {
         let shape = Shape { device_bytes: 3 * PAGE + 512, block_bytes: 512 };
         shape.check().unwrap();
         assert_eq!((shape.pages(), shape.page_bytes(2), shape.page_bytes(3)), (4, 4_096, 512));
@@ -123,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_request_are_all_of_it_once() {
+    fn parts_of_a_request_cover_it_exactly_once() {
         let (offset, bytes) = (1_000, 9_000);
         let (first, end) = pages_of(offset, bytes);
         let mut next = 0;
@@ -137,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_that_no_device_has_are_refused() {
+    fn invalid_shapes_are_refused() {
         for (device_bytes, block_bytes) in [(0, 512), (1_000, 512), (8_192, 8_192), (4_096, 0), (u64::MAX, 1)]
         {
             assert!(Shape { device_bytes, block_bytes }.check().is_err());

@@ -1,12 +1,12 @@
 //! One cache for several threads.
 //!
-//! In: the calls of a [`Cache`], from any thread. Out: the same answers, each to the user that asked. Invariant: whoever
-//! polls does the work of all: no user waits for another to come by.
+//! Input: the calls of a [`Cache`] from any thread. Output: the same results, each to the user that requested it.
+//! Invariant: a thread that polls does the work of all users, so that no user depends on another's polls.
 //!
-//! One lock guards the cache and the way down. It is held for a look-up and one copy, some two hundred nanoseconds on a hit, and
-//! never while the device works. Shards would let hits go side by side, but a run of pages, a flush and the share of
-//! dirty pages concern all shards at once; whoever wants hits without a lock gives each thread a cache, and a part of the
-//! device, of its own.
+//! One lock guards the cache and its backing device. It is held for a lookup and one copy, about two hundred
+//! nanoseconds on a hit, and never while the device works. Shards would allow concurrent hits, but a run of pages, a
+//! flush and the limit of dirty pages concern all shards at once; for hits without a lock, give each thread its own
+//! cache and its own part of the device.
 
 use super::lower::Lower;
 use super::request::{Finished, Owner, Refused, Request, Submitted};
@@ -23,7 +23,7 @@ struct Inside<L> {
     lower: L,
 }
 
-/// A cache and its way down, for several users. A clone is another handle to the same one.
+/// A cache and its backing device, for several users. A clone is another handle to the same cache.
 #[derive(Debug)]
 pub struct SharedCache<L> {
     inside: Arc<Mutex<Inside<L>>>,
@@ -37,55 +37,55 @@ impl<L> Clone for SharedCache<L> {
 
 impl<L> SharedCache<L> {
     fn lock(&self) -> MutexGuard<'_, Inside<L>> {
-        // A panic under the lock was one of ours; the state machine checks what it rests on.
+        // A panic under the lock is a defect of this crate; the state machine checks its own invariants.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<L: Lower> SharedCache<L> {
-    /// A cache over its own way down.
+    /// Shares a cache over its own backing device.
     #[must_use]
     pub fn new(cache: Cache, lower: L) -> Self {
         Self { inside: Arc::new(Mutex::new(Inside { cache, lower })) }
     }
 
-    /// The cache and its way down, from the last handle to them. What is dirty is flushed before, or lost.
+    /// Returns the cache and its backing device from the last handle. Flush before, or dirty pages are lost.
     ///
     /// # Errors
-    /// The handle, while there are others or users.
+    /// The handle, while there are other handles or users.
     pub fn into_parts(self) -> Result<(Cache, L), Self> {
         let inside = Arc::try_unwrap(self.inside).map_err(|inside| Self { inside })?;
         let Inside { cache, lower } = inside.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok((cache, lower))
     }
 
-    /// A new user, for one thread at a time.
+    /// Adds a user, for one thread at a time.
     #[must_use]
     pub fn join(&self) -> Member<L> {
         let owner = self.lock().cache.join();
         Member { shared: self.clone(), owner }
     }
 
-    /// What it counted, and how things stand.
+    /// Returns the counters and the current state.
     #[must_use]
     pub fn statistics(&self) -> CacheStatistics {
         self.lock().cache.statistics()
     }
 
-    /// [`Cache::set_policy`].
+    /// Sets the policy as [`Cache::set_policy`] does.
     pub fn set_policy(&self, policy: WritePolicy) {
         let Inside { cache, lower } = &mut *self.lock();
         cache.set_policy(lower, policy);
     }
 
-    /// Calls with the cache and its way down, under the lock.
+    /// Calls a function with the cache and its backing device, under the lock.
     pub fn with<R>(&self, call: impl FnOnce(&mut Cache, &mut L) -> R) -> R {
         let Inside { cache, lower } = &mut *self.lock();
         call(cache, lower)
     }
 }
 
-/// One user of a shared cache. It leaves when it is dropped; what it began goes on.
+/// One user of a shared cache. It leaves when it is dropped; its requests continue.
 #[derive(Debug)]
 pub struct Member<L> {
     shared: SharedCache<L>,
@@ -93,7 +93,7 @@ pub struct Member<L> {
 }
 
 impl<L: Lower> Member<L> {
-    /// [`Cache::read_hit`], and what a hit makes due.
+    /// Reads as [`Cache::read_hit`] does, and starts work that became due.
     #[inline]
     pub fn read_hit(&mut self, offset: u64, into: &mut [u8]) -> bool {
         let Inside { cache, lower } = &mut *self.shared.lock();
@@ -102,7 +102,7 @@ impl<L: Lower> Member<L> {
         hit
     }
 
-    /// [`Cache::write_hit`], and what a hit makes due.
+    /// Writes as [`Cache::write_hit`] does, and starts work that became due.
     #[inline]
     pub fn write_hit(&mut self, offset: u64, from: &[u8]) -> bool {
         let Inside { cache, lower } = &mut *self.shared.lock();
@@ -111,7 +111,7 @@ impl<L: Lower> Member<L> {
         hit
     }
 
-    /// [`Cache::submit`].
+    /// Submits as [`Cache::submit`] does.
     ///
     /// # Errors
     /// [`Refused`], as there.
@@ -120,14 +120,14 @@ impl<L: Lower> Member<L> {
         cache.submit(lower, self.owner, request, token)
     }
 
-    /// Does the work of all users, then takes the next request of this one that is finished.
+    /// Does the work of all users, then returns the next finished request of this user.
     pub fn poll(&mut self, now: Nanos) -> Option<Finished> {
         let Inside { cache, lower } = &mut *self.shared.lock();
         cache.turn(lower, now);
         cache.take(self.owner)
     }
 
-    /// [`Cache::resize`].
+    /// Resizes as [`Cache::resize`] does.
     ///
     /// # Errors
     /// [`IoError`], as there.
@@ -141,18 +141,18 @@ impl<L: Lower> Member<L> {
         cache.resize(lower, self.owner, (pages, token), memory)
     }
 
-    /// [`Cache::cancel`].
+    /// Cancels as [`Cache::cancel`] does.
     pub fn cancel(&mut self, token: u64) -> bool {
         self.shared.lock().cache.cancel(self.owner, token)
     }
 
-    /// Whether nobody else uses the cache.
+    /// Returns true if the cache has no other user.
     #[must_use]
     pub fn is_alone(&self) -> bool {
         Arc::strong_count(&self.shared.inside) == 1
     }
 
-    /// The cache.
+    /// Returns the cache.
     #[must_use]
     pub fn cache(&self) -> &SharedCache<L> {
         &self.shared

@@ -1,9 +1,9 @@
-//! Numbered places for what is under way.
+//! A slot map for requests and transfers in progress.
 //!
-//! In: values. Out: keys that stay valid until the value is removed, and are never valid again. Invariant: a key names its
-//! place and how often the place was used, so that an answer that comes twice finds nothing.
+//! Input: values. Output: keys that are valid until the value is removed, and never again. Invariant: a key holds its
+//! slot and the slot's generation, so that a duplicate completion finds nothing.
 
-/// Values by key.
+/// The values by key.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
     places: Vec<Place<T>>,
@@ -21,55 +21,55 @@ impl<T> Slots<T> {
         Self { places: Vec::new(), vacant: Vec::new() }
     }
 
-    /// Keeps a value under a new key.
+    /// Stores a value under a new key.
     pub(super) fn insert(&mut self, value: T) -> u64 {
         let at = self.vacant.pop().unwrap_or_else(|| {
             self.places.push(Place { generation: 0, value: None });
             u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
         });
-        let place = &mut self.places[at as usize];
-        place.value = Some(value);
-        (u64::from(place.generation) << 32) | u64::from(at)
+        let slot = &mut self.places[at as usize];
+        slot.value = Some(value);
+        (u64::from(slot.generation) << 32) | u64::from(at)
     }
 
     fn place(&mut self, key: u64) -> Option<(&mut Place<T>, u32)> {
         let at = u32::try_from(key & u64::from(u32::MAX)).ok()?;
-        let place = self.places.get_mut(at as usize)?;
-        (u64::from(place.generation) == key >> 32).then_some((place, at))
+        let slot = self.places.get_mut(at as usize)?;
+        (u64::from(slot.generation) == key >> 32).then_some((slot, at))
     }
 
-    /// Takes a value out for a while; its key stays its own.
+    /// Takes a value out temporarily; its key stays reserved.
     pub(super) fn take(&mut self, key: u64) -> Option<T> {
         self.place(key)?.0.value.take()
     }
 
-    /// Puts back what was [taken](Self::take).
+    /// Returns a value that was [taken](Self::take).
     pub(super) fn put_back(&mut self, key: u64, value: T) {
-        if let Some((place, _)) = self.place(key) {
-            place.value = Some(value);
+        if let Some((slot, _)) = self.place(key) {
+            slot.value = Some(value);
         }
     }
 
-    /// Ends a key, with the value if it was not taken.
+    /// Removes a key, and returns the value if it was not taken.
     pub(super) fn remove(&mut self, key: u64) -> Option<T> {
-        let (place, at) = self.place(key)?;
-        place.generation = place.generation.wrapping_add(1);
-        let value = place.value.take();
+        let (slot, at) = self.place(key)?;
+        slot.generation = slot.generation.wrapping_add(1);
+        let value = slot.value.take();
         self.vacant.push(at);
         value
     }
 
-    /// How many keys are in use.
+    /// Returns the number of keys in use.
     pub(super) fn len(&self) -> usize {
         self.places.len() - self.vacant.len()
     }
 
-    /// Every value with its key.
+    /// Iterates over every value with its key.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.places
             .iter()
             .zip(0_u64..)
-            .filter_map(|(place, at)| Some(((u64::from(place.generation) << 32) | at, place.value.as_ref()?)))
+            .filter_map(|(slot, at)| Some(((u64::from(slot.generation) << 32) | at, slot.value.as_ref()?)))
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_was_removed_finds_nothing_though_its_place_is_used_again() {
+    fn removed_key_finds_nothing_after_its_slot_is_reused() {
         let mut slots = Slots::new();
         let first = slots.insert('a');
         assert_eq!(slots.remove(first), Some('a'));

@@ -1,35 +1,35 @@
-//! What a cache counts.
+//! The counters of a cache.
 //!
-//! In: events. Out: sums since the cache was made, and how things stand. Invariant: sums only grow.
+//! Input: events. Output: totals since the cache's creation, and its current state. Invariant: totals only grow.
 
-/// Sums since the cache was made, and how things stand.
+/// The totals since the cache's creation, and its current state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStatistics {
-    /// Pages that were asked for and were here.
+    /// Pages accessed and found in the cache.
     pub hits: u64,
-    /// Pages that were asked for and had to come from the device, or were on their way.
+    /// Pages accessed that had to be read from the device, or were being read.
     pub misses: u64,
-    /// Pages that were read before they were asked for.
+    /// Pages prefetched.
     pub ahead_read: u64,
-    /// Of those, pages that were asked for later.
+    /// Prefetched pages that were used later.
     pub ahead_used: u64,
-    /// Of those, pages that went without having been asked for.
+    /// Prefetched pages that were evicted unused.
     pub ahead_wasted: u64,
     /// Transfers that wrote pages back.
     pub write_backs: u64,
-    /// Pages in them.
+    /// Pages in these transfers.
     pub pages_written: u64,
-    /// Pages that could not be written back, each time one could not.
+    /// Failed write-backs of pages, counted for each attempt.
     pub write_failures: u64,
     /// Reads that failed.
     pub read_failures: u64,
-    /// Pages that made room for others.
+    /// Pages evicted.
     pub evictions: u64,
-    /// Answers from below that answer nothing.
+    /// Completions of the backing device that match no transfer.
     pub strays: u64,
-    /// Bytes in pages that the device does not have yet, in whole pages.
+    /// Bytes of dirty pages, in whole pages.
     pub dirty_bytes: u64,
-    /// Bytes in pages that are here, in whole pages.
+    /// Bytes of cached pages, in whole pages.
     pub resident_bytes: u64,
     /// Bytes that the cache has room for.
     pub capacity_bytes: u64,

@@ -1,35 +1,35 @@
-//! Which reads follow each other, and how far ahead to read.
+//! Detection of sequential read streams for prefetch.
 //!
-//! In: the pages of each read of one user. Out: pages to read ahead. Invariant: a page is asked for once in a stream; the
-//! window doubles with each time it was right, and starts small with each new stream.
+//! Input: the pages of each read of one user. Output: pages to prefetch. Invariant: a stream prefetches each page once;
+//! the window doubles with each correct prediction, and starts small for each new stream.
 
 use std::ops::Range;
 
-/// Streams that one user may read at a time.
+/// The most concurrent streams of one user.
 const LANES: usize = 4;
-/// Pages of the first read-ahead of a stream.
+/// The pages of the first prefetch of a stream.
 const WINDOW_LEAST: u32 = 4;
 
 /// The streams of one user.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     lanes: [Lane; LANES],
-    /// The lane that was matched last, and the one to be replaced next.
+    /// The stream matched last; `oldest` is the one to replace next.
     recent: usize,
     oldest: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Lane {
-    /// The page that would follow.
+    /// The page that would continue the stream.
     next: u64,
-    /// The first page that was not asked for.
+    /// The first page not yet prefetched.
     ahead: u64,
     window: u32,
 }
 
 impl Streams {
-    /// Notes a read of `[first, end)`. The pages to read ahead, if it is time.
+    /// Notes a read of `[first, end)`, and returns the pages to prefetch, if any.
     #[inline]
     pub(super) fn note(&mut self, first: u64, end: u64, most: u32) -> Option<Range<u64>> {
         let recent = &mut self.lanes[self.recent];
@@ -59,7 +59,7 @@ impl Lane {
 
     #[inline]
     fn go_on(&mut self, end: u64, most: u32) -> Option<Range<u64>> {
-        // Another part of the same page says nothing about the next one.
+        // Another part of the same page predicts nothing about the next page.
         if end <= self.next {
             return None;
         }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_of_a_stream_grows_and_asks_for_each_page_once() {
+    fn stream_window_grows_and_prefetches_each_page_once() {
         let mut streams = Streams::default();
         let mut asked: Vec<u64> = Vec::new();
         let mut most = 0;
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn random_reads_and_parts_of_one_page_read_nothing_ahead() {
+    fn random_reads_and_parts_of_one_page_prefetch_nothing() {
         let mut streams = Streams::default();
         let mut random = fastrand::Rng::with_seed(3);
         for _ in 0..1_000 {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn several_streams_of_one_user_do_not_hide_each_other() {
+    fn several_streams_of_one_user_are_detected() {
         let mut streams = Streams::default();
         let mut asked = [0; 3];
         for step in 0..50 {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn no_window_is_no_read_ahead() {
+    fn window_of_zero_disables_prefetch() {
         let mut streams = Streams::default();
         assert!((0..100).all(|page| streams.note(page, page + 1, 0).is_none()));
     }

@@ -1,7 +1,8 @@
-//! Writing dirty pages back: which, when, and what becomes of them.
+//! Write-back of dirty pages: their selection, their time, and their completion.
 //!
-//! In: dirty pages, time, answers. Out: transfers of neighbours together. Invariants: a page that is being written is not
-//! changed; a page whose write was acknowledged stays dirty until the device has it; what failed in company is tried alone.
+//! Input: dirty pages, time, completions. Output: transfers of adjacent pages. Invariants: a page does not change while
+//! it is being written; a page whose write was acknowledged stays dirty until the device has it; pages of a failed
+//! transfer are retried one by one.
 
 use super::Cache;
 use super::flight::Flight;
@@ -13,7 +14,7 @@ use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 
 impl Cache {
-    /// Begins the write-backs that are due.
+    /// Starts the write-backs that are due.
     pub(super) fn write_back(&mut self) {
         while self.write_backs < self.config.write_backs {
             let Some(frame) = self.next_to_write() else { return };
@@ -29,12 +30,12 @@ impl Cache {
         let oldest = self.frames.first(List::Dirty)?;
         let is_old = self.frames.of(oldest).since.after(self.config.dirty_age) <= self.now;
         let is_much = self.frames.len(List::Dirty) > self.dirty_background;
-        // Whoever is parked may wait for room.
+        // Parked requests may wait for free frames.
         let is_due = is_old || is_much || !self.parked.is_empty();
         self.frames.iter(List::Dirty).find(|frame| is_due && is_free(frame))
     }
 
-    /// The dirty neighbours that go with a page, in order.
+    /// Returns the dirty pages adjacent to a page that can be written in one transfer with it, in order.
     fn run_around(&self, frame: u32) -> Vec<u32> {
         let Self { frames, limits, .. } = self;
         let mut run = VecDeque::from([frame]);
@@ -111,7 +112,7 @@ impl Cache {
         }
     }
 
-    /// A page could not be written.
+    /// Processes a page that could not be written.
     fn failed(&mut self, frame: u32, status: Status) {
         self.statistics.write_failures += 1;
         self.failure = status;
@@ -129,7 +130,7 @@ impl Cache {
             self.answer(frame, status, |waiter| waiter.written);
             return self.serve(frame);
         }
-        // Nobody was told that this is written, so nothing is lost by believing the device.
+        // This write was not acknowledged, so the device's contents are valid and nothing is lost.
         self.answer(frame, status, |waiter| waiter.written);
         if self.waiters.contains_key(&frame) {
             self.forget_dirt(frame);
@@ -140,7 +141,7 @@ impl Cache {
         }
     }
 
-    /// Makes every page of a list be written now.
+    /// Moves every page of a list to the urgent list.
     pub(super) fn hurry(&mut self, list: List) {
         while let Some(frame) = self.frames.first(list) {
             self.frames.unlink(frame);
@@ -148,7 +149,7 @@ impl Cache {
         }
     }
 
-    /// Tries pages again that failed long enough ago.
+    /// Retries pages whose failure is old enough.
     pub(super) fn retry_failed(&mut self) {
         while let Some(frame) = self.frames.first(List::Failed) {
             if self.frames.of(frame).since.after(self.config.dirty_age) > self.now {

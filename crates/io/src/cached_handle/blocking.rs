@@ -1,7 +1,7 @@
-//! Calls on a cached handle that return when their request is answered.
+//! Blocking calls on a cached handle.
 //!
-//! In: requests, a longest time. Out: answers. Invariant: nobody sleeps with the cache locked while others use it; answers
-//! of other requests that come meanwhile stay there to be taken.
+//! Input: requests, the longest wait. Output: completions. Invariant: no thread sleeps with the cache locked while the
+//! cache has other users; completions of other requests stay available.
 
 use super::CachedHandle;
 use crate::backend::Answer;
@@ -11,18 +11,19 @@ use crate::error::IoError;
 use crate::handle::{Failed, Refused, Request};
 use headwater_host::clock::Nanos;
 
-/// Longest sleep while others may want the cache.
+/// The longest sleep while the cache has other users.
 const REST: Nanos = Nanos::from_micros(20);
-/// Longest sleep of the only user.
+/// The longest sleep of the only user.
 const LONG_REST: Nanos = Nanos::from_millis(10);
-/// Looks before the first sleep.
+/// The number of polls before the first sleep.
 const LOOKS: u32 = 64;
 
 impl CachedHandle {
-    /// Waits for the next answer, at most for `longest`. `None` when the time is over or nothing is unanswered.
+    /// Waits for the next completion, at most for `longest`. Returns `None` when the time is over or nothing is
+    /// outstanding.
     ///
     /// # Errors
-    /// [`IoError`] when the device is gone, once all that was under way is answered.
+    /// [`IoError`] when the device is gone, once all requests in progress have completed.
     pub fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<Answer>, IoError> {
         let started = self.time.now();
         let mut looks = 0;
@@ -47,7 +48,7 @@ impl CachedHandle {
         self.run(Request::read(offset, into)).and_then(only)
     }
 
-    /// Writes what `from` holds.
+    /// Writes the bytes of `from`.
     ///
     /// # Errors
     /// [`Failed`], with the buffer.
@@ -55,15 +56,15 @@ impl CachedHandle {
         self.run(Request::write(offset, from, durable)).and_then(only)
     }
 
-    /// Makes durable what was answered before, to this handle or another of the cache.
+    /// Makes the requests completed before it durable, for all handles of the cache.
     ///
     /// # Errors
-    /// [`IoError`]; after it, what could not be written is still in the cache, and tried again.
+    /// [`IoError`]; pages that could not be written stay in the cache and are retried.
     pub fn flush(&mut self) -> Result<(), IoError> {
         self.run(Request::flush()).map(drop).map_err(|failed| failed.error)
     }
 
-    /// Any request, from its submission to its answer; its buffers.
+    /// Submits any request, waits for its completion, and returns its buffers.
     ///
     /// # Errors
     /// [`Failed`], with the buffers.
@@ -80,7 +81,7 @@ impl CachedHandle {
         }
     }
 
-    /// Waits for the answer of one request.
+    /// Waits for the completion of one request.
     pub(super) fn wait_whole(&mut self, key: u32) -> Answer {
         let mut looks = 0;
         loop {
@@ -109,12 +110,12 @@ impl CachedHandle {
     }
 }
 
-/// The one buffer of a request that had one.
+/// Returns the buffer of a request that has exactly one.
 fn only(data: Data) -> Result<Buffer, Box<Failed>> {
     match data {
         Data::FromDevice(buffer) | Data::ToDevice(buffer) => Ok(buffer),
         data => {
-            let reason = "the buffer did not come back".to_owned();
+            let reason = "the request returned without its one buffer".to_owned();
             Err(Box::new(Failed { error: IoError::Device { reason }, data }))
         }
     }

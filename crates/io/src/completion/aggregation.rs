@@ -1,21 +1,21 @@
-//! One wake-up for several completions.
+//! Aggregation of several completions into one notification.
 //!
-//! In: completions, with the time. Out: whether to tell now. Invariant: nobody is told before `count` completions have come
-//! or the first of them has waited for `time`, and never later than that.
+//! Input: completions, with the time. Output: the time of the notification. Invariant: a notification is due exactly
+//! when `count` completions have arrived or the first of them has waited for `time`.
 
 use headwater_host::clock::Nanos;
 
-/// When to tell, as in NVMe's Interrupt Coalescing (Base 2.0 section 5.27.1.6).
+/// The notification settings, as in NVMe's Interrupt Coalescing (Base 2.0 section 5.27.1.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aggregation {
-    /// Completions that are enough; 0 and 1 tell of each at once.
+    /// The number of completions for one notification; 0 and 1 notify of each at once.
     pub count: u32,
-    /// Longest that a completion waits for others.
+    /// The longest time that a completion waits for further ones.
     pub time: Nanos,
 }
 
 impl Aggregation {
-    /// Of each at once.
+    /// A notification of each completion at once.
     pub const NONE: Self = Self { count: 1, time: Nanos::ZERO };
 }
 
@@ -25,18 +25,18 @@ impl Default for Aggregation {
     }
 }
 
-/// When somebody must be told.
+/// The time of the next notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// Now.
     Now,
-    /// Then, if no more come before.
+    /// At this time, unless enough completions arrive earlier.
     At(Nanos),
-    /// There is nothing to tell.
+    /// No completion is pending.
     Never,
 }
 
-/// What has come since somebody was told.
+/// The completions since the last notification.
 #[derive(Clone, Copy, Debug)]
 pub struct Aggregator {
     aggregation: Aggregation,
@@ -45,26 +45,26 @@ pub struct Aggregator {
 }
 
 impl Aggregator {
-    /// Nothing has come.
+    /// Returns an aggregator without completions.
     #[must_use]
     pub fn new(aggregation: Aggregation) -> Self {
         Self { aggregation, come: 0, first: Nanos::ZERO }
     }
 
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub fn aggregation(&self) -> Aggregation {
         self.aggregation
     }
 
-    /// Whether each completion is told of at once, so that nobody needs the time.
+    /// Returns true if each completion is notified at once, so that no time is needed.
     #[must_use]
     #[inline]
     pub fn is_none(&self) -> bool {
         self.aggregation.count <= 1 || self.aggregation.time == Nanos::ZERO
     }
 
-    /// So many completions have come.
+    /// Counts completions that arrived.
     pub fn came(&mut self, completions: u32, now: Nanos) {
         if self.come == 0 {
             self.first = now;
@@ -72,7 +72,8 @@ impl Aggregator {
         self.come = self.come.saturating_add(completions);
     }
 
-    /// When to tell. Nothing in flight means that no more can come: then the caller tells at once.
+    /// Returns the time of the notification. With nothing in flight no completion can follow, and the caller notifies
+    /// at once.
     #[must_use]
     pub fn due(&self, now: Nanos) -> Due {
         let at = self.first.after(self.aggregation.time);
@@ -83,7 +84,7 @@ impl Aggregator {
         }
     }
 
-    /// Somebody was told.
+    /// Starts over after a notification.
     pub fn told(&mut self) {
         self.come = 0;
     }
@@ -94,13 +95,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn enough_or_long_enough_is_told_and_nothing_before() {
+    fn notification_is_due_at_the_count_or_the_time_and_not_before() {
         let mut aggregator = Aggregator::new(Aggregation { count: 3, time: Nanos(100) });
         assert_eq!(aggregator.due(Nanos(5)), Due::Never);
         aggregator.came(1, Nanos(10));
         assert_eq!(aggregator.due(Nanos(20)), Due::At(Nanos(110)));
         aggregator.came(1, Nanos(50));
-        assert_eq!(aggregator.due(Nanos(109)), Due::At(Nanos(110)), "the time counts from the first");
+        assert_eq!(
+            aggregator.due(Nanos(109)),
+            Due::At(Nanos(110)),
+            "the time starts at the first completion"
+        );
         assert_eq!(aggregator.due(Nanos(110)), Due::Now);
         aggregator.came(1, Nanos(60));
         assert_eq!(aggregator.due(Nanos(60)), Due::Now);
@@ -112,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn wake_ups_are_as_few_as_the_count_allows_and_nothing_waits_beyond_the_time() {
+    fn notifications_are_as_few_as_the_count_allows_and_never_late() {
         for seed in 0..50 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let settings = Aggregation { count: rng.u32(1..20), time: Nanos(rng.u64(1..500)) };
@@ -120,7 +125,7 @@ mod tests {
             let (mut now, mut oldest, mut told, mut come) = (Nanos::ZERO, None, 0, 0);
             for _ in 0..5_000 {
                 let next = now.after(Nanos(rng.u64(..100)));
-                // Whoever drives it wakes at the time it named.
+                // The caller wakes up at the time that the aggregator returned.
                 if let Due::At(at) = aggregator.due(now)
                     && at <= next
                 {
@@ -139,7 +144,7 @@ mod tests {
                     oldest = None;
                 }
             }
-            assert!(told <= come, "{told} times told of {come}, seed {seed}");
+            assert!(told <= come, "{told} notifications of {come} completions, seed {seed}");
         }
     }
 }

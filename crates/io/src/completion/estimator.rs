@@ -1,42 +1,42 @@
-//! What commands take, by direction and size.
+//! Latency estimates of commands by direction and size.
 //!
-//! In: commands with their observed latencies. Out: the least that such a command may be expected to take, and the mean.
-//! Invariant: an observation moves an estimate by a bounded part of it, so no outlier, however large, decides.
+//! Input: commands with their observed latencies. Output: a low estimate of the latency of such a command, and the
+//! mean. Invariant: an observation moves an estimate by a bounded fraction, so that no single outlier decides.
 //!
-//! The low estimate follows a low quantile: it falls quickly to what is smaller and rises slowly to what is larger. A
-//! completion that was there at the first look after a sleep was overslept by an unknown span; it says only that the
+//! The low estimate follows a low quantile: it falls quickly towards smaller values and rises slowly towards larger
+//! ones. A completion found at the first poll after a sleep was overslept by an unknown time; it shows only that the
 //! estimate is too long, and shortens it. So sleeping by an estimate cannot lengthen it.
 
 use headwater_host::clock::Nanos;
 
-/// Doublings of size that are told apart: 512 bytes and less, to 1 MiB and more.
+/// The number of size classes, each twice the previous: 512 bytes and less, to 1 MiB and more.
 const SIZES: usize = 12;
 const DIRECTIONS: usize = 3;
-/// The smallest size is below this power of two.
+/// The exponent of the upper bound of the smallest size class.
 const SMALLEST_BITS: u32 = 9;
 
-/// Which way a command moves its bytes.
+/// The direction in which a command moves data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// To the host.
     Read,
     /// To the device.
     Write,
-    /// Neither.
+    /// No data.
     Other,
 }
 
-/// What makes commands alike in what they take.
+/// The properties of a command on which its latency depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     /// Its direction.
     pub direction: Direction,
-    /// Bytes it moves.
+    /// The bytes it moves.
     pub bytes: usize,
 }
 
 impl Work {
-    /// The class whose estimate it shares.
+    /// Returns the class whose estimate it shares.
     #[must_use]
     #[inline]
     pub fn class(self) -> SizeClass {
@@ -52,16 +52,16 @@ impl Work {
     }
 }
 
-/// A direction and a size to the next power of two.
+/// A direction and a size rounded up to a power of two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeClass(u8);
 
-/// What a completion says about its command.
+/// The circumstances in which a completion was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// A look shortly before found nothing: this is what it took.
+    /// A poll shortly before found nothing: the latency is exact.
     Fresh,
-    /// It was there at the first look after a sleep: it took this or less.
+    /// The first poll after a sleep found it: the latency is an upper bound.
     Late,
 }
 
@@ -85,7 +85,7 @@ impl Default for Estimator {
 }
 
 impl Estimator {
-    /// A command was answered so long after it was submitted.
+    /// Notes the latency of a command.
     pub fn observe(&mut self, class: SizeClass, latency: Nanos, seen: Seen) {
         let Some(estimate) = self.estimates.get_mut(usize::from(class.0)) else {
             return;
@@ -95,7 +95,7 @@ impl Estimator {
             return;
         }
         let toward = |from: u64, to: u64, part: u64| match to.checked_sub(from) {
-            // At most doubled, for the sake of outliers.
+            // At most doubled, to bound outliers.
             Some(above) => from + above.min(from) / part,
             None => from - (from - to) / part,
         };
@@ -107,14 +107,14 @@ impl Estimator {
         };
     }
 
-    /// The least that such a command may be expected to take: nine of ten take longer.
+    /// Returns the low estimate: about nine of ten such commands take longer.
     #[must_use]
     #[inline]
     pub fn low(&self, class: SizeClass) -> Option<Nanos> {
         self.known(class).map(|estimate| Nanos(estimate.low))
     }
 
-    /// What such a command takes on average.
+    /// Returns the mean latency of such a command.
     #[must_use]
     #[inline]
     pub fn mean(&self, class: SizeClass) -> Option<Nanos> {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_low_estimate_lies_below_most_of_what_was_seen() {
+    fn low_estimate_is_below_most_observed_latencies() {
         for seed in 0..20 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let mut estimator = Estimator::default();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn one_outlier_moves_no_estimate_by_much_and_a_new_level_is_found() {
+    fn outlier_barely_moves_an_estimate_and_a_new_level_is_found() {
         let mut estimator = Estimator::default();
         for _ in 0..100 {
             estimator.observe(read(4_096), Nanos(10_000), Seen::Fresh);
@@ -183,10 +183,10 @@ mod tests {
         assert!(estimator.low(read(4_096)).unwrap().0 < 11_000);
     }
 
-    /// A completion that is only looked for after a sleep is never seen earlier than the sleep's end: taken at its word,
-    /// the estimate could only grow.
+    /// Guards against a growing estimate: a completion found by the first poll after a sleep is never seen earlier than
+    /// the end of the sleep: taken as exact, it could only lengthen the estimate.
     #[test]
-    fn what_was_overslept_shortens_the_estimate() {
+    fn overslept_completions_shorten_the_estimate() {
         let mut estimator = Estimator::default();
         estimator.observe(read(8_192), Nanos(100_000), Seen::Fresh);
         for _ in 0..200 {

@@ -1,119 +1,120 @@
-//! How long to sleep between two looks.
+//! The sleep between two polls.
 //!
-//! In: the commands in flight (when each was submitted, and its class of size), what the [`Estimator`] knows of their
-//! like, how long sleeps really took. Out: a span, zero for "look at once". Invariant of the adaptive pace: what a look may
-//! come too late is bounded by a small part of the latency itself, so throughput that waits for completions loses at most
-//! that part; where a sleep would not be worth its cost, there is none.
+//! Input: the commands in flight (submission time and size class), the latencies that the [`Estimator`] learnt, the
+//! real lengths of sleeps. Output: a span, zero to poll at once. Invariant of the adaptive pace: a poll is late by at
+//! most a small fraction of the latency, so throughput that depends on completions loses at most that fraction; a sleep
+//! that would not be worth its cost is not taken.
 //!
 //! ```text
 //!   submitted            low estimate        mean
-//!       |--------- sleep ------|-look-look-look-|...          then, long overdue, at growing spans: 1/32 of the age
-//!                        margin: 1/16, and what sleeps are late by
+//!       |--------- sleep ------|-poll-poll-poll-|...          then, when overdue, at growing spans: 1/48 of the age
+//!                        margin: 1/16, and the lateness of sleeps
 //! ```
 
 use super::estimator::{Estimator, Seen, SizeClass};
 use headwater_host::clock::Nanos;
 
-/// Before the earliest answer that is expected, this part of its latency is looked through.
+/// The fraction of the expected latency for which polling starts before the earliest expected completion.
 const MARGIN_PART: u64 = 16;
-/// Looks may be apart by this part of the age of the oldest command: it bounds what a late look costs.
+/// The longest span between polls as a fraction of the oldest command's age: it bounds the cost of a late poll.
 const OVERDUE_PART: u64 = 48;
-/// A sleep costs the processor about this much by itself, and is not worth taking for less than twice that.
+/// The processor cost of a sleep; a sleep of less than twice this is not worth taking.
 const SLEEP_COST: Nanos = Nanos(1_500);
 
-/// A sleep that was late by more than twice the usual counts as late by that and this.
+/// The increase of the lateness bound for a sleep that was late by more than twice the usual.
 const LATENESS_STEP: u64 = 5_000;
-/// What is forgotten of lateness with each answer that was waited for without a sleep.
+/// The fraction of the lateness that is forgotten with each completion found without a sleep.
 const FORGET_PART: u64 = 1_024;
 
-/// How long to sleep between looks.
+/// The pace of polling: the sleep between two polls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
-    /// Not at all.
+    /// No sleep.
     Busy,
-    /// As size and observed latency say.
+    /// A sleep adapted to size and observed latency.
     #[default]
     Adaptive,
-    /// Until this part of the mean latency is over, in hundredths of it; then not at all.
+    /// A sleep until this percentage of the mean latency has passed, then none.
     Part(u8),
-    /// So long, always.
+    /// A fixed sleep.
     Fixed(Nanos),
 }
 
-/// The controller of one queue's looks.
+/// The controller of one queue's polls.
 #[derive(Clone, Debug)]
 pub struct Period {
     pace: Pace,
     estimator: Estimator,
-    /// What sleeps take longer than they were asked for: nearly the most of late.
+    /// The usual excess of a sleep over its requested length: close to the largest recent one.
     lateness: u64,
-    /// The sleep since the last look, zero if there was none.
+    /// The sleep since the last poll, zero if there was none.
     slept: Nanos,
-    /// The last sleep that was chosen, for whoever wants to know.
+    /// The last sleep that was chosen, for statistics.
     chosen: Nanos,
 }
 
 impl Period {
-    /// Nothing is known yet.
+    /// Returns a controller without observations.
     #[must_use]
     pub fn new(pace: Pace) -> Self {
         Self { pace, estimator: Estimator::default(), lateness: 0, slept: Nanos::ZERO, chosen: Nanos::ZERO }
     }
 
-    /// The pace.
+    /// Returns the pace.
     #[must_use]
     pub fn pace(&self) -> Pace {
         self.pace
     }
 
-    /// Another pace; what was learnt stays.
+    /// Sets the pace; estimates stay.
     pub fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
     }
 
-    /// The span that was chosen last.
+    /// Returns the span that was chosen last.
     #[must_use]
     pub fn chosen(&self) -> Nanos {
         self.chosen
     }
 
-    /// What is known of latencies.
+    /// Returns the latency estimates.
     #[must_use]
     pub fn estimator(&self) -> &Estimator {
         &self.estimator
     }
 
-    /// A command was found answered.
+    /// Notes a completion.
     #[inline]
     pub fn answered(&mut self, class: SizeClass, latency: Nanos) {
-        // A short sleep leaves little doubt.
+        // After a short sleep the latency is nearly exact.
         if self.slept == Nanos::ZERO {
-            // What was learnt of sleeps is forgotten slowly without any, or a machine that was busy once would be so for ever.
+            // Lateness decays slowly while there are no sleeps; otherwise a machine that was busy once would never
+            // sleep again.
             self.lateness -= self.lateness / FORGET_PART;
         }
         let seen = if self.slept.0 > latency.0 / 32 { Seen::Late } else { Seen::Fresh };
         self.estimator.observe(class, latency, seen);
     }
 
-    /// A look is over: what the next one finds has come since.
+    /// Notes a poll: completions found by the next poll arrived after it.
     #[inline]
     pub fn looked(&mut self) {
         self.slept = Nanos::ZERO;
     }
 
-    /// A sleep is over.
+    /// Notes a sleep.
     pub fn woke(&mut self, asked: Nanos, took: Nanos) {
         self.slept = took;
         let late = took.since(asked).0;
         if late > self.lateness {
-            // At most doubled, and a little, for the sake of outliers.
+            // At most doubled, plus a step, to bound outliers.
             self.lateness += (late - self.lateness).min(self.lateness + LATENESS_STEP).div_ceil(4);
         } else {
             self.lateness -= (self.lateness - late) / 64;
         }
     }
 
-    /// How long to sleep before the next look, for the commands in flight: when each was submitted, and its class.
+    /// Returns the sleep before the next poll, given submission time and class of the commands in flight.
     pub fn next(&mut self, now: Nanos, in_flight: impl Iterator<Item = (Nanos, SizeClass)>) -> Nanos {
         self.chosen = match self.pace {
             Pace::Busy => Nanos::ZERO,
@@ -127,7 +128,7 @@ impl Period {
         self.chosen
     }
 
-    /// Until the earliest answer that is expected, less the margin.
+    /// Returns the time until the earliest expected completion, less the margin.
     fn adaptive(&self, now: Nanos, in_flight: impl Iterator<Item = (Nanos, SizeClass)>) -> Nanos {
         let (mut earliest, mut oldest) = (Nanos(u64::MAX), now);
         for (submitted, class) in in_flight {
@@ -151,7 +152,7 @@ impl Period {
         until.min().map_or(Nanos::ZERO, |until| Nanos(until.since(now).0.saturating_sub(self.lateness)))
     }
 
-    /// A span that is worth sleeping for, or none.
+    /// Returns the span if it is worth a sleep, else zero.
     fn worth(&self, span: Nanos) -> Nanos {
         if span.0 < (2 * SLEEP_COST.0).max(2 * self.lateness) { Nanos::ZERO } else { span }
     }

@@ -1,4 +1,4 @@
-//! Futures under an executor of twenty lines, so that nothing of any other is relied on.
+//! Tests of futures under a minimal executor, so that they depend on no other.
 
 use super::*;
 use crate::backend::Backend as _;
@@ -42,7 +42,7 @@ fn handle(model: &mut Model, depth: u32) -> AsyncHandle {
 }
 
 #[test]
-fn futures_are_ready_when_their_requests_are_answered_whoever_runs_them() {
+fn futures_complete_with_their_requests_on_any_thread() {
     let mut model = model();
     let handle = handle(&mut model, 4);
     let threads: Vec<_> = (0..3_u8)
@@ -56,11 +56,11 @@ fn futures_are_ready_when_their_requests_are_answered_whoever_runs_them() {
                         from.bytes_mut().unwrap().fill(number + 1);
                         let Data::ToDevice(buffer) = handle.write(offset, from, Durable::Now).await.unwrap()
                         else {
-                            panic!("the buffer comes back")
+                            panic!("the buffer was not returned")
                         };
                         buffer.write(0, &[0; 512]).unwrap();
                         let Data::FromDevice(mut back) = handle.read(offset, buffer).await.unwrap() else {
-                            panic!("the buffer comes back")
+                            panic!("the buffer was not returned")
                         };
                         assert_eq!(back.bytes_mut().unwrap(), [number + 1; 512]);
                     }
@@ -75,7 +75,7 @@ fn futures_are_ready_when_their_requests_are_answered_whoever_runs_them() {
 }
 
 #[test]
-fn failures_and_refusals_come_out_of_the_future_with_the_buffer() {
+fn failures_and_refusals_return_the_buffer_through_the_future() {
     let mut model = model();
     model.set_faults(Faults::default().with(0, 1, Status::UNRECOVERED_READ_ERROR));
     let handle = handle(&mut model, 4);
@@ -87,7 +87,7 @@ fn failures_and_refusals_come_out_of_the_future_with_the_buffer() {
 }
 
 #[test]
-fn a_future_that_is_dropped_leaves_no_answer_and_nobody_waiting() {
+fn dropped_future_leaves_no_ticket_and_no_waiter() {
     let mut model = model();
     let handle = handle(&mut model, 2);
     for round in 0..50 {
@@ -107,7 +107,7 @@ fn a_future_that_is_dropped_leaves_no_answer_and_nobody_waiting() {
 }
 
 #[test]
-fn policies_can_be_changed_between_futures() {
+fn policies_can_change_between_futures() {
     let mut model = model();
     let handle = handle(&mut model, 2);
     for round in 0..20 {

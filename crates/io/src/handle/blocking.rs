@@ -1,7 +1,7 @@
-//! Calls that return when their request is answered, and batches.
+//! Blocking calls and batches.
 //!
-//! In: buffers by value. Out: the same buffers, with an error or without. Invariant: answers of other requests that come
-//! meanwhile stay there to be taken by `poll`.
+//! Input: buffers by value. Output: the same buffers, with or without an error. Invariant: completions of other
+//! requests that arrive during a call stay available to `poll`.
 
 use super::{Handle, Refused, Request};
 use crate::backend::Answer;
@@ -14,9 +14,9 @@ use headwater_nvme::spec::status::Status;
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Failed {
-    /// Why.
+    /// The reason.
     pub error: IoError,
-    /// What was lent; nothing when the device is gone and may still write there.
+    /// The buffers lent; none when the device is gone and may still write to them.
     pub data: Data,
 }
 
@@ -35,7 +35,7 @@ impl Handle {
         self.run(Request::read(offset, into)).and_then(only)
     }
 
-    /// Writes what `from` holds.
+    /// Writes the bytes of `from`.
     ///
     /// # Errors
     /// [`Failed`], with the buffer.
@@ -43,10 +43,10 @@ impl Handle {
         self.run(Request::write(offset, from, durable)).and_then(only)
     }
 
-    /// Whether the device has what `with` holds.
+    /// Compares the device's bytes with those of `with`; returns true if they are equal.
     ///
     /// # Errors
-    /// [`Failed`], with the buffer. Bytes that differ are no failure.
+    /// [`Failed`], with the buffer. Bytes that differ are not an error.
     pub fn compare(&mut self, offset: u64, with: Buffer) -> Result<(bool, Buffer), Box<Failed>> {
         match self.run(Request::compare(offset, with)) {
             Ok(data) => only(data).map(|buffer| (true, buffer)),
@@ -57,7 +57,7 @@ impl Handle {
         }
     }
 
-    /// Makes a run of bytes zeroes.
+    /// Zeroes a run of bytes.
     ///
     /// # Errors
     /// [`IoError`].
@@ -65,7 +65,7 @@ impl Handle {
         self.run(Request::write_zeroes(offset, bytes, durable)).map(drop).map_err(|failed| failed.error)
     }
 
-    /// Says that a run of bytes is not needed any more; `list` is for what the device is told.
+    /// Deallocates a run of bytes; `list` holds the ranges sent to the device.
     ///
     /// # Errors
     /// [`Failed`], with the list.
@@ -73,7 +73,7 @@ impl Handle {
         self.run(Request::discard(offset, bytes, list)).and_then(only)
     }
 
-    /// Makes durable what was answered before.
+    /// Makes the requests completed before it durable.
     ///
     /// # Errors
     /// [`IoError`].
@@ -81,7 +81,7 @@ impl Handle {
         self.run(Request::flush()).map(drop).map_err(|failed| failed.error)
     }
 
-    /// Any request, from its submission to its answer; its buffers.
+    /// Submits any request, waits for its completion, and returns its buffers.
     ///
     /// # Errors
     /// [`Failed`], with the buffers.
@@ -97,7 +97,7 @@ impl Handle {
                 Err(error) => Err(failed(error, data)),
             },
             Ok(None) => {
-                let reason = "the device ended without an answer".to_owned();
+                let reason = "the request did not complete; open the device again".to_owned();
                 Err(failed(IoError::Device { reason }, Data::None))
             }
             Err(error) => Err(failed(error, Data::None)),
@@ -116,11 +116,11 @@ impl Handle {
         Ok(self.awaited.take())
     }
 
-    /// Submits several requests at once, in order, each with its token. How many were accepted; if not all were, the first
-    /// that was not, with the reason.
+    /// Submits several requests in order, each with its token. Returns how many were accepted; if not all were, also
+    /// the first refused one with the reason.
     ///
     /// # Errors
-    /// The number that was accepted, and [`Refused`] for the one after them. Those behind it come back in `requests`.
+    /// The number accepted, and [`Refused`] for the next request. Those after it come back in `requests`.
     pub fn submit_batch(
         &mut self,
         requests: &mut Vec<(Request, u64)>,
@@ -144,10 +144,10 @@ impl Handle {
         }
     }
 
-    /// Takes up to `most` answers that have come; how many.
+    /// Takes up to `most` available completions, and returns how many.
     ///
     /// # Errors
-    /// [`IoError`] when a device is gone or breaks the protocol; answers taken before it are in `into`.
+    /// [`IoError`] when a device is gone or breaks the protocol; completions taken before the error are in `into`.
     pub fn poll_batch(&mut self, into: &mut Vec<Answer>, most: usize) -> Result<usize, IoError> {
         let had = into.len();
         while into.len() - had < most {
@@ -160,12 +160,12 @@ impl Handle {
     }
 }
 
-/// The one buffer of a request that had one.
+/// Returns the buffer of a request that has exactly one.
 fn only(data: Data) -> Result<Buffer, Box<Failed>> {
     match data {
         Data::FromDevice(buffer) | Data::ToDevice(buffer) => Ok(buffer),
         other => {
-            let reason = "the buffer did not come back".to_owned();
+            let reason = "the request returned without its one buffer".to_owned();
             Err(Box::new(Failed { error: IoError::Device { reason }, data: other }))
         }
     }

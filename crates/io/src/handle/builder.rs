@@ -1,4 +1,4 @@
-//! How a handle is made: its namespace, its queues, its policies. What is not said is the plainest.
+//! Builds a handle from its namespace, its queues and its policies. Defaults are the simplest policies.
 
 use super::lane::Attachment;
 use super::request::Geometry;
@@ -13,10 +13,10 @@ use crate::selector::Selector;
 use crate::timepiece::Timepiece;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Requests that may wait in a handle, unless it is said otherwise.
+/// The default number of requests that may wait in a handle.
 const WAITING_MAX: u32 = 256;
 
-/// A handle to be.
+/// A builder of a [`Handle`].
 #[derive(Debug)]
 #[must_use = "build it"]
 pub struct HandleBuilder {
@@ -32,7 +32,7 @@ pub struct HandleBuilder {
 }
 
 impl Handle {
-    /// A handle on this namespace, over the queues that the builder is given.
+    /// Returns a builder of a handle on this namespace.
     pub fn builder(facts: &NamespaceFacts) -> HandleBuilder {
         HandleBuilder {
             facts: facts.clone(),
@@ -49,59 +49,59 @@ impl Handle {
 }
 
 impl HandleBuilder {
-    /// One more queue. They are named 0, 1 and so on, in this order.
+    /// Adds a queue. Queues are named 0, 1 and so on, in this order.
     pub fn queue(mut self, queue: impl Into<Attachment>) -> Self {
         self.queues.push(queue.into());
         self
     }
 
-    /// Which queue a request goes to.
+    /// Sets the policy that chooses a request's queue.
     pub fn selector(mut self, selector: Selector) -> Self {
         self.selector = selector;
         self
     }
 
-    /// Which request goes next.
+    /// Sets the policy that chooses the next request.
     pub fn scheduling(mut self, scheduling: Scheduling) -> Self {
         self.scheduling = scheduling;
         self
     }
 
-    /// Whether neighbours go together.
+    /// Sets the policy that merges adjacent requests.
     pub fn merging(mut self, merging: Merging) -> Self {
         self.merging = merging;
         self
     }
 
-    /// How it learns of completions.
+    /// Sets the policy that finds completions.
     pub fn completion(mut self, completion: CompletionPolicy) -> Self {
         self.completion = completion;
         self
     }
 
-    /// Most commands at the devices.
-    pub fn in_flight_max(mut self, most: u32) -> Self {
-        self.in_flight_max = most.max(1);
+    /// Sets the most commands in flight at the devices.
+    pub fn in_flight_max(mut self, max: u32) -> Self {
+        self.in_flight_max = max.max(1);
         self
     }
 
-    /// Requests that may wait beyond what the queues hold; 256 if nothing is said, 0 lets none.
-    pub fn waiting_max(mut self, most: u32) -> Self {
-        self.waiting_max = most;
+    /// Sets how many requests may wait beyond what the queues hold; the default is 256, and 0 allows none.
+    pub fn waiting_max(mut self, max: u32) -> Self {
+        self.waiting_max = max;
         self
     }
 
-    /// Where it has the time from.
+    /// Sets the source of the time.
     pub fn time(mut self, time: Timepiece) -> Self {
         self.time = time;
         self
     }
 
-    /// The handle.
+    /// Builds the handle.
     ///
     /// # Errors
-    /// [`IoError::Request`] without a queue; [`IoError::Namespace`] for a key space; [`IoError`] when the kernel gives no
-    /// thread or descriptor.
+    /// [`IoError::Request`] without a queue; [`IoError::Namespace`] for a key space; [`IoError`] when the kernel has no
+    /// thread or descriptor left.
     pub fn build(self) -> Result<Handle, IoError> {
         if self.queues.is_empty() {
             return Err(RequestError::Closed.into());

@@ -1,90 +1,92 @@
-//! Why a handle does not accept a request: told before anything reaches a device, with the numbers.
+//! Errors of requests that a handle does not accept, with their numbers, returned before anything reaches a device.
 
 use super::request::Request;
 use crate::error::{IoError, SubmitError};
 
-/// What is wrong with a request, or why it cannot be taken now.
+/// An invalid request, or the reason why it cannot be accepted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// The range does not begin or end on a block.
+    /// The range does not start or end at a block boundary.
     #[error(
-        "{bytes} bytes from {offset} on are no whole blocks of {block_bytes} bytes; align both, or use a cache"
+        "{bytes} bytes at offset {offset} are not whole {block_bytes}-byte blocks; align both, or use a cache"
     )]
     Misaligned {
-        /// First byte.
+        /// The first byte.
         offset: u64,
-        /// How many.
+        /// The length in bytes.
         bytes: u64,
         /// Bytes of a block.
         block_bytes: u32,
     },
     /// The range is empty.
-    #[error("a request for no bytes, at {offset}; name at least one block")]
+    #[error("the request at offset {offset} has no bytes; request at least one block")]
     Empty {
-        /// First byte.
+        /// The first byte.
         offset: u64,
     },
-    /// The range leaves what this handle may touch.
-    #[error("{bytes} bytes from {offset} on leave the {end} bytes that this handle may touch")]
+    /// The range exceeds what this handle may access.
+    #[error("{bytes} bytes at offset {offset} leave the handle's range, which ends at {end}; stay inside it")]
     OutOfRange {
-        /// First byte.
+        /// The first byte.
         offset: u64,
-        /// How many.
+        /// The length in bytes.
         bytes: u64,
-        /// One past the last byte that it may touch.
+        /// The end of the accessible range, one past its last byte.
         end: u64,
     },
-    /// A buffer is shorter than what it is for.
-    #[error("a buffer of {given} bytes where {needed} are needed")]
+    /// A buffer that is shorter than the request needs.
+    #[error("the buffer has {given} bytes and the request needs {needed}; pass a longer one")]
     Short {
-        /// What was given.
+        /// The bytes given.
         given: u64,
-        /// What is needed.
+        /// The bytes needed.
         needed: u64,
     },
-    /// A buffer lies where the device cannot reach it.
+    /// A buffer at an address that the device cannot access.
     #[error(
-        "a buffer at {address:#x}; the device takes multiples of {align} bytes; take buffers from its pool"
+        "the buffer at {address:#x} is not aligned to the device's {align} bytes; use buffers of its pool"
     )]
     Unreachable {
-        /// Its address.
+        /// The buffer's address.
         address: u64,
-        /// What it must be a multiple of.
+        /// The alignment that the device requires.
         align: usize,
     },
-    /// A change through a handle that may only read.
+    /// A change through a read-only handle.
     #[error("namespace {namespace} is read-only for this client")]
     ReadOnly {
-        /// Its number.
+        /// The namespace's number.
         namespace: u32,
     },
-    /// The handle has as many requests as it takes.
-    #[error("{unanswered} requests are not answered, and {most} is the most; poll, and submit again")]
+    /// The handle holds as many requests as it accepts.
+    #[error(
+        "{unanswered} requests are outstanding and the handle holds at most {most}; poll, then submit again"
+    )]
     Full {
-        /// Accepted and not answered.
+        /// The requests that are accepted and not completed.
         unanswered: u32,
-        /// The most.
+        /// The most that the handle accepts.
         most: u32,
     },
-    /// There is no queue of that name.
-    #[error("queue {answer} was chosen, but it is not one of the handle's {queues}; attach it first")]
+    /// A queue name that the handle does not have.
+    #[error("queue {answer} is not one of the handle's {queues} queues; attach it first")]
     NoSuchQueue {
-        /// What the selector answered.
+        /// The name that the selector or the caller gave.
         answer: u32,
-        /// How many there are.
+        /// The number of queues.
         queues: u32,
     },
-    /// The handle is being closed, or its last queue was taken.
+    /// The handle has no queue: none was attached, or its last one was detached.
     #[error("the handle has no queue; attach one")]
     Closed,
-    /// The way to the device takes no such command.
+    /// A command that the backend does not support.
     #[error("{what}")]
     Unfit {
-        /// What is wrong with it, and what to do.
+        /// The reason, and what to do.
         what: &'static str,
     },
-    /// The device is gone for good.
+    /// The device is permanently gone.
     #[error("the device is gone; open it again")]
     Gone,
 }
@@ -95,20 +97,20 @@ impl From<SubmitError> for RequestError {
             SubmitError::Full => Self::Full { unanswered: 0, most: 0 },
             SubmitError::Gone => Self::Gone,
             SubmitError::Range { .. } => {
-                Self::Unfit { what: "the range leaves the partition of this client" }
+                Self::Unfit { what: "the range exceeds this client's partition; stay inside it" }
             }
             SubmitError::Unfit { what } => Self::Unfit { what },
         }
     }
 }
 
-/// A request that was not accepted: nothing happened, and no answer will follow.
+/// A request that was not accepted: it had no effect, and no completion follows.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Refused {
-    /// The request, its buffers included.
+    /// The request with its buffers.
     pub request: Request,
-    /// Why.
+    /// The reason.
     pub error: RequestError,
 }
 

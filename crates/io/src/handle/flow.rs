@@ -1,7 +1,7 @@
-//! The long way of a request: selector, scheduler, merging, window, division; and back.
+//! The slow path of a request: selector, scheduler, merging, window, division, and completion.
 //!
-//! In: requests that were judged, answers of queues. Out: commands, and answers for the caller. Invariant: a place is given
-//! back exactly when its request's answer is made.
+//! Input: validated requests, completions of queues. Output: commands, and completions for the caller. Invariant: a
+//! slot is freed exactly when its request's completion is made.
 
 use super::lane::Lane;
 use super::request::{Geometry, Operation, Request, cut, shaped};
@@ -17,19 +17,19 @@ use crate::selector::Choice;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 
-/// What a request that moves nothing is held to cost where bytes are shared.
+/// The minimum cost of a request, in bytes, where bandwidth is shared; it applies to requests that move no data.
 const COST_BYTES_MIN: u64 = 4_096;
 
-/// How far a request got.
+/// The result of a dispatch.
 enum Given {
-    /// All of it is at a device, or answered.
+    /// The whole request is submitted or completed.
     All,
-    /// Its queue has no room.
+    /// The queue or the window has no room.
     NoRoom,
 }
 
 impl Handle {
-    /// Whether anything needs the time.
+    /// Returns true if a policy or a deadline needs the time.
     pub(super) fn is_timed(&self) -> bool {
         !matches!(self.scheduler.scheduling(), Scheduling::Fifo)
             || !matches!(self.completion, CompletionPolicy::Inline)
@@ -56,22 +56,22 @@ impl Handle {
             Ok(lane) => lane,
             Err(error) => return Err(Geometry::refuse(request, error)),
         };
-        let Some(place) = self.slots.take(token, Kind::Waiting, lane) else {
+        let Some(slot) = self.slots.take(token, Kind::Waiting, lane) else {
             return Err(Geometry::refuse(request, RequestError::Full { unanswered, most }));
         };
         let timed = self.is_timed() || request.within.is_some();
         let now = if timed { self.time.now() } else { Nanos::ZERO };
-        self.slots.tell(place, request, now);
-        self.slots.story_mut(place).awaited = awaited;
-        if let Some(deadline) = self.slots.story(place).deadline {
-            self.deadlines.insert((deadline, place));
+        self.slots.tell(slot, request, now);
+        self.slots.story_mut(slot).awaited = awaited;
+        if let Some(deadline) = self.slots.story(slot).deadline {
+            self.deadlines.insert((deadline, slot));
         }
         self.detours += 1;
-        self.enqueue(place);
+        self.enqueue(slot);
         Ok(())
     }
 
-    /// The lane that the selector names.
+    /// Returns the index of the queue that the selector names.
     fn choose(&mut self, request: &Request) -> Result<u32, RequestError> {
         let loads: Vec<_> = self.lanes.iter().filter(|lane| !lane.leaving).map(Lane::load).collect();
         let choice = Choice {
@@ -82,36 +82,36 @@ impl Handle {
             queues: &loads,
         };
         let name = self.selector.choose(&choice).ok_or(RequestError::Closed)?;
-        let place = self.lanes.iter().position(|lane| lane.name == name && !lane.leaving);
+        let index = self.lanes.iter().position(|lane| lane.name == name && !lane.leaving);
         let queues = u32::try_from(loads.len()).unwrap_or(NOWHERE);
-        place
-            .and_then(|place| u32::try_from(place).ok())
+        index
+            .and_then(|index| u32::try_from(index).ok())
             .ok_or(RequestError::NoSuchQueue { answer: name.0, queues })
     }
 
-    /// A request waits, in a group if it may.
-    pub(super) fn enqueue(&mut self, place: u32) {
-        let extent = self.extent_of(place);
+    /// Makes a request wait for the scheduler, merged into a group if possible.
+    pub(super) fn enqueue(&mut self, slot: u32) {
+        let extent = self.extent_of(slot);
         if let Some(extent) = &extent {
             let segments = u32::try_from(self.limits.segments_max).unwrap_or(u32::MAX);
             if let Some(joined) = self.merger.join(extent, self.plain_bytes_max, segments) {
-                self.slots.set_kind(place, Kind::Member);
-                self.slots.story_mut(place).head = joined.group;
+                self.slots.set_kind(slot, Kind::Member);
+                self.slots.story_mut(slot).head = joined.group;
                 let members = &mut self.slots.story_mut(joined.group).members;
                 if members.is_empty() {
                     members.push(joined.group);
                 }
                 let at = if joined.side == Side::Front { 0 } else { members.len() };
-                members.insert(at, place);
+                members.insert(at, slot);
                 self.scheduler.extend(extent.class, extent.bytes);
                 return;
             }
-            self.merger.open(place, *extent);
+            self.merger.open(slot, *extent);
         }
-        self.slots.set_kind(place, Kind::Waiting);
-        let story = self.slots.story(place);
+        self.slots.set_kind(slot, Kind::Waiting);
+        let story = self.slots.story(slot);
         self.scheduler.push(Waiting {
-            slot: place,
+            slot,
             class: story.class,
             bytes: story.bytes.max(COST_BYTES_MIN),
             arrived: story.arrived,
@@ -119,19 +119,19 @@ impl Handle {
         });
     }
 
-    /// What may be merged of a request.
-    fn extent_of(&self, place: u32) -> Option<Extent> {
-        let story = self.slots.story(place);
+    /// Returns the extent of a request that may be merged.
+    fn extent_of(&self, slot: u32) -> Option<Extent> {
+        let story = self.slots.story(slot);
         let sort = story.operation.sort()?;
         let single = matches!(story.data, Data::FromDevice(_) | Data::ToDevice(_));
         if self.merging == Merging::Off || self.limits.segments_max < 2 || story.alone || !single {
             return None;
         }
-        // Requests with a deadline of their own may have to leave by themselves, and parts of one command cannot.
+        // A request with its own deadline may have to be cancelled alone, which is impossible for a part of a command.
         if story.deadline.is_some() || story.awaited || story.bytes >= self.plain_bytes_max {
             return None;
         }
-        let lane = u8::try_from(self.slots.lane(place)).ok().filter(|&lane| lane < 64)?;
+        let lane = u8::try_from(self.slots.lane(slot)).ok().filter(|&lane| lane < 64)?;
         Some(Extent {
             sort: sort | lane << 2,
             class: story.class,
@@ -142,31 +142,31 @@ impl Handle {
         })
     }
 
-    /// Gives to the queues what policies and room allow.
+    /// Submits to the queues what policies and room allow.
     pub(super) fn give_out(&mut self, now: Nanos) {
         let mut kept = 0;
-        while let Some(&place) = self.outgoing.get(kept) {
-            match self.give(place, now) {
+        while let Some(&slot) = self.outgoing.get(kept) {
+            match self.give(slot, now) {
                 Given::All => {
                     self.outgoing.remove(kept);
                 }
                 Given::NoRoom => kept += 1,
             }
         }
-        // A full queue keeps back its own requests, not those of the others.
+        // A full queue holds back only its own requests.
         while self.outgoing.len() < self.lanes.len() && self.at_devices() < self.window.limit() {
-            let place = match self.scheduler.pop(now) {
+            let slot = match self.scheduler.pop(now) {
                 None => return,
-                Some(Next::GiveUp(place)) => {
-                    self.merger.close(place);
-                    self.finish_group(place, Status::ABORT_REQUESTED);
+                Some(Next::GiveUp(slot)) => {
+                    self.merger.close(slot);
+                    self.finish_group(slot, Status::ABORT_REQUESTED);
                     continue;
                 }
-                Some(Next::Serve(place)) => place,
+                Some(Next::Serve(slot)) => slot,
             };
-            self.merger.close(place);
-            if let Given::NoRoom = self.give(place, now) {
-                self.outgoing.push_back(place);
+            self.merger.close(slot);
+            if let Given::NoRoom = self.give(slot, now) {
+                self.outgoing.push_back(slot);
             }
         }
     }
@@ -175,45 +175,45 @@ impl Handle {
         self.lanes.iter().map(Lane::in_flight).fold(0, u32::saturating_add)
     }
 
-    /// Gives one request, as far as there is room.
-    fn give(&mut self, place: u32, now: Nanos) -> Given {
-        if self.slots.kind(place) == Kind::Divided || self.must_divide(place) {
-            return self.give_parts(place, now);
+    /// Submits one request as far as there is room.
+    fn give(&mut self, slot: u32, now: Nanos) -> Given {
+        if self.slots.kind(slot) == Kind::Divided || self.must_divide(slot) {
+            return self.give_parts(slot, now);
         }
-        let members = std::mem::take(&mut self.slots.story_mut(place).members);
-        let (command, _) = self.command_of(place, &members);
-        let taken = self.give_command(place, command, now);
-        self.slots.story_mut(place).members = members;
+        let members = std::mem::take(&mut self.slots.story_mut(slot).members);
+        let (command, _) = self.command_of(slot, &members);
+        let taken = self.give_command(slot, command, now);
+        self.slots.story_mut(slot).members = members;
         match taken {
             Ok(()) => {
-                self.slots.set_kind(place, Kind::Leading);
+                self.slots.set_kind(slot, Kind::Leading);
                 Given::All
             }
             Err((data, reason)) => {
-                self.take_back(place, data);
-                self.refused_by_queue(place, reason)
+                self.take_back(slot, data);
+                self.refused_by_queue(slot, reason)
             }
         }
     }
 
-    fn must_divide(&self, place: u32) -> bool {
-        let story = self.slots.story(place);
+    fn must_divide(&self, slot: u32) -> bool {
+        let story = self.slots.story(slot);
         story.members.is_empty()
             && (story.bytes > self.geometry.command_bytes_max(story.operation, &self.limits)
                 || story.data.buffers().len() > self.limits.segments_max.max(1))
     }
 
-    /// The one command of a request, or of a group.
-    fn command_of(&mut self, place: u32, members: &[u32]) -> (Command, u64) {
-        let (operation, offset) = (self.slots.story(place).operation, self.slots.story(place).offset);
+    /// Builds the one command of a request or of a group.
+    fn command_of(&mut self, slot: u32, members: &[u32]) -> (Command, u64) {
+        let (operation, offset) = (self.slots.story(slot).operation, self.slots.story(slot).offset);
         if members.is_empty() {
-            let bytes = self.slots.story(place).bytes;
-            let data = std::mem::take(&mut self.slots.story_mut(place).data);
+            let bytes = self.slots.story(slot).bytes;
+            let data = std::mem::take(&mut self.slots.story_mut(slot).data);
             if let (Operation::Discard, Some(list)) = (operation, data.buffers().first())
                 && let Ok(command) = self.geometry.discard(offset, bytes, list)
             {
-                // The command has a part of the list; the caller gets all of it back.
-                self.slots.story_mut(place).data = data;
+                // The command holds a slice of the list; the caller gets the whole list back.
+                self.slots.story_mut(slot).data = data;
                 return (command, bytes);
             }
             return (Command { entry: self.geometry.entry(operation, offset, bytes), data }, bytes);
@@ -231,19 +231,19 @@ impl Handle {
         (Command { entry: self.geometry.entry(operation, start, bytes), data }, bytes)
     }
 
-    fn give_command(&mut self, place: u32, command: Command, now: Nanos) -> Result<(), (Data, SubmitError)> {
-        let lane = usize::try_from(self.slots.lane(place)).ok().and_then(|lane| self.lanes.get_mut(lane));
+    fn give_command(&mut self, slot: u32, command: Command, now: Nanos) -> Result<(), (Data, SubmitError)> {
+        let lane = usize::try_from(self.slots.lane(slot)).ok().and_then(|lane| self.lanes.get_mut(lane));
         let Some(lane) = lane else {
             return Err((command.data, SubmitError::Gone));
         };
-        lane.submit(command, place).map_err(|rejected| (rejected.command.data, rejected.reason))?;
-        self.slots.story_mut(place).submitted = now;
+        lane.submit(command, slot).map_err(|rejected| (rejected.command.data, rejected.reason))?;
+        self.slots.story_mut(slot).submitted = now;
         Ok(())
     }
 
-    /// The buffers of a command, back to whose they are.
-    fn take_back(&mut self, place: u32, data: Data) {
-        let story = self.slots.story_mut(place);
+    /// Returns the buffers of a command to its request or to the members of its group.
+    fn take_back(&mut self, slot: u32, data: Data) {
+        let story = self.slots.story_mut(slot);
         if story.members.is_empty() {
             if story.operation != Operation::Discard || matches!(story.data, Data::None) {
                 story.data = data;
@@ -257,33 +257,33 @@ impl Handle {
                 self.slots.story_mut(member).data = shaped(vec![buffer], from_device);
             }
         }
-        self.slots.story_mut(place).members = members;
+        self.slots.story_mut(slot).members = members;
     }
 
-    fn refused_by_queue(&mut self, place: u32, reason: SubmitError) -> Given {
+    fn refused_by_queue(&mut self, slot: u32, reason: SubmitError) -> Given {
         let status = match reason {
             SubmitError::Full => return Given::NoRoom,
             SubmitError::Unfit { .. } => Status::INVALID_FIELD,
             SubmitError::Range { .. } => Status::LBA_OUT_OF_RANGE,
             SubmitError::Gone => Status::ABORT_REQUESTED,
         };
-        self.finish_group(place, status);
+        self.finish_group(slot, status);
         Given::All
     }
 
-    /// Gives the next parts of a request that is more than one command.
-    fn give_parts(&mut self, place: u32, now: Nanos) -> Given {
-        self.slots.set_kind(place, Kind::Divided);
+    /// Submits the next parts of a divided request.
+    fn give_parts(&mut self, slot: u32, now: Nanos) -> Given {
+        self.slots.set_kind(slot, Kind::Divided);
         loop {
-            let story = self.slots.story(place);
+            let story = self.slots.story(slot);
             if story.failure.is_some() || story.given == story.bytes {
-                return self.end_if_whole(place);
+                return self.end_if_whole(slot);
             }
             if self.at_devices() >= self.window.limit() {
                 return Given::NoRoom;
             }
             let (operation, offset, lane) =
-                (story.operation, story.offset + story.given, self.slots.lane(place));
+                (story.operation, story.offset + story.given, self.slots.lane(slot));
             let bytes_max = self.geometry.command_bytes_max(operation, &self.limits);
             let (data, bytes) = match &story.data {
                 Data::None => (Data::None, bytes_max.min(story.bytes - story.given)),
@@ -295,14 +295,14 @@ impl Handle {
             };
             let command = Command { entry: self.geometry.entry(operation, offset, bytes), data };
             let taken = self.give_command(part, command, now);
-            let story = self.slots.story_mut(place);
+            let story = self.slots.story_mut(slot);
             match taken {
                 Ok(()) => {
                     story.given += bytes;
                     story.parts += 1;
                     self.parts += 1;
                     let part = self.slots.story_mut(part);
-                    (part.head, part.size) = (place, size);
+                    (part.head, part.size) = (slot, size);
                 }
                 Err((_, SubmitError::Full)) => {
                     self.slots.give_back(part);
@@ -316,18 +316,18 @@ impl Handle {
         }
     }
 
-    /// Answers a divided request when its last part is back.
-    fn end_if_whole(&mut self, place: u32) -> Given {
-        let story = self.slots.story_mut(place);
+    /// Completes a divided request when its last part has completed.
+    fn end_if_whole(&mut self, slot: u32) -> Given {
+        let story = self.slots.story_mut(slot);
         if story.parts == 0 {
             let status = story.failure.unwrap_or(Status::SUCCESS);
             let data = std::mem::take(&mut story.data);
-            self.finish(place, status, 0, data);
+            self.finish(slot, status, 0, data);
         }
         Given::All
     }
 
-    /// Looks into every queue, and moves on what can be.
+    /// Polls every queue, and submits what has room.
     #[cold]
     pub(super) fn poll_long(&mut self) -> Result<Option<Answer>, IoError> {
         if let Some(answer) = self.take_ready() {
@@ -343,7 +343,7 @@ impl Handle {
         Some(answer)
     }
 
-    /// One look into every queue.
+    /// Polls every queue once.
     pub(super) fn turn(&mut self) -> Result<(), IoError> {
         let now = self.now();
         self.expire(now);
@@ -360,68 +360,68 @@ impl Handle {
         self.lanes.iter_mut().try_for_each(Lane::ring)
     }
 
-    /// A queue answered.
+    /// Processes a completion of a queue.
     fn answered(&mut self, answer: Answer, now: Nanos) {
         let Answer { completion, data } = answer;
-        let place = u32::try_from(completion.token).unwrap_or(NOWHERE);
-        let kind = self.slots.kind(place);
+        let slot = u32::try_from(completion.token).unwrap_or(NOWHERE);
+        let kind = self.slots.kind(slot);
         if kind == Kind::Free {
             return;
         }
         if now > Nanos::ZERO && kind != Kind::Plain {
-            let story = self.slots.story(place);
+            let story = self.slots.story(slot);
             let latency = now.since(story.submitted);
             let size = story.size;
             self.window.answered(latency);
             self.period.answered(size, latency);
         }
         match kind {
-            Kind::Part => self.part_answered(place, completion.status, data),
-            Kind::Leading => self.leading_answered(place, completion, data),
+            Kind::Part => self.part_answered(slot, completion.status, data),
+            Kind::Leading => self.leading_answered(slot, completion, data),
             _ => {
                 self.detours += 1;
-                self.finish(place, completion.status, completion.result, data);
+                self.finish(slot, completion.status, completion.result, data);
             }
         }
     }
 
     fn part_answered(&mut self, part: u32, status: Status, data: Data) {
-        let place = self.slots.story(part).head;
+        let slot = self.slots.story(part).head;
         drop(data);
         self.slots.give_back(part);
         self.parts -= 1;
-        let story = self.slots.story_mut(place);
+        let story = self.slots.story_mut(slot);
         story.parts -= 1;
         if !status.is_success() {
             story.failure.get_or_insert(status);
         }
-        if story.parts == 0 && !self.outgoing.contains(&place) {
-            self.end_if_whole(place);
+        if story.parts == 0 && !self.outgoing.contains(&slot) {
+            self.end_if_whole(slot);
         }
     }
 
-    /// One command for a request, or for a group. What failed for a group is tried again for each by itself, so that a
-    /// failure is told to whose it is.
-    fn leading_answered(&mut self, place: u32, completion: Completion, data: Data) {
-        self.take_back(place, data);
-        if self.slots.story(place).members.is_empty() {
-            let data = std::mem::take(&mut self.slots.story_mut(place).data);
-            return self.finish(place, completion.status, completion.result, data);
+    /// Processes the completion of a request or a group that is one command. The members of a failed group are retried
+    /// one by one, so that each gets its own status.
+    fn leading_answered(&mut self, slot: u32, completion: Completion, data: Data) {
+        self.take_back(slot, data);
+        if self.slots.story(slot).members.is_empty() {
+            let data = std::mem::take(&mut self.slots.story_mut(slot).data);
+            return self.finish(slot, completion.status, completion.result, data);
         }
         if completion.status.is_success() {
-            return self.finish_group(place, completion.status);
+            return self.finish_group(slot, completion.status);
         }
-        for member in std::mem::take(&mut self.slots.story_mut(place).members) {
+        for member in std::mem::take(&mut self.slots.story_mut(slot).members) {
             self.slots.story_mut(member).alone = true;
             self.enqueue(member);
         }
     }
 
-    /// Answers a request that holds its buffers, and the members of its group.
-    pub(super) fn finish_group(&mut self, place: u32, status: Status) {
-        let mut members = std::mem::take(&mut self.slots.story_mut(place).members);
+    /// Completes a request that still holds its buffers, and the members of its group.
+    pub(super) fn finish_group(&mut self, slot: u32, status: Status) {
+        let mut members = std::mem::take(&mut self.slots.story_mut(slot).members);
         if members.is_empty() {
-            members.push(place);
+            members.push(slot);
         }
         for member in members {
             let data = std::mem::take(&mut self.slots.story_mut(member).data);
@@ -429,11 +429,11 @@ impl Handle {
         }
     }
 
-    /// Answers a request.
-    pub(super) fn finish(&mut self, place: u32, status: Status, result: u32, data: Data) {
-        let awaited = self.slots.kind(place) != Kind::Plain
-            && forget_story(&mut self.slots, place, &mut self.deadlines);
-        let token = self.slots.give_back(place);
+    /// Completes a request.
+    pub(super) fn finish(&mut self, slot: u32, status: Status, result: u32, data: Data) {
+        let awaited =
+            self.slots.kind(slot) != Kind::Plain && forget_story(&mut self.slots, slot, &mut self.deadlines);
+        let token = self.slots.give_back(slot);
         let answer = Answer { completion: Completion { token, result, status }, data };
         if awaited {
             self.detours -= 1;
@@ -444,15 +444,15 @@ impl Handle {
     }
 }
 
-/// The story is over; whether a blocking call waited for its end.
+/// Clears the state of a pending request, and returns true if a blocking call waits for it.
 fn forget_story(
     slots: &mut Slots,
-    place: u32,
+    slot: u32,
     deadlines: &mut std::collections::BTreeSet<(Nanos, u32)>,
 ) -> bool {
-    let story = slots.story_mut(place);
+    let story = slots.story_mut(slot);
     if let Some(deadline) = story.deadline.take() {
-        deadlines.remove(&(deadline, place));
+        deadlines.remove(&(deadline, slot));
     }
     std::mem::take(&mut story.awaited)
 }

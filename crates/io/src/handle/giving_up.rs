@@ -1,74 +1,73 @@
-//! Requests that are given up: cancelled by the caller, or not answered by their deadline.
+//! Cancellation of requests, by the caller or at their deadline.
 //!
-//! In: a token, or the time. Out: the request's one answer, early where that is possible: with
-//! [`ABORT_REQUESTED`](Status::ABORT_REQUESTED) if it was not begun, else with what the device makes of the wish.
+//! Input: a token, or the time. Output: the request's one completion, early where possible: with
+//! [`ABORT_REQUESTED`](Status::ABORT_REQUESTED) if the request was not submitted, else with the status of the device.
 
 use super::Handle;
 use super::slots::Kind;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 
-/// How far a request was when it was cancelled.
+/// The progress of a request when it was cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancelled {
-    /// It waited in the handle: its answer, Abort Requested, is ready, and nothing of it was done.
+    /// The request waited in the handle: its completion, Abort Requested, is ready, and it had no effect.
     Waiting,
-    /// It was at a device, which was asked to give it up: its answer says whether it did.
+    /// The request was at a device, which received an abort; the completion tells whether the device aborted it.
     Asked,
-    /// It was at a device that cannot be asked, or one command for others too: it will be answered as if nothing had
-    /// happened.
+    /// The device supports no abort, or the command serves several requests: the request completes normally.
     TooLate,
-    /// No request with that token is unanswered.
+    /// No outstanding request has this token.
     Unknown,
 }
 
 impl Handle {
-    /// Cancels a request. It still has its one answer.
+    /// Cancels a request. It still completes exactly once.
     pub fn cancel(&mut self, token: u64) -> Cancelled {
         match self.slots.find(token) {
-            Some(place) => self.give_up(place),
+            Some(slot) => self.give_up(slot),
             None => Cancelled::Unknown,
         }
     }
 
-    /// Gives up what was not answered by its deadline.
+    /// Cancels the requests whose deadline has passed.
     pub(super) fn expire(&mut self, now: Nanos) {
-        while let Some(&(deadline, place)) = self.deadlines.first()
+        while let Some(&(deadline, slot)) = self.deadlines.first()
             && deadline <= now
         {
             self.deadlines.pop_first();
-            self.give_up(place);
+            self.give_up(slot);
         }
     }
 
-    fn give_up(&mut self, place: u32) -> Cancelled {
-        match self.slots.kind(place) {
+    fn give_up(&mut self, slot: u32) -> Cancelled {
+        match self.slots.kind(slot) {
             Kind::Free | Kind::Part => Cancelled::Unknown,
             Kind::Waiting => {
-                self.dissolve(place, place);
+                self.dissolve(slot, slot);
                 Cancelled::Waiting
             }
             Kind::Member => {
-                let head = self.slots.story(place).head;
+                let head = self.slots.story(slot).head;
                 match self.slots.kind(head) {
                     Kind::Waiting => {
-                        self.dissolve(head, place);
+                        self.dissolve(head, slot);
                         Cancelled::Waiting
                     }
                     _ => Cancelled::TooLate,
                 }
             }
-            Kind::Leading if !self.slots.story(place).members.is_empty() => Cancelled::TooLate,
-            Kind::Plain | Kind::Leading => self.ask(place),
-            Kind::Divided => self.give_up_divided(place),
+            Kind::Leading if !self.slots.story(slot).members.is_empty() => Cancelled::TooLate,
+            Kind::Plain | Kind::Leading => self.ask(slot),
+            Kind::Divided => self.give_up_divided(slot),
         }
     }
 
-    /// A request that waits leaves; the others of its group go on alone.
+    /// Removes a waiting request from its group and completes it; the remaining members wait alone.
     fn dissolve(&mut self, head: u32, leaving: u32) {
         self.merger.close(head);
         if !self.scheduler.remove(head) {
-            self.outgoing.retain(|&place| place != head);
+            self.outgoing.retain(|&slot| slot != head);
         }
         for member in std::mem::take(&mut self.slots.story_mut(head).members) {
             if member != leaving {
@@ -80,21 +79,21 @@ impl Handle {
         self.finish(leaving, Status::ABORT_REQUESTED, 0, data);
     }
 
-    fn ask(&mut self, place: u32) -> Cancelled {
-        let lane = usize::try_from(self.slots.lane(place)).ok().and_then(|lane| self.lanes.get_mut(lane));
-        match lane.map(|lane| lane.cancel(place)) {
+    fn ask(&mut self, slot: u32) -> Cancelled {
+        let lane = usize::try_from(self.slots.lane(slot)).ok().and_then(|lane| self.lanes.get_mut(lane));
+        match lane.map(|lane| lane.cancel(slot)) {
             Some(Ok(())) => Cancelled::Asked,
             _ => Cancelled::TooLate,
         }
     }
 
-    fn give_up_divided(&mut self, place: u32) -> Cancelled {
-        self.slots.story_mut(place).failure.get_or_insert(Status::ABORT_REQUESTED);
-        let parts = self.slots.parts_of(place);
+    fn give_up_divided(&mut self, slot: u32) -> Cancelled {
+        self.slots.story_mut(slot).failure.get_or_insert(Status::ABORT_REQUESTED);
+        let parts = self.slots.parts_of(slot);
         if parts.is_empty() {
-            self.outgoing.retain(|&other| other != place);
-            let data = std::mem::take(&mut self.slots.story_mut(place).data);
-            self.finish(place, Status::ABORT_REQUESTED, 0, data);
+            self.outgoing.retain(|&other| other != slot);
+            let data = std::mem::take(&mut self.slots.story_mut(slot).data);
+            self.finish(slot, Status::ABORT_REQUESTED, 0, data);
             return Cancelled::Waiting;
         }
         for part in parts {

@@ -1,7 +1,7 @@
-//! One queue of a handle, its own or shared with others.
+//! One queue of a handle, either its own or shared with other handles.
 //!
-//! In: commands with the places of their requests. Out: their answers. Invariant: the handle's short way knows one kind,
-//! its own queue, which costs no lock.
+//! Input: commands with the slots of their requests. Output: their completions. Invariant: the fast path uses only the
+//! handle's own queue, which needs no lock.
 
 use crate::backend::{Answer, Armed, Limits};
 use crate::command::Command;
@@ -13,12 +13,12 @@ use crate::shared_queue::{Seat, SharedQueue};
 use crate::timepiece::Timepiece;
 use std::os::fd::BorrowedFd;
 
-/// A queue that is, or can be, attached to a handle.
+/// A queue to attach to a handle.
 #[derive(Debug)]
 pub enum Attachment {
-    /// The handle's own.
+    /// A queue that only this handle uses.
     Own(Queue),
-    /// One that other handles use too.
+    /// A queue shared with other handles.
     Shared(SharedQueue),
 }
 
@@ -34,21 +34,21 @@ impl From<SharedQueue> for Attachment {
     }
 }
 
-/// The way to the queue.
+/// The connection to the queue, owned or shared.
 #[derive(Debug)]
 pub(super) enum Link {
     Own(Queue),
     Shared(Seat),
 }
 
-/// A queue and its name.
+/// An attached queue and its name.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) name: QueueName,
     pub(super) link: Link,
-    /// Gets nothing more.
+    /// True while the queue is being detached: it receives no new commands.
     pub(super) leaving: bool,
-    /// It is shared only because a thread looks at it.
+    /// True if an own queue is shared only because a completion thread polls it.
     adopted: bool,
 }
 
@@ -61,8 +61,8 @@ impl Lane {
         Self { name, link, leaving: false, adopted: false }
     }
 
-    /// Does its part of a completion policy. A queue of the handle's own becomes a shared one while a thread looks at it,
-    /// and is its own again afterwards, if nobody else came to it.
+    /// Applies a completion policy. An own queue is shared while a thread polls it, and is own again afterwards if no
+    /// other handle shares it.
     pub(super) fn follow(self, policy: CompletionPolicy, time: &Timepiece) -> (Self, Result<(), IoError>) {
         let CompletionPolicy::Thread(pace, aggregation) = policy else {
             return (self.by_itself(), Ok(()));
@@ -110,7 +110,7 @@ impl Lane {
         }
     }
 
-    /// Commands of this handle.
+    /// Returns the number of this handle's commands in flight.
     pub(super) fn in_flight(&self) -> u32 {
         match &self.link {
             Link::Own(queue) => queue.in_flight(),
@@ -118,10 +118,10 @@ impl Lane {
         }
     }
 
-    pub(super) fn submit(&mut self, command: Command, place: u32) -> Result<(), Rejected> {
+    pub(super) fn submit(&mut self, command: Command, slot: u32) -> Result<(), Rejected> {
         match &mut self.link {
-            Link::Own(queue) => queue.submit(command, place.into()),
-            Link::Shared(seat) => seat.submit(command, place),
+            Link::Own(queue) => queue.submit(command, slot.into()),
+            Link::Shared(seat) => seat.submit(command, slot),
         }
     }
 
@@ -139,10 +139,10 @@ impl Lane {
         }
     }
 
-    pub(super) fn cancel(&mut self, place: u32) -> Result<(), IoError> {
+    pub(super) fn cancel(&mut self, slot: u32) -> Result<(), IoError> {
         match &mut self.link {
-            Link::Own(queue) => queue.cancel(place.into()),
-            Link::Shared(seat) => seat.cancel(place),
+            Link::Own(queue) => queue.cancel(slot.into()),
+            Link::Shared(seat) => seat.cancel(slot),
         }
     }
 

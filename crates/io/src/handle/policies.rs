@@ -1,7 +1,7 @@
-//! Queues and policies of a handle, changed while commands are in flight.
+//! Changes of a handle's queues and policies while commands are in flight.
 //!
-//! In: the application's wishes. Out: the same handle. Invariant: a change loses no request, doubles none, and blocks for
-//! none but [`detach`](Handle::detach), which waits for the commands of the queue that leaves.
+//! Input: new queues and policies. Output: the same handle. Invariant: a change neither loses nor duplicates a request,
+//! and none blocks except [`detach`](Handle::detach), which waits for the commands of the detached queue.
 
 use super::lane::{Attachment, Lane, Link};
 use super::request::Operation;
@@ -15,11 +15,11 @@ use crate::selector::{QueueName, Selector};
 use headwater_host::clock::Nanos;
 use std::task::Waker;
 
-/// What a command can be where there is no queue.
+/// The limits of a command while there is no queue.
 const NO_LIMITS: Limits = Limits { transfer_bytes_max: 1 << 20, segments_max: 1, memory_align: 1 };
 
 impl Handle {
-    /// One more queue; its name, for selectors.
+    /// Attaches a queue, and returns its name for selectors.
     pub fn attach(&mut self, attachment: impl Into<Attachment>) -> QueueName {
         let name = QueueName(self.names);
         self.names += 1;
@@ -28,27 +28,28 @@ impl Handle {
         name
     }
 
-    /// A queue leaves: it gets nothing more, and is given back once its commands are answered, at most after `longest`; the
-    /// answers are there to be taken. `None` if the time was over: it gets nothing all the same; call again.
+    /// Detaches a queue: it receives no new commands, and is returned once its commands have completed; their
+    /// completions stay in the handle. Returns `None` if that takes more than `longest`: the queue still receives no
+    /// commands; call again.
     ///
     /// # Errors
-    /// [`IoError::Request`] for a name that is none; [`IoError`] when a device is gone.
+    /// [`IoError::Request`] for an unknown name; [`IoError`] when a device is gone.
     pub fn detach(&mut self, name: QueueName, longest: Option<Nanos>) -> Result<Option<Attachment>, IoError> {
         let queues = u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
         let unknown = RequestError::NoSuchQueue { answer: name.0, queues };
-        let place = self.lanes.iter().position(|lane| lane.name == name).ok_or(unknown)?;
-        self.lanes[place].leaving = true;
-        self.move_waiting(place);
+        let index = self.lanes.iter().position(|lane| lane.name == name).ok_or(unknown)?;
+        self.lanes[index].leaving = true;
+        self.move_waiting(index);
         let started = self.time.now();
-        while self.lanes[place].in_flight() > 0 {
+        while self.lanes[index].in_flight() > 0 {
             let waited = self.time.now().since(started);
             if longest.is_some_and(|longest| waited >= longest) {
                 return Ok(None);
             }
             self.look_and_rest(longest.map(|longest| longest.since(waited)))?;
         }
-        let lane = self.lanes.remove(place);
-        let gone = u32::try_from(place).unwrap_or(u32::MAX);
+        let lane = self.lanes.remove(index);
+        let gone = u32::try_from(index).unwrap_or(u32::MAX);
         for entry in self.slots.entries_mut().filter(|entry| entry.lane != u32::MAX && entry.lane > gone) {
             entry.lane -= 1;
         }
@@ -59,7 +60,7 @@ impl Handle {
         }))
     }
 
-    /// What waits for a queue that leaves goes to the first that stays; if none does, it waits.
+    /// Moves requests that wait for the detached queue to the first remaining one; without one they wait.
     fn move_waiting(&mut self, leaving: usize) {
         let stays = self.lanes.iter().position(|lane| !lane.leaving);
         let Some(stays) = stays.and_then(|lane| u32::try_from(lane).ok()) else {
@@ -73,58 +74,58 @@ impl Handle {
         }
     }
 
-    /// The names of the queues, in the order in which they were attached.
+    /// Returns the names of the queues in the order of attachment.
     #[must_use]
     pub fn queues(&self) -> Vec<QueueName> {
         self.lanes.iter().filter(|lane| !lane.leaving).map(|lane| lane.name).collect()
     }
 
-    /// Chooses queues so from now on; what was submitted keeps its queue.
+    /// Sets the selector; requests already submitted keep their queue.
     pub fn set_selector(&mut self, selector: Selector) {
         self.selector = selector;
         self.policies_changed();
     }
 
-    /// Schedules so from now on, what waits too.
+    /// Sets the scheduling policy, for waiting requests too.
     pub fn set_scheduling(&mut self, scheduling: Scheduling) {
         self.scheduler.change(scheduling);
         self.window = self.new_window();
         self.policies_changed();
     }
 
-    /// The scheduling policy.
+    /// Returns the scheduling policy.
     #[must_use]
     pub fn scheduling(&self) -> &Scheduling {
         self.scheduler.scheduling()
     }
 
-    /// Merges so from now on; groups that wait stay together.
+    /// Sets the merging policy; groups that wait stay together.
     pub fn set_merging(&mut self, merging: Merging) {
         self.merging = merging;
         self.policies_changed();
     }
 
-    /// Keeps at most so many commands at the devices; what is beyond waits, where the scheduler reaches it.
-    pub fn set_in_flight_max(&mut self, most: u32) {
-        self.window_max = most.max(1);
+    /// Limits the commands in flight at the devices; requests beyond the limit wait in the scheduler.
+    pub fn set_in_flight_max(&mut self, max: u32) {
+        self.window_max = max.max(1);
         self.window = self.new_window();
         self.policies_changed();
     }
 
-    /// Lets so many requests wait beyond what the queues hold.
-    pub fn set_waiting_max(&mut self, most: u32) {
-        self.waiting_max = most;
+    /// Sets how many requests may wait beyond what the queues hold.
+    pub fn set_waiting_max(&mut self, max: u32) {
+        self.waiting_max = max;
         self.queues_changed();
     }
 
-    /// Learns of completions so from now on.
+    /// Sets the policy that finds completions.
     ///
     /// # Errors
-    /// [`IoError`] when the kernel gives no thread or descriptor; the policy is what it was.
+    /// [`IoError`] when the kernel has no thread or descriptor left; the policy does not change.
     pub fn set_completion(&mut self, policy: CompletionPolicy) -> Result<(), IoError> {
         let threaded = |policy| matches!(policy, CompletionPolicy::Thread(..));
         if threaded(self.completion) && !threaded(policy) {
-            // What the threads found is taken before they go.
+            // Take the completions that the threads found before the threads stop.
             self.turn()?;
         }
         let mut followed = Ok(());
@@ -145,19 +146,19 @@ impl Handle {
         Ok(())
     }
 
-    /// The completion policy.
+    /// Returns the completion policy.
     #[must_use]
     pub fn completion(&self) -> CompletionPolicy {
         self.completion
     }
 
-    /// The span that was last slept between two looks of this handle.
+    /// Returns the last sleep between two polls of this handle.
     #[must_use]
     pub fn period(&self) -> Nanos {
         self.period.chosen()
     }
 
-    /// Who is woken when the threads of its queues have found something.
+    /// Sets the waker that the threads of its queues notify of completions.
     pub(crate) fn set_waker(&mut self, waker: &Waker) {
         for lane in &mut self.lanes {
             if let Link::Shared(seat) = &mut lane.link {
@@ -170,7 +171,7 @@ impl Handle {
         Window::new(self.window_max.min(self.depth()), self.scheduler.device_target())
     }
 
-    /// After any change of queues.
+    /// Recomputes limits, slots and window after a change of queues.
     pub(super) fn queues_changed(&mut self) {
         let least = |one: Limits, other: Limits| Limits {
             transfer_bytes_max: one.transfer_bytes_max.min(other.transfer_bytes_max),
@@ -179,13 +180,13 @@ impl Handle {
         };
         self.limits = self.lanes.iter().map(Lane::limits).reduce(least).unwrap_or(NO_LIMITS);
         self.plain_bytes_max = self.geometry.command_bytes_max(Operation::Read, &self.limits);
-        // Each request, and each part of a divided one at a device, has a place.
+        // Each request has a slot, and so does each part of a divided request in flight.
         self.slots.grow(self.most().saturating_add(self.depth()));
         self.window = self.new_window();
         self.policies_changed();
     }
 
-    /// Whether the short way is open.
+    /// Recomputes whether the fast path is allowed.
     fn policies_changed(&mut self) {
         let own = matches!(self.lanes.as_slice(), [Lane { link: Link::Own(_), leaving: false, .. }]);
         let first = matches!(self.selector, Selector::First);

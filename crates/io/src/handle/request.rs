@@ -1,7 +1,7 @@
-//! What an application asks of a handle, in bytes, and what becomes of it: an NVMe entry.
+//! Requests of an application, in bytes, and their translation to NVMe entries.
 //!
-//! In: requests with their buffers. Out: commands. Invariant: an entry that leaves here names whole blocks inside what this
-//! client may touch, and its length is that of its buffers.
+//! Input: requests with their buffers. Output: commands. Invariant: every entry names whole blocks inside the range
+//! that this client may access, and its length is that of its buffers.
 
 use super::error::{Refused, RequestError};
 use crate::backend::Limits;
@@ -16,35 +16,35 @@ use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::kv;
 use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange, DatasetRange};
 
-/// Most blocks that one range of a discard names.
+/// The most blocks that one range of a discard covers.
 const RANGE_BLOCKS_MAX: u64 = u32::MAX as u64;
 
-/// What is to be done.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Bytes of the device to buffers.
+    /// Moves bytes from the device to buffers.
     Read,
-    /// Bytes of buffers to the device.
+    /// Moves bytes from buffers to the device.
     Write(Durable),
-    /// Whether the device has the bytes of a buffer.
+    /// Compares the device's bytes with a buffer.
     Compare,
-    /// Zeroes to the device.
+    /// Writes zeroes to the device.
     WriteZeroes(Durable),
-    /// A run of bytes is not needed any more. The buffer is for the list that the device reads.
+    /// Deallocates a run of bytes. The buffer holds the range list that the device reads.
     Discard,
-    /// Make durable what was answered before.
+    /// Makes the requests completed before it durable.
     Flush,
 }
 
 impl Operation {
-    /// Whether it changes what the device holds.
+    /// Returns true if the operation changes the device's contents.
     #[must_use]
     #[inline]
     pub fn is_change(self) -> bool {
         matches!(self, Self::Write(_) | Self::WriteZeroes(_) | Self::Discard)
     }
 
-    /// Which way its bytes go.
+    /// Returns the direction of the data transfer.
     #[must_use]
     #[inline]
     pub fn direction(self) -> Direction {
@@ -55,7 +55,7 @@ impl Operation {
         }
     }
 
-    /// Requests with the same number may be merged.
+    /// Returns the merge key: requests with equal keys may be merged.
     pub(super) fn sort(self) -> Option<u8> {
         match self {
             Self::Read => Some(0),
@@ -66,20 +66,20 @@ impl Operation {
     }
 }
 
-/// One request.
+/// A request of an application.
 #[derive(Debug)]
 pub struct Request {
-    /// What is to be done.
+    /// The operation.
     pub operation: Operation,
     /// The first byte on the device.
     pub offset: u64,
-    /// How many bytes.
+    /// The length in bytes.
     pub bytes: u64,
     /// The buffers.
     pub data: Data,
-    /// What the policies go by.
+    /// The class by which policies treat it.
     pub class: Class,
-    /// How long after its submission it must have been answered; if it has not, it is given up.
+    /// The deadline, relative to submission; a request not completed by then is cancelled.
     pub within: Option<Nanos>,
 }
 
@@ -88,73 +88,73 @@ impl Request {
         Self { operation, offset, bytes, data, class: Class::FIRST, within: None }
     }
 
-    /// Read as many bytes as fill `into`.
+    /// Reads as many bytes as fill `into`.
     #[must_use]
     #[inline]
     pub fn read(offset: u64, into: Buffer) -> Self {
         Self::new(Operation::Read, offset, into.bytes() as u64, Data::FromDevice(into))
     }
 
-    /// Write what `from` holds.
+    /// Writes the bytes of `from`.
     #[must_use]
     #[inline]
     pub fn write(offset: u64, from: Buffer, durable: Durable) -> Self {
         Self::new(Operation::Write(durable), offset, from.bytes() as u64, Data::ToDevice(from))
     }
 
-    /// Read into buffers, one after the other, each of whole blocks.
+    /// Reads into several buffers in order, each of whole blocks.
     #[must_use]
     pub fn read_scattered(offset: u64, into: Vec<Buffer>) -> Self {
         let data = Data::Scatter(into);
         Self::new(Operation::Read, offset, data.bytes() as u64, data)
     }
 
-    /// Write out of buffers, one after the other, each of whole blocks.
+    /// Writes several buffers in order, each of whole blocks.
     #[must_use]
     pub fn write_gathered(offset: u64, from: Vec<Buffer>, durable: Durable) -> Self {
         let data = Data::Gather(from);
         Self::new(Operation::Write(durable), offset, data.bytes() as u64, data)
     }
 
-    /// Compare with what `with` holds: the status is
+    /// Compares the device's bytes with those of `with`: the status is
     /// [`COMPARE_FAILURE`](headwater_nvme::spec::status::Status::COMPARE_FAILURE) when a byte differs.
     #[must_use]
     pub fn compare(offset: u64, with: Buffer) -> Self {
         Self::new(Operation::Compare, offset, with.bytes() as u64, Data::ToDevice(with))
     }
 
-    /// Make a run of bytes zeroes.
+    /// Zeroes a run of bytes.
     #[must_use]
     pub fn write_zeroes(offset: u64, bytes: u64, durable: Durable) -> Self {
         Self::new(Operation::WriteZeroes(durable), offset, bytes, Data::None)
     }
 
-    /// Say that a run of bytes is not needed any more. `list` is for what the device is told: 16 bytes for each 4 G blocks.
+    /// Deallocates a run of bytes. `list` holds the ranges sent to the device: 16 bytes for each 4 G blocks.
     #[must_use]
     pub fn discard(offset: u64, bytes: u64, list: Buffer) -> Self {
         Self::new(Operation::Discard, offset, bytes, Data::ToDevice(list))
     }
 
-    /// Make durable what was answered before.
+    /// Makes the requests completed before it durable.
     #[must_use]
     pub fn flush() -> Self {
         Self::new(Operation::Flush, 0, 0, Data::None)
     }
 
-    /// The same, of this class.
+    /// Sets the class.
     #[must_use]
     pub fn of_class(self, class: Class) -> Self {
         Self { class, ..self }
     }
 
-    /// The same, to be answered within this time or given up: then the status is
+    /// Sets a deadline relative to submission, at which the request is cancelled: its status is then
     /// [`ABORT_REQUESTED`](headwater_nvme::spec::status::Status::ABORT_REQUESTED).
     #[must_use]
     pub fn within(self, span: Nanos) -> Self {
         Self { within: Some(span), ..self }
     }
 
-    /// What makes it like others in what it takes.
+    /// Returns the properties by which its latency is estimated.
     #[must_use]
     #[inline]
     pub fn work(&self) -> Work {
@@ -163,14 +163,14 @@ impl Request {
     }
 }
 
-/// What a handle knows of its namespace.
+/// The layout and access rights of a namespace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Geometry {
     namespace: u32,
     block_shift: u32,
-    /// One less than the bytes of a block.
+    /// The block size minus 1, in bytes.
     mask: u64,
-    /// The first byte that may be touched, and one past the last.
+    /// The first accessible byte; `end` is one past the last.
     first: u64,
     end: u64,
     writable: bool,
@@ -194,17 +194,17 @@ impl Geometry {
         })
     }
 
-    /// Bytes of a block.
+    /// Returns the bytes of a block.
     pub(super) fn block_bytes(&self) -> u64 {
         self.mask + 1
     }
 
-    /// One past the last byte that may be touched.
+    /// Returns the end of the accessible range, one past its last byte.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Whether a request can be carried out as it is, by one command or several.
+    /// Validates that a request can be executed, by one command or several.
     #[inline]
     pub(super) fn judge(&self, request: &Request, limits: &Limits) -> Result<(), RequestError> {
         let (offset, bytes) = (request.offset, request.bytes);
@@ -237,7 +237,7 @@ impl Geometry {
         RequestError::Misaligned { offset, bytes, block_bytes: 1 << self.block_shift }
     }
 
-    /// Lists and vectors.
+    /// Validates range lists and buffer vectors.
     fn judge_data(&self, request: &Request, limits: &Limits) -> Result<(), RequestError> {
         if request.operation == Operation::Discard {
             let ranges = (request.bytes >> self.block_shift).div_ceil(RANGE_BLOCKS_MAX);
@@ -256,7 +256,7 @@ impl Geometry {
         request.data.buffers().iter().try_for_each(|buffer| reachable(buffer, limits))
     }
 
-    /// The entry of a run of bytes that was judged, and is no longer than one command may be.
+    /// Builds the entry of a validated run of bytes that fits one command.
     #[inline]
     pub(super) fn entry(&self, operation: Operation, offset: u64, bytes: u64) -> SubmissionEntry {
         let blocks = u32::try_from(bytes >> self.block_shift).unwrap_or(u32::MAX);
@@ -270,7 +270,7 @@ impl Geometry {
         }
     }
 
-    /// The command of a discard that was judged.
+    /// Builds the command of a validated discard.
     pub(super) fn discard(&self, offset: u64, bytes: u64, list: &Buffer) -> Result<Command, IoError> {
         let (mut first, mut blocks) = (offset >> self.block_shift, bytes >> self.block_shift);
         let mut ranges = Vec::new();
@@ -283,7 +283,7 @@ impl Geometry {
         Command::discard(self.namespace, &ranges, list)
     }
 
-    /// Most bytes of one command.
+    /// Returns the most bytes of one command.
     pub(super) fn command_bytes_max(&self, operation: Operation, limits: &Limits) -> u64 {
         let of_blocks = u64::from(BLOCKS_MAX) << self.block_shift;
         match operation {
@@ -295,7 +295,7 @@ impl Geometry {
         }
     }
 
-    /// A request back from its parts, with the reason why it is not taken.
+    /// Returns a refused request with the reason.
     #[cold]
     pub(super) fn refuse(request: Request, error: RequestError) -> Refused {
         Refused { request, error }
@@ -311,7 +311,7 @@ fn reachable(buffer: &Buffer, limits: &Limits) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// A run of the buffers of a request, from byte `from` on: at most so many bytes and so many buffers.
+/// Returns a run of a request's buffers from byte `from` on: at most `bytes_max` bytes and `segments_max` buffers.
 pub(super) fn cut(data: &Data, from: u64, bytes_max: u64, segments_max: usize) -> (Data, u64) {
     let mut parts = Vec::new();
     let (mut at, mut taken) = (0, 0);
@@ -320,7 +320,7 @@ pub(super) fn cut(data: &Data, from: u64, bytes_max: u64, segments_max: usize) -
         if end > from + taken && parts.len() < segments_max && taken < bytes_max {
             let begin = from + taken - at;
             let bytes = (end - at - begin).min(bytes_max - taken);
-            // Inside, by the lines above.
+            // In range, by the lines above.
             let part = usize::try_from(begin).ok().zip(usize::try_from(bytes).ok());
             parts.extend(part.and_then(|(begin, bytes)| buffer.slice(begin, bytes).ok()));
             taken += bytes;
@@ -330,7 +330,7 @@ pub(super) fn cut(data: &Data, from: u64, bytes_max: u64, segments_max: usize) -
     (shaped(parts, matches!(data, Data::FromDevice(_) | Data::Scatter(_))), taken)
 }
 
-/// Buffers as the data of one command.
+/// Converts buffers to the data of one command.
 pub(super) fn shaped(mut parts: Vec<Buffer>, from_device: bool) -> Data {
     match (parts.len(), from_device) {
         (0, _) => Data::None,

@@ -1,7 +1,7 @@
-//! The requests of a handle that are not answered: a table whose places are the tokens that queues see.
+//! The outstanding requests of a handle: a table whose slot numbers are the tokens of its commands.
 //!
-//! In: requests. Out: places, which stay their own until they are given back. Invariant: what the short way touches of a
-//! request is one small entry; its story lies beside it, for the long way.
+//! Input: requests. Output: slots, each held by one request until it is freed. Invariant: the fast path touches one
+//! small entry of a request; the rest of its state lies in a separate array for the slow path.
 
 use super::request::{Operation, Request};
 use crate::command::Data;
@@ -10,64 +10,64 @@ use crate::scheduler::Class;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 
-/// No place.
+/// No slot.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
-/// What a request is to the handle.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Nobody's place.
+    /// No request.
     Free,
-    /// One command, in flight, whose answer is the caller's.
+    /// One command in flight; its completion goes to the caller unchanged.
     Plain,
-    /// Waits, alone or at the head of a group.
+    /// A request that waits, alone or as the head of a group.
     Waiting,
-    /// Waits as a member of a group; the head is in its story.
+    /// A waiting member of a group; its pending request names the head.
     Member,
-    /// One command in flight for it and the members of its group.
+    /// One command in flight for the request and the members of its group.
     Leading,
-    /// Several commands, one after the other; some in flight.
+    /// Several commands in sequence, some of them in flight.
     Divided,
-    /// A command for a part of another; which one is in its story.
+    /// A command for a part of a divided request; its pending request names the whole.
     Part,
 }
 
-/// What every request has.
+/// The state of every request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    /// The caller's token; of a free place, the next free one.
+    /// The caller's token; in a free slot, the next free slot.
     pub(super) token: u64,
     pub(super) kind: Kind,
-    /// The queue it is or goes to, by place among the handle's.
+    /// The index of the request's queue in the handle.
     pub(super) lane: u32,
 }
 
-/// What a request has on the long way.
+/// The state of a request on the slow path.
 #[derive(Debug)]
 pub(super) struct Story {
     pub(super) operation: Operation,
     pub(super) offset: u64,
     pub(super) bytes: u64,
-    /// While it waits, and of a divided one all the time.
+    /// The buffers: held here while the request waits, and always if it is divided.
     pub(super) data: Data,
     pub(super) class: Class,
     pub(super) arrived: Nanos,
-    /// When it is given up.
+    /// The time at which the request is cancelled.
     pub(super) deadline: Option<Nanos>,
-    /// Given to the device.
+    /// The time of submission to the device.
     pub(super) submitted: Nanos,
     pub(super) size: SizeClass,
-    /// Of a part, the whole; of a member, the head of its group.
+    /// For a part, the divided request; for a member, the head of its group.
     pub(super) head: u32,
-    /// Of the head of a group: the others, in the order of their places on the device, itself among them.
+    /// For the head of a group, the members by position on the device, the head included.
     pub(super) members: Vec<u32>,
-    /// Of a divided one: bytes given to the device, parts in flight, and the first failure.
+    /// For a divided request: bytes submitted, parts in flight, and the first failure.
     pub(super) given: u64,
     pub(super) parts: u32,
     pub(super) failure: Option<Status>,
-    /// It goes alone: a group that it was in failed.
+    /// True after the group of this request failed: it is retried alone.
     pub(super) alone: bool,
-    /// Its answer is kept for a blocking call.
+    /// True if the completion is kept for a blocking call.
     pub(super) awaited: bool,
 }
 
@@ -94,7 +94,7 @@ impl Default for Story {
     }
 }
 
-/// The table.
+/// The table of outstanding requests.
 #[derive(Debug)]
 pub(super) struct Slots {
     entries: Vec<Entry>,
@@ -104,96 +104,100 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn new(places: u32) -> Self {
+    pub(super) fn new(count: u32) -> Self {
         let mut slots = Self { entries: Vec::new(), stories: Vec::new(), free: NOWHERE, used: 0 };
-        slots.grow(places);
+        slots.grow(count);
         slots
     }
 
-    /// At least so many places.
-    pub(super) fn grow(&mut self, places: u32) {
+    /// Grows the table to at least this many slots.
+    pub(super) fn grow(&mut self, count: u32) {
         let have = u32::try_from(self.entries.len()).unwrap_or(NOWHERE);
-        let all = places.max(have) as usize;
+        let all = count.max(have) as usize;
         self.stories.resize_with(all, Story::default);
         self.entries.resize(all, Entry { token: 0, kind: Kind::Free, lane: 0 });
-        for place in (have..places).rev() {
-            if let Some(entry) = self.entries.get_mut(place as usize) {
+        for slot in (have..count).rev() {
+            if let Some(entry) = self.entries.get_mut(slot as usize) {
                 entry.token = u64::from(self.free);
             }
-            self.free = place;
+            self.free = slot;
         }
     }
 
-    /// Places that are taken.
+    /// Returns the number of slots in use.
     pub(super) fn used(&self) -> u32 {
         self.used
     }
 
-    /// A place for a request.
+    /// Takes a free slot for a request.
     #[inline]
     pub(super) fn take(&mut self, token: u64, kind: Kind, lane: u32) -> Option<u32> {
-        let place = self.free;
-        let entry = self.entries.get_mut(place as usize)?;
-        // A free place names the next, which is 32 bits.
+        let slot = self.free;
+        let entry = self.entries.get_mut(slot as usize)?;
+        // A free slot holds the next free one, which fits 32 bits.
         self.free = u32::try_from(entry.token).unwrap_or(NOWHERE);
         *entry = Entry { token, kind, lane };
         self.used += 1;
-        Some(place)
+        Some(slot)
     }
 
-    /// A place back; its token.
+    /// Frees a slot, and returns its token.
     #[inline]
-    pub(super) fn give_back(&mut self, place: u32) -> u64 {
-        let Some(entry) = self.entries.get_mut(place as usize) else {
+    pub(super) fn give_back(&mut self, slot: u32) -> u64 {
+        let Some(entry) = self.entries.get_mut(slot as usize) else {
             return 0;
         };
         let token = entry.token;
         *entry = Entry { token: u64::from(self.free), kind: Kind::Free, lane: 0 };
-        self.free = place;
+        self.free = slot;
         self.used -= 1;
         token
     }
 
     #[inline]
-    pub(super) fn entry(&self, place: u32) -> Option<&Entry> {
-        self.entries.get(place as usize)
+    pub(super) fn entry(&self, slot: u32) -> Option<&Entry> {
+        self.entries.get(slot as usize)
     }
 
     #[inline]
-    pub(super) fn entry_mut(&mut self, place: u32) -> Option<&mut Entry> {
-        self.entries.get_mut(place as usize)
+    pub(super) fn entry_mut(&mut self, slot: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(slot as usize)
     }
 
-    pub(super) fn kind(&self, place: u32) -> Kind {
-        self.entry(place).map_or(Kind::Free, |entry| entry.kind)
+    pub(super) fn kind(&self, slot: u32) -> Kind {
+        self.entry(slot).map_or(Kind::Free, |entry| entry.kind)
     }
 
-    pub(super) fn set_kind(&mut self, place: u32, kind: Kind) {
-        if let Some(entry) = self.entry_mut(place) {
+    pub(super) fn set_kind(&mut self, slot: u32, kind: Kind) {
+        if let Some(entry) = self.entry_mut(slot) {
             entry.kind = kind;
         }
     }
 
-    pub(super) fn lane(&self, place: u32) -> u32 {
-        self.entry(place).map_or(NOWHERE, |entry| entry.lane)
+    pub(super) fn lane(&self, slot: u32) -> u32 {
+        self.entry(slot).map_or(NOWHERE, |entry| entry.lane)
     }
 
+    /// Returns the pending request of a slot.
+    ///
     /// # Panics
-    /// For a place that is none: places come from [`take`](Self::take).
-    pub(super) fn story(&self, place: u32) -> &Story {
-        &self.stories[place as usize]
+    /// For a slot that does not exist: slots come from [`take`](Self::take).
+    pub(super) fn story(&self, slot: u32) -> &Story {
+        &self.stories[slot as usize]
     }
 
+    /// Returns the pending request of a slot.
+    ///
     /// # Panics
-    /// As [`story`](Self::story).
-    pub(super) fn story_mut(&mut self, place: u32) -> &mut Story {
-        &mut self.stories[place as usize]
+    /// As for [`story`](Self::story).
+    pub(super) fn story_mut(&mut self, slot: u32) -> &mut Story {
+        &mut self.stories[slot as usize]
     }
 
-    /// The story of a request begins.
-    pub(super) fn tell(&mut self, place: u32, request: Request, now: Nanos) {
+    /// Initialises the pending request of a slot.
+    pub(super) fn tell(&mut self, slot: u32, request: Request, now: Nanos) {
         let size = request.work().class();
-        let story = self.story_mut(place);
+        let story = self.story_mut(slot);
         let members = std::mem::take(&mut story.members);
         *story = Story {
             operation: request.operation,
@@ -210,26 +214,26 @@ impl Slots {
         story.members.clear();
     }
 
-    /// Every taken place, for a change of queues.
+    /// Iterates over the entries in use, for a change of queues.
     pub(super) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
         self.entries.iter_mut().filter(|entry| entry.kind != Kind::Free)
     }
 
-    /// The parts of a divided request that are in flight.
+    /// Returns the parts in flight of a divided request.
     pub(super) fn parts_of(&self, whole: u32) -> Vec<u32> {
         let all = self.entries.iter().zip(&self.stories).zip(0..);
         all.filter(|((entry, story), _)| entry.kind == Kind::Part && story.head == whole)
-            .map(|(_, place)| place)
+            .map(|(_, slot)| slot)
             .collect()
     }
 
-    /// The taken place of a token, if there is one: of several the first.
+    /// Returns the first slot in use that has this token.
     pub(super) fn find(&self, token: u64) -> Option<u32> {
         let found = |entry: &Entry| entry.token == token && !matches!(entry.kind, Kind::Free | Kind::Part);
-        self.entries.iter().position(found).and_then(|place| u32::try_from(place).ok())
+        self.entries.iter().position(found).and_then(|slot| u32::try_from(slot).ok())
     }
 
-    /// Commands in flight that went the long way: when each was given to the device, and its size.
+    /// Iterates over commands in flight on the slow path: submission time and size.
     pub(super) fn in_flight(&self) -> impl Iterator<Item = (Nanos, SizeClass)> {
         self.entries.iter().zip(&self.stories).filter_map(|(entry, story)| match entry.kind {
             Kind::Leading | Kind::Part => Some((story.submitted, story.size)),

@@ -1,4 +1,4 @@
-//! Handles beside a model of the device, under every policy and while policies and queues change.
+//! Tests of handles on a model of the device, under every policy and while policies and queues change.
 
 use super::*;
 use crate::backend::Backend as _;
@@ -21,7 +21,7 @@ mod threads;
 
 const SIZE: u64 = 4 << 20;
 
-/// A model with memory whose commands are at most so long, in virtual time.
+/// Returns a model with memory in virtual time, with this limit on a command's length.
 fn model(time: &Timepiece, transfer_bytes_max: usize, service: Service) -> Model {
     let null = ModelSettings::null(SIZE);
     let limits = Limits { transfer_bytes_max, segments_max: 4, ..null.limits };
@@ -49,19 +49,19 @@ fn bytes_of(data: &Data) -> Vec<u8> {
     all
 }
 
-/// Every answer that is owed, by token.
+/// Takes every outstanding completion, by token.
 fn drain(handle: &mut Handle) -> BTreeMap<u64, (Status, Data)> {
     let mut answers = BTreeMap::new();
     while let Some(Answer { completion, data }) = handle.wait(None).unwrap() {
         let twice = answers.insert(completion.token, (completion.status, data));
-        assert!(twice.is_none(), "token {} was answered twice", completion.token);
+        assert!(twice.is_none(), "token {} completed twice", completion.token);
     }
     assert_eq!(handle.unanswered(), 0);
     answers
 }
 
 #[test]
-fn the_short_way_answers_every_read_with_its_token_and_buffer() {
+fn fast_path_completes_each_read_with_its_token_and_buffer() {
     let mut model = Model::new(ModelSettings::null(SIZE)).unwrap();
     let own = queue(&mut model, 8);
     let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
@@ -81,10 +81,10 @@ fn the_short_way_answers_every_read_with_its_token_and_buffer() {
     }
 }
 
-/// B4: as many requests in flight as a queue has entries would overflow it, since one entry stays empty. A queue of depth d
-/// takes d, the one after it is told so or waits, and each is answered.
+/// Covers B4: a ring keeps one entry empty, so that as many requests as entries overflowed it. A queue of depth d
+/// accepts d commands, the next request is refused or waits, and each accepted one completes.
 #[test]
-fn b4_a_full_queue_takes_its_depth_and_what_is_beyond_waits_or_is_refused_with_the_numbers() {
+fn b4_full_queue_accepts_its_depth_then_waits_or_refuses_with_numbers() {
     for depth in [1, 2, 3, 31, 32, 33] {
         for waiting_max in [0, 5] {
             let mut model = Model::new(ModelSettings::null(SIZE)).unwrap();
@@ -97,9 +97,11 @@ fn b4_a_full_queue_takes_its_depth_and_what_is_beyond_waits_or_is_refused_with_t
                 handle.submit(Request::read(0, buffer), token.into()).unwrap();
             }
             let buffer = model.region(512).unwrap();
-            let Err(refused) = handle.submit(Request::read(0, buffer), 99) else { panic!("it is full") };
+            let Err(refused) = handle.submit(Request::read(0, buffer), 99) else {
+                panic!("accepted while full")
+            };
             assert_eq!(refused.error, RequestError::Full { unanswered: most, most });
-            assert_eq!(refused.request.data.bytes(), 512, "the buffer comes back");
+            assert_eq!(refused.request.data.bytes(), 512, "the refusal lost the buffer");
             assert_eq!(drain(&mut handle).len(), usize::try_from(most).unwrap());
             assert!(handle.submit(refused.request, 1).is_ok());
             assert_eq!(drain(&mut handle).len(), 1);
@@ -107,9 +109,9 @@ fn b4_a_full_queue_takes_its_depth_and_what_is_beyond_waits_or_is_refused_with_t
     }
 }
 
-/// B2: completions had no status, so errors of the medium were told as success.
+/// Covers B2: completions had no status, so media errors were reported as success.
 #[test]
-fn b2_a_failure_of_the_device_is_the_status_of_the_request_whichever_way_it_went() {
+fn b2_device_failure_is_the_request_status_on_every_path() {
     let time = Timepiece::at_zero();
     for merging in [Merging::Off, Merging::Adjacent] {
         let mut model = model(&time, 16_384, Service::default());
@@ -136,10 +138,10 @@ fn b2_a_failure_of_the_device_is_the_status_of_the_request_whichever_way_it_went
     }
 }
 
-/// B6: one list page for each request, 64 for a handle, and a spin when there was none. A request of any length is divided,
-/// and waits for room where there is none.
+/// Covers B6: there was one list page for each request, 64 for a handle, and a spin when none was free. A request of
+/// any length is divided, and waits for room in the queue.
 #[test]
-fn b6_requests_of_any_length_go_through_a_small_queue() {
+fn b6_requests_of_any_length_pass_a_small_queue() {
     let time = Timepiece::at_zero();
     let mut model = model(&time, 4_096, Service::default());
     let own = queue(&mut model, 3);
@@ -161,12 +163,12 @@ fn b6_requests_of_any_length_go_through_a_small_queue() {
     );
 }
 
-/// B12: destroying a handle leaked what it had mapped. What is in flight when a handle is dropped goes with its queue.
+/// Covers B12: destroying a handle leaked its mappings. Commands in flight when a handle is dropped go with its queue.
 #[test]
-fn b12_a_dropped_handle_leaves_neither_buffers_nor_queues_behind() {
+fn b12_dropped_handle_leaks_neither_buffers_nor_queues() {
     let time = Timepiece::at_zero();
     let mut model = model(&time, 65_536, Service::default());
-    // More queues than the device has, one after the other, each with commands in flight.
+    // More queues than the device has, created one after the other, each with commands in flight.
     for round in 0..1_500_u64 {
         let own = queue(&mut model, 4);
         let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
@@ -181,7 +183,7 @@ fn b12_a_dropped_handle_leaves_neither_buffers_nor_queues_behind() {
 }
 
 #[test]
-fn a_request_that_waits_is_cancelled_at_once_and_one_at_the_device_is_asked_for() {
+fn cancel_completes_a_waiting_request_at_once_and_aborts_one_at_the_device() {
     let time = Timepiece::at_zero();
     let service = Service { units: 1, ..Service::default() };
     let mut model = model(&time, 65_536, service);
@@ -194,7 +196,7 @@ fn a_request_that_waits_is_cancelled_at_once_and_one_at_the_device_is_asked_for(
     handle.ring().unwrap();
     assert_eq!(handle.cancel(5), Cancelled::Waiting);
     assert_eq!(handle.cancel(1), Cancelled::Asked);
-    assert_eq!(handle.cancel(0), Cancelled::Asked, "it is being served: too late for the device");
+    assert_eq!(handle.cancel(0), Cancelled::Asked, "the device already executes it and cannot abort it");
     assert_eq!(handle.cancel(77), Cancelled::Unknown);
     let answers = drain(&mut handle);
     for (token, (status, data)) in &answers {
@@ -206,7 +208,7 @@ fn a_request_that_waits_is_cancelled_at_once_and_one_at_the_device_is_asked_for(
 }
 
 #[test]
-fn what_is_not_answered_by_its_deadline_is_given_up_and_answered_once() {
+fn request_past_its_deadline_is_cancelled_and_completes_once() {
     let time = Timepiece::at_zero();
     let service = Service { units: 1, fixed: Nanos::from_micros(100), ..Service::default() };
     let mut model = model(&time, 65_536, service);
@@ -224,7 +226,7 @@ fn what_is_not_answered_by_its_deadline_is_given_up_and_answered_once() {
 }
 
 #[test]
-fn deadlines_keep_the_urgent_in_time_through_a_whole_handle_under_overload() {
+fn deadline_scheduling_keeps_urgent_requests_in_time_under_overload() {
     let time = Timepiece::at_zero();
     let service =
         Service { units: 1, fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 10 };
@@ -244,7 +246,7 @@ fn deadlines_keep_the_urgent_in_time_through_a_whole_handle_under_overload() {
     let mut latencies = Vec::new();
     let mut sent = BTreeMap::new();
     for round in 0..60_000_u64 {
-        // Every 60 us one request, each tenth urgent; the device needs 100 us for each.
+        // One request every 60 us, one in ten urgent; the device needs 100 us for each.
         let urgent = round % 10 == 0;
         let class = if urgent { Class::FIRST } else { Class::LAST };
         if round % 3 == 0 && handle.unanswered() < 1_000 {
@@ -262,5 +264,9 @@ fn deadlines_keep_the_urgent_in_time_through_a_whole_handle_under_overload() {
     }
     latencies.sort_unstable();
     let p99 = latencies[latencies.len() * 99 / 100];
-    assert!(latencies.len() > 500 && p99 <= Nanos(2 * deadline.0), "{p99} of {}", latencies.len());
+    assert!(
+        latencies.len() > 500 && p99 <= Nanos(2 * deadline.0),
+        "p99 {p99} of {} latencies",
+        latencies.len()
+    );
 }

@@ -1,7 +1,7 @@
-//! Waiting for answers, as the completion policy says.
+//! Waits for completions as the completion policy says.
 //!
-//! In: a longest time. Out: an answer, or none when the time is over. Invariant: nobody sleeps while an answer is there to
-//! be taken, nor when nothing could come.
+//! Input: the longest wait. Output: a completion, or none when the time is over. Invariant: a waiter does not sleep
+//! while a completion is ready, nor while nothing is outstanding.
 
 use super::Handle;
 use super::lane::{Lane, Link};
@@ -14,13 +14,14 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 
-/// Looks between two looks at the clock.
+/// The number of polls between two readings of the clock.
 const LOOKS: u32 = 32;
-/// Between two looks at queues that have no descriptor, where there are several.
+/// The sleep between two polls of several queues of which one has no descriptor.
 const REST: Nanos = Nanos::from_micros(50);
 
 impl Handle {
-    /// Waits for the next answer, at most for `longest`. `None` when the time is over or nothing is unanswered.
+    /// Waits for the next completion, at most for `longest`. Returns `None` when the time is over or nothing is
+    /// outstanding.
     ///
     /// # Errors
     /// [`IoError`] when a device is gone or breaks the protocol.
@@ -37,7 +38,7 @@ impl Handle {
         self.wait_for(longest, |handle| handle.poll())
     }
 
-    /// Waits until `look` finds something.
+    /// Waits until `look` returns something.
     pub(super) fn wait_for<T>(
         &mut self,
         longest: Option<Nanos>,
@@ -64,12 +65,12 @@ impl Handle {
         }
     }
 
-    /// Shows the devices what was submitted, and asks for the [`descriptors`](Self::descriptors) to become readable with the
-    /// next answer.
+    /// Rings the doorbells, and requests that the [`descriptors`](Self::descriptors) become readable with the next
+    /// completion.
     ///
     /// # Errors
-    /// [`IoError::Refused`] for a queue without a descriptor (let a thread look at it instead); [`IoError`] when a device
-    /// is gone.
+    /// [`IoError::Refused`] for a queue without a descriptor (use a completion thread instead); [`IoError`] when a
+    /// device is gone.
     pub fn arm(&mut self) -> Result<Armed, IoError> {
         self.ring()?;
         if !self.ready.is_empty() {
@@ -84,7 +85,8 @@ impl Handle {
         Ok(all)
     }
 
-    /// What is readable once an answer has come, one for each queue; after [`arm`](Self::arm).
+    /// Iterates over the descriptors, one for each queue, that become readable with a completion after
+    /// [`arm`](Self::arm).
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.lanes.iter().filter_map(Lane::descriptor)
     }
@@ -93,7 +95,7 @@ impl Handle {
         matches!(self.completion, CompletionPolicy::Inline)
     }
 
-    /// One look into the queues, and a rest if nothing came.
+    /// Polls the queues once, and sleeps if nothing completed.
     pub(super) fn look_and_rest(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
         let had = self.ready.len();
         self.turn()?;
@@ -103,7 +105,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Sleeps until something may have come, as the policy says.
+    /// Sleeps until a completion may have arrived, as the policy says.
     fn rest(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
         let longest = self.until_deadline(longest);
         match self.completion {
@@ -140,13 +142,13 @@ impl Handle {
         }
     }
 
-    /// No longer than until the next deadline of a request.
+    /// Shortens a wait to the next deadline of a request.
     fn until_deadline(&self, longest: Option<Nanos>) -> Option<Nanos> {
         let first = self.deadlines.first().map(|&(at, _)| at.since(self.time.now()));
         first.into_iter().chain(longest).min()
     }
 
-    /// Until a queue says that something has come.
+    /// Sleeps until a queue signals a completion.
     fn sleep_on_queues(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
         match self.lanes.as_mut_slice() {
             [Lane { link: Link::Own(queue), .. }] => queue.sleep(longest),
@@ -181,7 +183,7 @@ impl Handle {
         }
     }
 
-    /// Until the thread of a shared queue has found something for this handle.
+    /// Sleeps until the thread of a shared queue has found a completion for this handle.
     fn sleep_on_seats(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
         if let [Lane { link: Link::Shared(seat), .. }] = self.lanes.as_mut_slice() {
             return seat.sleep(longest);
@@ -190,7 +192,7 @@ impl Handle {
     }
 }
 
-/// Until one of the descriptors is readable.
+/// Sleeps until one of the descriptors is readable.
 fn wait_any(mut polled: Vec<PollFd<'_>>, longest: Option<Nanos>) -> Result<(), IoError> {
     let timeout = longest.map(Nanos::to_timespec);
     match rustix::event::poll(&mut polled, timeout.as_ref()) {

@@ -1,7 +1,7 @@
-//! What the commands of a model do.
+//! The execution of commands on a model's blocks.
 //!
-//! In: entries with their buffers, true or not. Out: statuses, and bytes where the model keeps any. Invariant: what does
-//! not lie in the namespace is answered with the status that the specification names, and does nothing.
+//! Input: entries with their buffers, valid or not. Output: statuses, and bytes if the model keeps any. Invariant: a
+//! command outside the namespace has no effect and completes with the status that the specification names.
 
 use crate::command::Data;
 use crate::error::IoError;
@@ -16,24 +16,24 @@ use zerocopy::FromBytes as _;
 /// Bytes of one range of a Dataset Management list.
 const RANGE_BYTES: usize = size_of::<DatasetRange>();
 
-/// Whether a model keeps what is written.
+/// The contents that a model keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contents {
-    /// It keeps nothing: a read leaves its buffer alone.
+    /// Nothing: a read leaves its buffer unchanged.
     #[default]
     Nothing,
-    /// Its blocks, in memory, zero at first.
+    /// All blocks, in memory, initially zero.
     Memory,
 }
 
-/// Blocks that fail, and with what: the first and one past the last of a run, and the status of a command that touches it.
+/// Runs of failing blocks: the first block and one past the last, and the status of a command that accesses the run.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     runs: BTreeMap<u64, (u64, Status)>,
 }
 
 impl Faults {
-    /// The blocks from `first` to before `end` fail so, too.
+    /// Adds a run: the blocks from `first` up to but not including `end` fail with `status`.
     #[must_use]
     pub fn with(mut self, first: u64, end: u64, status: Status) -> Self {
         self.runs.insert(first, (end, status));
@@ -51,12 +51,12 @@ impl Faults {
 pub(super) struct Blocks {
     size: u64,
     block_bytes: u64,
-    /// Empty if nothing is kept.
+    /// The bytes of the blocks; empty if the model keeps nothing.
     kept: Vec<u8>,
     faults: Faults,
 }
 
-/// Nobody panics while the blocks are locked; if somebody did, they are still blocks.
+/// Locks a mutex, also after a panic: no code panics under the lock, and the state would still be usable.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -70,7 +70,7 @@ impl Blocks {
         };
         let mut kept = Vec::new();
         kept.try_reserve_exact(bytes)
-            .map_err(|_| IoError::Device { reason: format!("no memory for a model of {bytes} bytes") })?;
+            .map_err(|_| IoError::Device { reason: format!("cannot allocate {bytes} bytes for a model") })?;
         kept.resize(bytes, 0);
         Ok(Self { size, block_bytes, kept, faults: Faults::default() })
     }
@@ -79,12 +79,12 @@ impl Blocks {
         self.faults = faults;
     }
 
-    /// Whether anything is kept.
+    /// Returns true if the model keeps its blocks.
     pub(super) fn keeps(&self) -> bool {
         !self.kept.is_empty()
     }
 
-    /// Bytes that a command moves.
+    /// Returns the bytes that a command transfers.
     pub(super) fn bytes_of(&self, entry: &SubmissionEntry) -> u64 {
         match NvmOpcode::from_number(entry.opcode) {
             Some(NvmOpcode::Read | NvmOpcode::Write | NvmOpcode::Compare) => {
@@ -94,7 +94,7 @@ impl Blocks {
         }
     }
 
-    /// Carries a command out.
+    /// Executes a command.
     pub(super) fn execute(&mut self, entry: &SubmissionEntry, data: &Data) -> Status {
         let opcode = match judge(entry, self.size) {
             Ok(opcode) => opcode,
@@ -168,7 +168,7 @@ impl Blocks {
     }
 }
 
-/// What a command is, if it is one for a namespace of so many blocks.
+/// Validates a command for a namespace of `size` blocks, and returns its opcode.
 #[inline]
 pub(super) fn judge(entry: &SubmissionEntry, size: u64) -> Result<NvmOpcode, Status> {
     let opcode = NvmOpcode::from_number(entry.opcode).ok_or(Status::INVALID_OPCODE)?;

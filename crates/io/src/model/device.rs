@@ -1,8 +1,8 @@
-//! The controller's end of a model that takes its time.
+//! The controller's end of the latency model.
 //!
-//! In: the entries of its queues, by turns or by weight, and the time as an argument. Out: completions, each when its
-//! service is over. Invariant: what happened up to a time does not depend on when somebody looked: a unit that became free
-//! took the next command at that time.
+//! Input: the entries of its queues, by round robin or by weight, and the time as an argument. Output: completions,
+//! each at the end of its service time. Invariant: the events up to a time do not depend on when the model was polled:
+//! a unit that becomes free takes the next command at that time.
 
 use super::contents::Blocks;
 use crate::command::Data;
@@ -18,43 +18,43 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::num::NonZeroU16;
 
-/// Entries that are taken from one queue in its turn.
+/// Entries fetched from one queue per turn.
 const BURST: NonZeroU16 = NonZeroU16::MIN;
 
-/// How long commands take.
+/// The service times of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Each.
+    /// The time of every command.
     pub fixed: Nanos,
-    /// And for each KiB that it moves.
+    /// The additional time per KiB that a command transfers.
     pub per_kib: Nanos,
-    /// Up to so many hundredths more or less, by chance; the same chance each time.
+    /// The maximum random deviation, in percent; the random sequence is the same in every run.
     pub jitter_percent: u8,
-    /// Commands served at a time.
+    /// The number of commands served at a time.
     pub units: u32,
 }
 
 impl Default for Service {
-    /// About a data-centre SSD: 60 us and 0.3 us for each KiB, 32 at a time.
+    /// Returns roughly a data-centre SSD: 60 us plus 0.3 us per KiB, 32 commands at a time.
     fn default() -> Self {
         Self { fixed: Nanos::from_micros(60), per_kib: Nanos(300), jitter_percent: 0, units: 32 }
     }
 }
 
-/// How a model chooses among its queues (NVMe Base 2.0 section 3.4.4).
+/// The arbitration of a model among its queues (NVMe Base 2.0 section 3.4.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arbitration {
-    /// One command of each in turn.
+    /// One command of each queue in turn.
     #[default]
     RoundRobin,
     /// Urgent first, then high, medium and low by the weights of this dword 11 of the Arbitration feature.
     Weighted {
-        /// The dword: burst, low, medium and high weight, counted from 0, from the low byte up.
+        /// The dword: burst, low, medium and high weight, 0's based, from the low byte up.
         settings: u32,
     },
 }
 
-/// A command that is being served.
+/// A command in service.
 #[derive(Debug)]
 struct Serving {
     token: CommandToken,
@@ -66,11 +66,11 @@ struct Serving {
 pub(super) struct ModelCore {
     service: Service,
     arbiter: Arbiter<SharedWords>,
-    /// When each is over, and its place in the order of beginning.
+    /// The end of each service, and its place in the order of starting.
     ends: BinaryHeap<Reverse<(Nanos, u64)>>,
     serving: BTreeMap<u64, Serving>,
     begun: u64,
-    /// What commands in flight move, by queue and command id, if the model keeps blocks.
+    /// The data of commands in flight, by queue and command id.
     moving: BTreeMap<(u16, u16), Data>,
     abandoned: Vec<QueueId>,
     chance: u64,
@@ -96,7 +96,7 @@ impl ModelCore {
         }
     }
 
-    /// A queue pair: its number, and the host's half.
+    /// Adds a queue pair. Returns its number and the host's half.
     pub(super) fn add(
         &mut self,
         depth: u32,
@@ -108,7 +108,8 @@ impl ModelCore {
         let free = (1..=headwater_nvme::controller::arbiter::QUEUES_MAX)
             .map(QueueId)
             .find(|&id| self.arbiter.queue(id).is_err());
-        let none_free = || IoError::Refused { reason: "the model has as many queues as it can".to_owned() };
+        let none_free =
+            || IoError::Refused { reason: "all queues of the model are in use; drop one first".to_owned() };
         let id = free.ok_or_else(none_free)?;
         self.arbiter
             .add_with(IoQueue::new(id, QueueKind::Standard, end), priority)
@@ -116,7 +117,7 @@ impl ModelCore {
         Ok((id, host))
     }
 
-    /// The host of a queue is gone.
+    /// Abandons a queue whose host is gone.
     pub(super) fn abandon(&mut self, id: QueueId) {
         if self.arbiter.abandon(id).is_ok() {
             self.abandoned.push(id);
@@ -124,12 +125,12 @@ impl ModelCore {
         self.moving.retain(|&(queue, _), _| queue != id.0);
     }
 
-    /// A command was submitted that moves this.
+    /// Stores the data of a submitted command.
     pub(super) fn moves(&mut self, queue: QueueId, command_id: u16, data: Data) {
         self.moving.insert((queue.0, command_id), data);
     }
 
-    /// Gives up a command that was not begun; it is answered. False if it is not there.
+    /// Aborts a command that is not yet in service, which completes it. Returns false if there is no such command.
     pub(super) fn abort(&mut self, queue: QueueId, command_id: u16) -> bool {
         let aborted = self.arbiter.abort(queue, command_id);
         if aborted {
@@ -138,12 +139,12 @@ impl ModelCore {
         aborted
     }
 
-    /// When the next command is over.
+    /// Returns the end of the next service.
     pub(super) fn next_end(&self) -> Option<Nanos> {
         self.ends.peek().map(|&Reverse((at, _))| at)
     }
 
-    /// Everything up to now happens.
+    /// Advances the model to `now`.
     pub(super) fn advance(&mut self, now: Nanos, blocks: &mut Blocks) {
         while let Some(&Reverse((at, number))) = self.ends.peek()
             && at <= now
@@ -158,15 +159,15 @@ impl ModelCore {
     }
 
     fn end(&mut self, serving: Serving, blocks: &mut Blocks) {
-        let place = (serving.token.queue().0, serving.token.command_id());
-        let data = self.moving.remove(&place).unwrap_or_default();
+        let key = (serving.token.queue().0, serving.token.command_id());
+        let data = self.moving.remove(&key).unwrap_or_default();
         let status = blocks.execute(&serving.entry, &data);
-        // The host's handle is the only one again before it learns that the command is over.
+        // The host's handle must be the only one again before the completion is posted.
         drop(data);
         self.arbiter.complete(serving.token, 0, status);
     }
 
-    /// Free units take commands.
+    /// Starts commands on the free units.
     fn begin(&mut self, at: Nanos, blocks: &Blocks) {
         while self.serving.len() < usize::try_from(self.service.units).unwrap_or(usize::MAX) {
             let Some(Fetched { entry, token, .. }) = self.arbiter.fetch() else {
@@ -182,7 +183,7 @@ impl ModelCore {
     fn takes(&mut self, bytes: u64) -> Nanos {
         let mean = self.service.fixed.0.saturating_add(self.service.per_kib.0.saturating_mul(bytes) / 1_024);
         let spread = mean / 100 * u64::from(self.service.jitter_percent.min(100));
-        // Xorshift: chance enough for a model, and the same in each run.
+        // Xorshift: sufficiently random for a model, and the same in each run.
         self.chance ^= self.chance << 13;
         self.chance ^= self.chance >> 7;
         self.chance ^= self.chance << 17;

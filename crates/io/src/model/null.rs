@@ -1,7 +1,7 @@
 //! A queue of the null device: its controller's end runs when the doorbell is rung, on the same thread.
 //!
-//! In: commands. Out: completions, there at once. Invariant: entries go through a submission ring and a completion ring,
-//! command ids and statuses through the code that judges any other controller's.
+//! Input: commands. Output: completions, available at once. Invariant: entries pass through a submission ring and a
+//! completion ring; command ids and statuses pass through the code that validates those of any other controller.
 
 use super::contents::judge;
 use crate::backend::{Answer, Armed, Limits, Transport};
@@ -17,7 +17,7 @@ use headwater_nvme::spec::status::Status;
 use std::os::fd::BorrowedFd;
 use zerocopy::little_endian::U64;
 
-/// PRP Entry 1 in the words of an entry.
+/// The index of PRP Entry 1 in the words of an entry.
 const DATA_POINTER_WORD: usize = 3;
 
 /// A command in flight.
@@ -27,7 +27,7 @@ pub(super) struct Held {
     pub(super) data: Data,
 }
 
-/// The entry of a command with its data pointer.
+/// Returns the entry of a command with its data pointer.
 #[inline]
 pub(super) fn entry_of(command: &Command) -> SubmissionEntry {
     let mut entry = command.entry;
@@ -37,7 +37,7 @@ pub(super) fn entry_of(command: &Command) -> SubmissionEntry {
     entry
 }
 
-/// Whether one command of the device can be this one.
+/// Checks a command against the limits.
 #[inline]
 pub(super) fn fits(command: &Command, limits: &Limits) -> Result<(), SubmitError> {
     match &command.data {
@@ -53,11 +53,12 @@ fn fits_in_all(command: &Command, limits: &Limits) -> Result<(), SubmitError> {
     let buffers = command.data.buffers();
     if buffers.len() > 1 && buffers.len() > limits.segments_max {
         return Err(SubmitError::Unfit {
-            what: "more buffers than one command takes; see the queue's limits",
+            what: "more buffers than the queue's segments_max; send several commands",
         });
     }
     if command.data.bytes() > limits.transfer_bytes_max {
-        return Err(SubmitError::Unfit { what: "more bytes than one command moves; see the queue's limits" });
+        let what = "more bytes than the queue's transfer_bytes_max; send several commands";
+        return Err(SubmitError::Unfit { what });
     }
     Ok(())
 }
@@ -66,11 +67,11 @@ fn fits_in_all(command: &Command, limits: &Limits) -> Result<(), SubmitError> {
 pub(super) struct NullQueue {
     host: QueuePair<SharedWords>,
     device: IoQueue<SharedWords>,
-    /// By slot.
+    /// The commands in flight, by slot.
     held: Box<[Option<Held>]>,
     limits: Limits,
     size: u64,
-    /// Submitted since the doorbell was rung.
+    /// True if a command was submitted since the doorbell was rung.
     news: bool,
 }
 
@@ -82,7 +83,7 @@ impl NullQueue {
         Ok(Self { host, device, held, limits, size, news: false })
     }
 
-    /// The controller's turn.
+    /// Runs the controller's end.
     #[inline]
     fn serve(&mut self) {
         let size = self.size;

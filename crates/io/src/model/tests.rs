@@ -1,4 +1,4 @@
-//! The models answer as a device would, and take the time that their settings say.
+//! Tests that the models complete commands as a device does, with the service times of their settings.
 
 use super::*;
 use crate::backend::Answer;
@@ -31,7 +31,7 @@ fn one(queue: &mut dyn Transport, command: Command) -> Answer {
 }
 
 #[test]
-fn the_null_device_answers_every_command_at_the_doorbell_and_moves_nothing() {
+fn the_null_device_completes_every_command_at_the_doorbell_and_transfers_no_data() {
     let mut model = Model::new(ModelSettings::null(1 << 20)).unwrap();
     let mut queue = Queue::over(model.queue(4).unwrap());
     for round in 0..10_u8 {
@@ -44,7 +44,7 @@ fn the_null_device_answers_every_command_at_the_doorbell_and_moves_nothing() {
         for token in 0..4 {
             let answer = queue.poll_with().unwrap().unwrap();
             assert_eq!((answer.completion.token, answer.completion.status), (token, Status::SUCCESS));
-            let Data::FromDevice(mut back) = answer.data else { panic!("the buffer comes back") };
+            let Data::FromDevice(mut back) = answer.data else { panic!("the completion lacks the buffer") };
             assert_eq!(back.bytes_mut().unwrap(), [7; 4_096]);
         }
         assert!(queue.poll_with().unwrap().is_none());
@@ -52,7 +52,7 @@ fn the_null_device_answers_every_command_at_the_doorbell_and_moves_nothing() {
 }
 
 #[test]
-fn what_no_device_could_do_is_answered_with_its_status() {
+fn invalid_commands_complete_with_the_specified_status() {
     let mut model = Model::new(ModelSettings::null(1 << 20)).unwrap();
     let mut queue = model.queue(4).unwrap();
     let mut read = |namespace, lba| {
@@ -68,7 +68,7 @@ fn what_no_device_could_do_is_answered_with_its_status() {
 }
 
 #[test]
-fn a_model_with_memory_keeps_what_was_written() {
+fn a_model_with_memory_keeps_written_data() {
     let time = Timepiece::at_zero();
     let mut model = kept(1 << 20, &time, Service::default());
     let mut queue = model.queue(4).unwrap();
@@ -97,7 +97,7 @@ fn a_model_with_memory_keeps_what_was_written() {
 }
 
 #[test]
-fn blocks_that_fail_fail_and_their_neighbours_do_not() {
+fn only_commands_that_access_faulty_blocks_fail() {
     let mut model = kept(1 << 20, &Timepiece::at_zero(), Service::default());
     model.set_faults(Faults::default().with(8, 9, Status::UNRECOVERED_READ_ERROR));
     let mut queue = model.queue(4).unwrap();
@@ -111,7 +111,7 @@ fn blocks_that_fail_fail_and_their_neighbours_do_not() {
 }
 
 #[test]
-fn a_model_takes_the_time_of_its_sizes_and_serves_as_many_at_a_time_as_it_has_units() {
+fn service_time_depends_on_size_and_concurrency_on_units() {
     let time = Timepiece::at_zero();
     let service = Service { fixed: Nanos::from_micros(10), per_kib: Nanos(500), jitter_percent: 0, units: 2 };
     let mut model = Model::in_time(ModelSettings::timed(1 << 30, service), time.clone()).unwrap();
@@ -131,7 +131,7 @@ fn a_model_takes_the_time_of_its_sizes_and_serves_as_many_at_a_time_as_it_has_un
     assert_eq!(answers, [(1, 12), (3, 24), (2, 42)]);
 }
 
-/// How many of a second's answers each queue had: each keeps so many in flight.
+/// Returns the completions of each queue in one second; each queue keeps its given depth in flight.
 fn answered(arbitration: Arbitration, queues: &[(Priority, u32)]) -> Vec<u64> {
     let time = Timepiece::at_zero();
     let service =
@@ -155,27 +155,27 @@ fn answered(arbitration: Arbitration, queues: &[(Priority, u32)]) -> Vec<u64> {
 }
 
 #[test]
-fn by_turns_a_queue_of_ones_own_is_worth_three_times_a_place_in_a_shared_one() {
+fn round_robin_gives_a_private_queue_three_times_the_share_of_a_shared_queues_user() {
     // The paper's figure 4: four threads with four in flight each; one has a queue, three share the other.
     let counts = answered(Arbitration::RoundRobin, &[(Priority::Medium, 4), (Priority::Medium, 12)]);
-    let (own, each_other) = (counts[0] * 10, counts[1] * 10 / 3);
-    assert!(own * 10 >= each_other * 25, "{counts:?}");
+    let (private, shared) = (counts[0] * 10, counts[1] * 10 / 3);
+    assert!(private * 10 >= shared * 25, "{counts:?}");
 }
 
 #[test]
-fn by_weight_queues_are_served_within_a_tenth_of_their_weights() {
-    // Low 1, medium 3, high 6; counted from 0.
+fn weighted_arbitration_serves_queues_within_a_tenth_of_their_weights() {
+    // Low 1, medium 3, high 6; 0's based.
     let settings = u32::from_le_bytes([0, 0, 2, 5]);
     let queues = [(Priority::High, 16), (Priority::Medium, 16), (Priority::Low, 16)];
     let counts = answered(Arbitration::Weighted { settings }, &queues);
-    for ((one, weight), (other, beside)) in [((0, 6), (1, 3)), ((1, 3), (2, 1)), ((0, 6), (2, 1))] {
-        assert!(counts[one] * beside * 10 >= counts[other] * weight * 9, "{counts:?}");
-        assert!(counts[other] * weight * 10 >= counts[one] * beside * 9, "{counts:?}");
+    for ((a, weight_a), (b, weight_b)) in [((0, 6), (1, 3)), ((1, 3), (2, 1)), ((0, 6), (2, 1))] {
+        assert!(counts[a] * weight_b * 10 >= counts[b] * weight_a * 9, "{counts:?}");
+        assert!(counts[b] * weight_a * 10 >= counts[a] * weight_b * 9, "{counts:?}");
     }
 }
 
 #[test]
-fn a_command_that_was_not_begun_can_be_cancelled_and_a_dropped_queue_leaves_room_for_others() {
+fn a_command_not_in_service_can_be_cancelled_and_a_dropped_queue_frees_its_number() {
     let service = Service { units: 1, ..Service::default() };
     let time = Timepiece::at_zero();
     let mut model = kept(1 << 20, &time, service);

@@ -1,7 +1,7 @@
-//! A queue of a model that takes its time.
+//! A queue of the latency model.
 //!
-//! In: commands. Out: completions, when the model's time for them is over. Invariant: a command that was rung is seen by the
-//! device at the time of the doorbell, not before.
+//! Input: commands. Output: completions, at the end of the model's service time. Invariant: the device receives a
+//! command at the time of the doorbell, not before.
 
 use super::contents::{Blocks, locked};
 use super::device::ModelCore;
@@ -31,13 +31,13 @@ struct Held {
 pub(super) struct TimedQueue {
     id: QueueId,
     host: QueuePair<SharedWords>,
-    /// By slot.
+    /// The commands in flight, by slot.
     held: Box<[Option<Held>]>,
     limits: Limits,
     core: Arc<Mutex<ModelCore>>,
     blocks: Arc<Mutex<Blocks>>,
     time: Timepiece,
-    /// Submitted since the doorbell was rung.
+    /// True if a command was submitted since the doorbell was rung.
     news: bool,
 }
 
@@ -122,7 +122,7 @@ impl Transport for TimedQueue {
 
     fn arm(&mut self) -> Result<Armed, IoError> {
         Err(IoError::Refused {
-            reason: "a model has no descriptor; poll it, or let a thread do so".to_owned(),
+            reason: "a model has no descriptor; poll it, or start a completion thread".to_owned(),
         })
     }
 

@@ -1,6 +1,6 @@
-//! The admin queue of a controller: Connect, enable, and what there is to know.
+//! The admin queue of a controller: Connect, enable and identify.
 //!
-//! In: a target. Out: an enabled controller, its limits and namespaces. Everything here blocks.
+//! Input: a target. Output: an enabled controller, its limits and namespaces. Everything here blocks.
 
 use super::NvmeTcpTarget;
 use super::link::Link;
@@ -27,11 +27,11 @@ use zerocopy::little_endian::U32;
 
 /// Entries of the admin queue.
 const ADMIN_ENTRIES: u16 = 32;
-/// Numbers in a namespace list.
+/// Entries of a namespace list.
 const LIST_NUMBERS: usize = 1_024;
-/// CC: every command set, entries of 64 and 16 bytes, enabled.
+/// CC: all command sets, entries of 64 and 16 bytes, enabled.
 const ENABLE: u32 = 1 | 0b110 << 4 | 6 << 16 | 4 << 20;
-/// Number of I/O queues to ask for.
+/// Number of I/O queues to request.
 const QUEUES_WANTED: u32 = 64;
 /// Bytes of an entry in a capsule.
 const ENTRY_BYTES: u32 = 64;
@@ -56,13 +56,13 @@ pub(super) struct Control {
     page: Buffer,
     /// CNTLID.
     pub(super) controller: u16,
-    /// In-capsule data of an I/O queue.
+    /// Maximum bytes of in-capsule data on an I/O queue.
     pub(super) in_capsule_max: u32,
-    /// Most entries of a queue.
+    /// Maximum entries of a queue.
     pub(super) entries_max: u32,
-    /// Most I/O queues at a time.
+    /// Maximum number of I/O queues.
     pub(super) queues_max: u16,
-    /// OFCS bit 0: Disconnect is known.
+    /// OFCS bit 0: true if Disconnect is supported.
     pub(super) disconnects: bool,
 }
 
@@ -111,14 +111,15 @@ impl Control {
         let within = Nanos::from_millis(500 * (capabilities >> 24 & 0xFF).max(1));
         while control.property(Register::Status)? & u64::from(status_bit::READY) == 0 {
             if clock.now() > within {
-                return Err(IoError::Device { reason: "the controller does not become ready".to_owned() });
+                let reason = format!("{}: the controller did not become ready in {within}", target.address);
+                return Err(IoError::Device { reason });
             }
             Clock::sleep(Nanos::from_millis(1));
         }
         Ok(control)
     }
 
-    /// Says that the host lives.
+    /// Sends a Keep Alive.
     pub(super) fn keep_alive(&mut self) -> Result<(), IoError> {
         self.call(admin(number::KEEP_ALIVE, 0, 0, 0), Transfer::None).map(drop)
     }
@@ -150,9 +151,10 @@ impl Control {
         block_namespace(id, &self.identify(id, VIEW_NAMESPACE, 0)?).map(|(facts, _)| facts)
     }
 
-    /// Asks by Namespace Management, Namespace Attachment and Format NVM, which know sizes and formats only.
-    pub(super) fn change_namespace(&mut self, id: u8, wish: &NamespaceWish) -> Result<u8, IoError> {
-        match wish {
+    /// Changes a namespace by Namespace Management, Namespace Attachment and Format NVM, which carry sizes and formats
+    /// only.
+    pub(super) fn change_namespace(&mut self, id: u8, request: &NamespaceWish) -> Result<u8, IoError> {
+        match request {
             NamespaceWish::Create(text) if *text == plain(text) => {
                 let nsid = self.create(text.block_bytes, text.size)?;
                 self.attach(nsid)?;
@@ -168,7 +170,7 @@ impl Control {
                 self.call(command, Transfer::None).map(|_| id)
             }
             _ => Err(IoError::Refused {
-                reason: "NVMe has no command for this change: ask on the device's own machine (headwater namespace)"
+                reason: "NVMe has no command for this change: make it on the device's own host (headwater namespace)"
                     .to_owned(),
             }),
         }
@@ -215,7 +217,7 @@ impl Control {
         Ok(copy)
     }
 
-    /// Dword 0 of a command that succeeded.
+    /// Sends a command, and returns dword 0 of its completion if it succeeded.
     fn call(&mut self, entry: SubmissionEntry, transfer: Transfer<Buffer>) -> Result<u32, IoError> {
         let done = self.link.call(entry, transfer)?;
         let status = done.status();
@@ -223,7 +225,7 @@ impl Control {
     }
 }
 
-/// See [`NvmeTcp::discover`](super::NvmeTcp::discover).
+/// Reads the discovery log; see [`NvmeTcp::discover`](super::NvmeTcp::discover).
 pub(super) fn discover(target: &NvmeTcpTarget) -> Result<Vec<String>, IoError> {
     const RECORD_BYTES: usize = 1_024;
     let mut control = Control::connect(target)?;
@@ -238,7 +240,7 @@ pub(super) fn discover(target: &NvmeTcpTarget) -> Result<Vec<String>, IoError> {
     Ok(names.collect())
 }
 
-/// A Connect of this queue and the data that goes with it.
+/// Returns the Connect command of a queue, and its data.
 pub(super) fn connect_command(
     target: &NvmeTcpTarget,
     queue: u16,
@@ -251,7 +253,7 @@ pub(super) fn connect_command(
         queue,
         size: entries - 1,
         attributes: ConnectFields::FLOW_CONTROL_DISABLED,
-        // Of the controller, which the admin queue makes.
+        // KATO belongs to the controller, which the Connect of the admin queue creates.
         keep_alive_ms: if queue == 0 { keep_alive_ms } else { 0 },
     };
     let host = (target.host_name.as_str(), target.host_identifier);
@@ -262,7 +264,7 @@ pub(super) fn connect_command(
     Ok((fields.to_entry(), Transfer::Out(buffer)))
 }
 
-/// Why a Connect was refused.
+/// Returns the error for a refused Connect.
 pub(super) fn refused(target: &NvmeTcpTarget, status: headwater_nvme::spec::status::Status) -> IoError {
     let code = format!("status type {}, code {:02x}h", status.code_type, status.code);
     IoError::Refused { reason: format!("{} at {}: Connect: {code}", target.subsystem_name, target.address) }
@@ -278,12 +280,12 @@ fn admin(opcode: u8, namespace: u32, cdw10: u32, cdw11: u32) -> SubmissionEntry 
     }
 }
 
-/// The wish without what NVMe cannot say.
+/// Returns the request reduced to the fields that NVMe can express.
 fn plain(text: &NamespaceText) -> NamespaceText {
     NamespaceText { block_bytes: text.block_bytes, size: text.size, ..NamespaceText::keys() }
 }
 
-/// Command set and format index for blocks of so many bytes, 0 for keys.
+/// Returns the command set and format index for a block size in bytes, 0 for keys.
 fn format_of(block_bytes: u32) -> (u8, u8) {
     match block_bytes {
         0 => (KEY_VALUE, 0),

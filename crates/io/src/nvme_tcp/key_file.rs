@@ -1,6 +1,6 @@
 //! Files of pre-shared keys.
 //!
-//! In: a path. Out: the keys in it. Invariant: a file that anybody but its owner may read or write is not believed.
+//! Input: a path. Output: the keys in it. Invariant: a file that users besides its owner may read or write is refused.
 
 use headwater_nvme::tcp::psk::{HostKey, HostKeyError};
 use std::fs::File;
@@ -9,53 +9,56 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// Most bytes of a file of keys.
+/// Maximum bytes of a key file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// Permissions of anybody but the owner.
+/// Permission bits of group and other users.
 const OTHERS: u32 = 0o077;
 
-/// Why a file gives no keys. Quotes nothing of it.
+/// The error of reading a key file. Quotes nothing of its content.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyFileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: cannot read the keys: {source}", path.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// The system's reason.
         source: std::io::Error,
     },
-    /// Others than its owner may read or write it.
-    #[error("{}: others may read or write these keys (mode {mode:03o}); chmod 600 it, and make new keys if somebody did", path.display())]
+    /// Users besides its owner may read or write the file.
+    #[error(
+        "{}: users besides its owner may access these keys (mode {mode:03o}); chmod 600 it, and replace leaked keys",
+        path.display()
+    )]
     Exposed {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
     },
-    /// It belongs to somebody else.
-    #[error("{}: these keys belong to user {owner}; chown them to the user who runs this", path.display())]
+    /// The file belongs to another user.
+    #[error("{}: these keys belong to user {owner}; chown them to the user of this process", path.display())]
     Foreign {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner's user id.
         owner: u32,
     },
-    /// What is in it are no keys.
+    /// The file does not hold valid keys.
     #[error("{}: {source}", path.display())]
     Text {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error in its text.
         source: HostKeyError,
     },
 }
 
-/// Reads a file of keys.
+/// Reads a key file.
 ///
 /// # Errors
-/// [`KeyFileError`] says why not, and what to do.
+/// [`KeyFileError`] with the reason, and what to do.
 pub fn load(path: &Path) -> Result<Vec<HostKey>, KeyFileError> {
     let unreadable = |source| KeyFileError::Unreadable { path: path.to_owned(), source };
     let file = File::open(path).map_err(unreadable)?;
@@ -82,7 +85,7 @@ mod tests {
     const KEY: &str = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
 
     #[test]
-    fn keys_that_others_may_read_are_refused() {
+    fn keys_accessible_to_other_users_are_refused() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         writeln!(file, "nqn.a {KEY}").unwrap();
         for (mode, fine) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o622, false)] {
@@ -97,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_none_says_so_without_quoting_it() {
+    fn an_invalid_key_file_is_refused_without_quoting_it() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         writeln!(file, "nqn.a {}", KEY.replace("VRL", "VRM")).unwrap();
         let refused = load(file.path()).unwrap_err().to_string();

@@ -1,7 +1,7 @@
-//! One connection with its socket.
+//! An NVMe/TCP connection with its socket.
 //!
-//! In: commands with their buffers. Out: their completions. The protocol is [`InitiatorConnection`]; this file moves its bytes.
-//! Invariant: nothing blocks but [`Link::sleep`] and what says so.
+//! Input: commands with their buffers. Output: their completions. [`InitiatorConnection`] implements the protocol; this
+//! file moves its bytes. Invariant: nothing blocks but [`Link::sleep`] and the functions documented to block.
 
 use super::NvmeTcpTarget;
 use super::secure_link::secure;
@@ -22,39 +22,39 @@ use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-/// How long a device may take to answer a connection, or a command that is waited for.
+/// Longest wait for a device to accept a connection, or to complete a blocking command.
 pub(super) const ANSWER_WITHIN: Nanos = Nanos::from_millis(10_000);
-/// Bytes received at once with headers among them.
+/// Bytes of the receive buffer for headers and short data.
 const SCRATCH_BYTES: usize = 16 << 10;
-/// Data of which at least so much is still to come is received past the scratch.
+/// Minimum remaining data bytes that are received directly into the command's buffer.
 const DIRECT_BYTES_MIN: usize = 4 << 10;
-/// Calls to the kernel in one look.
+/// Maximum receive calls of one poll.
 pub(super) const RECEIVES_MAX: usize = 8;
 
-/// A command that came back, with its token. Its place may be another command's by now.
+/// A completion with the token of its command. The command's slot may already be reused.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) token: u64,
     pub(super) entry: CompletionEntry,
 }
 
-/// A connection that is open.
+/// An open connection.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) socket: TcpStream,
     pub(super) connection: InitiatorConnection<Buffer>,
-    /// TLS around it, if the target asks for it.
+    /// The TLS stream, if the target has a key.
     pub(super) secure: Option<SecureStream>,
     pub(super) scratch: Box<[u8]>,
     done: VecDeque<Done>,
-    /// The caller's token of each outstanding command, by its place.
+    /// The caller's token of each outstanding command, by slot.
     tokens: Vec<u64>,
     opened: bool,
     pub(super) what: String,
 }
 
 impl Link {
-    /// Connects and shakes hands. Blocks.
+    /// Connects and completes the handshake. Blocks.
     pub(super) fn open(target: &NvmeTcpTarget, depth: u16, in_capsule_max: u32) -> Result<Self, IoError> {
         let what = target.address.to_string();
         let secure = secure(target)?;
@@ -83,7 +83,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Queues a command; [`flush`](Self::flush) sends it.
+    /// Enqueues a command; [`flush`](Self::flush) sends it.
     pub(super) fn submit(
         &mut self,
         entry: SubmissionEntry,
@@ -98,7 +98,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends what there is to send, as far as the socket takes it.
+    /// Sends pending bytes until the socket would block.
     pub(super) fn flush(&mut self) -> Result<(), IoError> {
         if self.secure.is_some() {
             return self.flush_secured();
@@ -106,8 +106,8 @@ impl Link {
         while self.connection.outgoing().pending() > 0 {
             let mut pieces = [Sent::Ours(&[]); PIECES_MAX];
             let mut count = 0;
-            for (place, piece) in pieces.iter_mut().zip(self.connection.outgoing().pieces()) {
-                *place = match piece {
+            for (slot, piece) in pieces.iter_mut().zip(self.connection.outgoing().pieces()) {
+                *slot = match piece {
                     Piece::Text(text) => Sent::Ours(text),
                     Piece::Lent(buffer, range) => {
                         let (memory, start) = buffer.memory();
@@ -126,7 +126,7 @@ impl Link {
         Ok(())
     }
 
-    /// The next completion, if one is here.
+    /// Receives, and returns the next completion if there is one.
     #[inline]
     pub(super) fn reap(&mut self) -> Result<Option<Done>, IoError> {
         if let Some(done) = self.done.pop_front() {
@@ -136,30 +136,30 @@ impl Link {
         Ok(self.done.pop_front())
     }
 
-    /// The next completion that came already.
+    /// Returns the next completion that is already received.
     pub(super) fn take_done(&mut self) -> Option<Done> {
         self.done.pop_front()
     }
 
-    /// Whether a completion came already.
+    /// Returns true if a completion is already received.
     pub(super) fn has_done(&self) -> bool {
         !self.done.is_empty()
     }
 
-    /// Readable when something comes.
+    /// Returns the socket, which becomes readable when bytes arrive.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Commands that have not come back.
+    /// Returns the number of commands whose completion is not yet taken.
     fn outstanding(&self) -> usize {
         self.connection.outstanding() + self.done.len()
     }
 
-    /// Sleeps until the socket has something or takes something.
+    /// Sleeps until the socket is readable, or writable while bytes are pending.
     pub(super) fn sleep(&self, longest: Option<Nanos>) -> Result<(), IoError> {
         let mut events = PollFlags::IN;
-        // Before the handshake is over PDUs wait for the other end, not for the socket.
+        // Before the TLS handshake completes, PDUs wait for the peer, not for the socket.
         let waits = match &self.secure {
             Some(stream) if !stream.is_established() => !stream.outgoing().is_empty(),
             Some(stream) => !stream.outgoing().is_empty() || self.connection.outgoing().pending() > 0,
@@ -175,7 +175,7 @@ impl Link {
         }
     }
 
-    /// Sends a command and waits for its answer. Blocks; for a connection with nothing else in flight.
+    /// Sends a command and blocks for its completion; for a connection with no other command in flight.
     pub(super) fn call(
         &mut self,
         entry: SubmissionEntry,
@@ -184,7 +184,7 @@ impl Link {
         self.call_within(entry, transfer, ANSWER_WITHIN)
     }
 
-    /// As [`call`](Self::call), for a command that is answered sooner.
+    /// Calls as [`call`](Self::call), with another timeout.
     pub(super) fn call_within(
         &mut self,
         entry: SubmissionEntry,
@@ -192,10 +192,10 @@ impl Link {
         within: Nanos,
     ) -> Result<CompletionEntry, IoError> {
         if self.submit(entry, transfer, 0).is_err() {
-            return Err(self.gone("the connection takes no command"));
+            return Err(self.gone("the connection accepts no command"));
         }
         self.wait_until(within, |link| !link.done.is_empty())?;
-        self.done.pop_front().map(|done| done.entry).ok_or_else(|| self.gone("no answer"))
+        self.done.pop_front().map(|done| done.entry).ok_or_else(|| self.gone("no completion arrived"))
     }
 
     fn wait_until(&mut self, within: Nanos, done: impl Fn(&Self) -> bool) -> Result<(), IoError> {
@@ -214,7 +214,7 @@ impl Link {
         }
     }
 
-    /// Takes what the socket has, without waiting.
+    /// Receives the bytes that the socket holds, without blocking.
     fn receive(&mut self) -> Result<(), IoError> {
         if self.secure.is_some() {
             return self.receive_secured();
@@ -243,7 +243,7 @@ impl Link {
             };
             match received {
                 Ok(0) => return Err(self.gone("it closed the connection")),
-                // A socket that gave less than was asked for is empty.
+                // A short read means that the socket is empty.
                 Ok(bytes) if bytes < wanted => return Ok(()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -254,7 +254,7 @@ impl Link {
         Ok(())
     }
 
-    /// Takes the first bytes of the scratch.
+    /// Processes the first bytes of the receive buffer.
     pub(super) fn step(&mut self, bytes: usize) -> Result<(), IoError> {
         let mut input = &self.scratch[..bytes];
         loop {
@@ -265,7 +265,7 @@ impl Link {
                     self.done.push_back(Done { token: self.tokens[done.id.place()], entry: done.entry });
                 }
                 HostStep::Closed(ended) => {
-                    return Err(self.gone(&format!("the protocol was broken: {ended:?}")));
+                    return Err(self.gone(&format!("the connection ended: {ended:?}")));
                 }
             }
         }

@@ -1,13 +1,13 @@
-//! An I/O queue, which outlives the connection that it is.
+//! An I/O queue, which survives the end of its connection.
 //!
-//! In: commands with tokens. Out: one completion each, with the same tokens. When the device is gone the queue finds it again
-//! through its session and sends what was not answered once more, in the order of submission.
+//! Input: commands with tokens. Output: one completion each, with the same tokens. When the device is gone the queue
+//! reconnects through its session and resubmits the unanswered commands in the order of submission.
 //!
 //! ```text
-//!   connected --connection over, or a new controller--> (session connects, unanswered sent again) --> connected
-//!       |                                                     | nobody answers in time, or it refuses
+//!   connected --connection over, or a new controller--> (session connects, unanswered resubmitted) --> connected
+//!       |                                                     | no device answers in time, or it refuses
 //!       +<-- completions                                      v
-//!                                                         given up: every call says so
+//!                                                         given up: every call fails
 //! ```
 
 use super::NvmeTcpTarget;
@@ -26,9 +26,9 @@ use headwater_nvme::tcp::initiator::Untaken;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Longest sleep between two looks whether the session has found another controller.
+/// Longest sleep between two checks if the session has connected another controller.
 const LOOK_EVERY: Nanos = Nanos::from_millis(500);
-/// How long a device may take to answer that a queue is over; who leaves does not wait for long.
+/// Longest wait for the completion of a Disconnect; kept short because it delays the drop of the queue.
 const FAREWELL_WITHIN: Nanos = Nanos::from_millis(500);
 
 /// A command in flight.
@@ -40,7 +40,7 @@ struct Unanswered {
     order: u64,
 }
 
-/// The queue.
+/// An I/O queue over NVMe/TCP.
 #[derive(Debug)]
 pub(super) struct TcpQueue {
     session: Arc<Session>,
@@ -48,7 +48,7 @@ pub(super) struct TcpQueue {
     number: u16,
     depth: u32,
     link: Link,
-    /// By place.
+    /// The commands in flight, by slot.
     unanswered: Vec<Option<Unanswered>>,
     free: Vec<usize>,
     submitted: u64,
@@ -67,7 +67,7 @@ pub(super) fn open_link(
         .ok()
         .filter(|&entries| depth > 0 && u32::from(entries) <= control.entries_max);
     let entries = entries.ok_or_else(|| IoError::Refused {
-        reason: format!("a queue of {depth} commands; the device takes 1 to {}", control.entries_max - 1),
+        reason: format!("a queue of {depth} commands; the device supports 1 to {}", control.entries_max - 1),
     })?;
     let mut link = Link::open(target, entries - 1, control.in_capsule_max)?;
     let (entry, data) = connect_command(target, number, entries, control.controller)?;
@@ -76,7 +76,7 @@ pub(super) fn open_link(
 }
 
 impl TcpQueue {
-    /// Connects another queue. Blocks.
+    /// Connects a new queue. Blocks.
     pub(super) fn open(session: Arc<Session>, depth: u32) -> Result<Self, IoError> {
         let number = session.take_number()?;
         let before = session.epoch();
@@ -88,63 +88,63 @@ impl TcpQueue {
             session.give_number(number);
         }
         let (link, epoch) = linked?;
-        let places = usize::try_from(depth).unwrap_or(0);
+        let slots = usize::try_from(depth).unwrap_or(0);
         Ok(Self {
             session,
             epoch,
             number,
             depth,
             link,
-            unanswered: (0..places).map(|_| None).collect(),
-            free: (0..places).rev().collect(),
+            unanswered: (0..slots).map(|_| None).collect(),
+            free: (0..slots).rev().collect(),
             submitted: 0,
             given_up: false,
         })
     }
 
-    /// Finds the device again and sends what was not answered.
+    /// Reconnects to the device and resubmits the unanswered commands.
     #[cold]
     fn find_again(&mut self) -> Result<(), IoError> {
         let found = self.session.link_again(self.epoch, self.number, self.depth);
         self.given_up = found.is_err();
         let (link, epoch) = found?;
         (self.link, self.epoch) = (link, epoch);
-        let mut places: Vec<(u64, usize)> = (0..)
+        let mut slots: Vec<(u64, usize)> = (0..)
             .zip(&self.unanswered)
-            .filter_map(|(place, command)| command.as_ref().map(|command| (command.order, place)))
+            .filter_map(|(slot, command)| command.as_ref().map(|command| (command.order, slot)))
             .collect();
-        places.sort_unstable();
-        for (_, place) in places {
-            if let Some(Unanswered { command, .. }) = &self.unanswered[place] {
-                // A new connection has room for all; if it is over again, the next look finds out.
-                let _ = hand_over(&mut self.link, command, place);
+        slots.sort_unstable();
+        for (_, slot) in slots {
+            if let Some(Unanswered { command, .. }) = &self.unanswered[slot] {
+                // A new connection has capacity for all; if it has ended again, the next poll detects that.
+                let _ = hand_over(&mut self.link, command, slot);
             }
         }
-        // As above.
+        // A failure is detected by the next poll.
         let _ = self.link.flush();
         Ok(())
     }
 
     fn complete(&mut self, done: &Done) -> Option<Answer> {
-        let place = usize::try_from(done.token).ok()?;
-        let command = self.unanswered.get_mut(place)?.take()?;
-        self.free.push(place);
+        let slot = usize::try_from(done.token).ok()?;
+        let command = self.unanswered.get_mut(slot)?.take()?;
+        self.free.push(slot);
         let completion =
             Completion { token: command.token, result: done.entry.result.get(), status: done.entry.status() };
         Some(Answer { completion, data: command.command.data })
     }
 }
 
-/// Queues a command on a connection under the number of its place.
+/// Enqueues a command on a connection, with its slot as the token.
 #[inline]
-fn hand_over(link: &mut Link, command: &Command, place: usize) -> Result<(), SubmitError> {
+fn hand_over(link: &mut Link, command: &Command, slot: usize) -> Result<(), SubmitError> {
     let transfer = match &command.data {
         Data::None => Transfer::None,
         Data::ToDevice(buffer) => Transfer::Out(buffer.clone()),
         Data::FromDevice(buffer) => Transfer::In(buffer.clone()),
         Data::Gather(_) | Data::Scatter(_) => return Err(SubmitError::IN_PIECES),
     };
-    match link.submit(command.entry, transfer, place as u64) {
+    match link.submit(command.entry, transfer, slot as u64) {
         Ok(()) => Ok(()),
         Err(Untaken::Full(_)) => Err(SubmitError::Full),
         Err(Untaken::NotOpen(_)) => Err(SubmitError::Gone),
@@ -160,42 +160,42 @@ impl Transport for TcpQueue {
         if self.given_up {
             return Err(Rejected { command, reason: SubmitError::Gone });
         }
-        let Some(&place) = self.free.last() else {
+        let Some(&slot) = self.free.last() else {
             return Err(Rejected { command, reason: SubmitError::Full });
         };
-        match hand_over(&mut self.link, &command, place) {
-            // A connection that is over takes nothing: the command goes with all others to the next one.
+        match hand_over(&mut self.link, &command, slot) {
+            // The connection has ended: the command is resubmitted with the rest over the next one.
             Ok(()) | Err(SubmitError::Gone) => {}
             Err(reason) => return Err(Rejected { command, reason }),
         }
         self.free.pop();
         self.submitted += 1;
-        self.unanswered[place] = Some(Unanswered { command, token, order: self.submitted });
+        self.unanswered[slot] = Some(Unanswered { command, token, order: self.submitted });
         Ok(())
     }
 
     fn ring(&mut self) -> Result<(), IoError> {
-        // That the connection is over is found when answers are looked for: some may have come before its end.
+        // The end of the connection is detected by `reap`: completions may have arrived before it.
         let _ = self.link.flush();
         Ok(())
     }
 
     fn reap(&mut self) -> Result<Option<Answer>, IoError> {
-        let looked = self.link.reap();
-        let over = looked.is_err() || self.epoch != self.session.epoch();
-        if let Some(done) = looked.unwrap_or(None).or_else(|| self.link.take_done()) {
+        let reaped = self.link.reap();
+        let over = reaped.is_err() || self.epoch != self.session.epoch();
+        if let Some(done) = reaped.unwrap_or(None).or_else(|| self.link.take_done()) {
             return Ok(self.complete(&done));
         }
         if over {
             self.find_again()?;
         }
-        // What an R2T asked for leaves with the next look at the latest; a failure is found by the one after.
+        // Data requested by an R2T is sent here; a failure is detected by the next poll.
         let _ = self.link.flush();
         Ok(None)
     }
 
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
-        // A failure is found by the next look.
+        // A failure is detected by the next poll.
         let _ = self.link.sleep(Some(longest.map_or(LOOK_EVERY, |longest| longest.min(LOOK_EVERY))));
         Ok(())
     }
@@ -205,7 +205,7 @@ impl Transport for TcpQueue {
     }
 
     fn arm(&mut self) -> Result<Armed, IoError> {
-        // A failure is found by the next look. The socket is readable while there is something to take.
+        // A failure is detected by the next poll. The socket is readable while it holds bytes.
         let _ = self.link.flush();
         Ok(if self.link.has_done() { Armed::Ready } else { Armed::Waiting })
     }
@@ -223,7 +223,7 @@ impl Drop for TcpQueue {
     fn drop(&mut self) {
         let at_rest = !self.given_up && self.in_flight() == 0 && self.epoch == self.session.epoch();
         if at_rest && self.session.disconnects() {
-            // Closing the connection says the same, less politely.
+            // If Disconnect fails, closing the connection ends the queue too.
             let _ = self.link.call_within(disconnect_entry(), Transfer::None, FAREWELL_WITHIN);
         }
         self.session.give_number(self.number);

@@ -1,7 +1,7 @@
-//! The way of a link's bytes through TLS.
+//! The TLS layer of a link.
 //!
-//! In: a target with a key. Out: the same as a link without. Data is copied once more on its way, into records and out of them.
-//! Invariant: nothing of the protocol leaves or is believed before the device has proved the key.
+//! Input: a target with a key. Output: the same as a link without TLS. Data is copied once more, into and out of
+//! records. Invariant: no byte of the protocol is sent or accepted before the device has proved that it holds the key.
 
 use super::NvmeTcpTarget;
 use super::link::{Link, RECEIVES_MAX};
@@ -11,7 +11,7 @@ use headwater_nvme::tcp::secure::{SecureStream, prepare};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-/// TLS for a connection to a target that asks for it.
+/// Creates the TLS stream for a connection, if the target has a key.
 pub(super) fn secure(target: &NvmeTcpTarget) -> Result<Option<SecureStream>, IoError> {
     let Some(key) = &target.key else {
         return Ok(None);
@@ -24,7 +24,7 @@ pub(super) fn secure(target: &NvmeTcpTarget) -> Result<Option<SecureStream>, IoE
 }
 
 impl Link {
-    /// Seals and sends what there is to send, as far as the socket takes it.
+    /// Encrypts and sends pending bytes until the socket would block.
     pub(super) fn flush_secured(&mut self) -> Result<(), IoError> {
         loop {
             let Some(stream) = &mut self.secure else {
@@ -45,13 +45,14 @@ impl Link {
         }
     }
 
-    /// Takes and opens what the socket has, without waiting.
+    /// Receives and decrypts the bytes that the socket holds, without blocking.
     pub(super) fn receive_secured(&mut self) -> Result<(), IoError> {
         for _ in 0..RECEIVES_MAX {
             let count = match recv(&self.socket, &mut self.scratch[..], RecvFlags::empty()) {
                 Ok((_, 0)) if self.secure.as_ref().is_some_and(|stream| !stream.is_established()) => {
-                    return Err(self
-                        .gone("it closed the connection during the TLS handshake: it may not know the key"));
+                    return Err(
+                        self.gone("it closed the connection during the TLS handshake: it may lack the key")
+                    );
                 }
                 Ok((_, 0)) => return Err(self.gone("it closed the connection")),
                 Ok((_, count)) => count,
@@ -69,7 +70,7 @@ impl Link {
                     Err(error) => return Err(self.over(&error)),
                 }
             }
-            // A socket that gave less than was asked for is empty.
+            // A short read means that the socket is empty.
             if count < self.scratch.len() {
                 return Ok(());
             }
@@ -77,11 +78,11 @@ impl Link {
         Ok(())
     }
 
-    /// A session that ends before it began was refused; later it is as if the device went away.
+    /// Returns the error for a failed TLS session: a refusal before the handshake completes, and `Gone` after it.
     fn over(&mut self, error: &TlsError) -> IoError {
         match &mut self.secure {
             Some(stream) if stream.identity().is_none() => {
-                // The alert, if the socket takes it; the device learns by the end of the connection otherwise.
+                // Sends the alert if the socket takes it; otherwise the device sees only the end of the connection.
                 let _ = send(&self.socket, stream.outgoing(), SendFlags::NOSIGNAL);
                 IoError::Refused { reason: format!("{}: {error}", self.what) }
             }

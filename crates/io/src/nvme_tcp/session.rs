@@ -1,8 +1,8 @@
-//! A session with a device that may go away and come back: the admin queue, and what it takes to connect again.
+//! A session with a device that may go away and come back: the admin queue, and the means to reconnect.
 //!
-//! In: wishes for the admin queue and for I/O queues. Out: answers and connections, of whichever controller there is now.
-//! Invariant: the epoch counts controllers, so that each queue notices that its own is over; a controller is told that its
-//! host lives, in time, by a thread that ends with the session.
+//! Input: requests to the admin queue, and for I/O queues. Output: results and connections of the present controller.
+//! Invariant: the epoch counts controllers, so that each queue detects that its own has ended; a thread that ends with
+//! the session sends Keep Alives in time.
 
 use super::NvmeTcpTarget;
 use super::control::Control;
@@ -15,23 +15,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// First pause between two tries to connect; doubled up to [`PAUSE_MAX`].
+/// First pause between two connection attempts; doubled up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Nanos = Nanos::from_millis(1);
 const PAUSE_MAX: Nanos = Nanos::from_millis(100);
-/// Keep Alives in one Keep Alive timeout, so that one that is late is not missed.
+/// Keep Alives in one Keep Alive timeout, so that a late one does no harm.
 const BEATS: u64 = 3;
 
-/// Whether a call may be made twice.
+/// The permission to repeat a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Again {
-    /// What it does twice is what it does once.
+    /// The call is idempotent.
     May,
-    /// It must not.
+    /// The call must not be repeated.
     MustNot,
 }
 
-/// The numbers of I/O queues. They are given out in turn, so that one that was just given back, and may still be known to the
-/// device, is not soon another queue's.
+/// The numbers of I/O queues. They are allocated in turn, so that a number just released, which may still be in use at
+/// the device, is not soon reused.
 #[derive(Debug, Default)]
 struct Numbers {
     last: u16,
@@ -39,8 +39,8 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn take(&mut self, most: u16) -> Option<u16> {
-        let mut turn = (self.last.saturating_add(1)..=most).chain(1..=self.last.min(most));
+    fn take(&mut self, max: u16) -> Option<u16> {
+        let mut turn = (self.last.saturating_add(1)..=max).chain(1..=self.last.min(max));
         let number = turn.find(|number| !self.used.contains(number))?;
         self.used.insert(number);
         self.last = number;
@@ -48,20 +48,20 @@ impl Numbers {
     }
 }
 
-/// One host's controller, shared by its queues.
+/// The session of one host with its controller, shared by its queues.
 #[derive(Debug)]
 pub(super) struct Session {
     target: NvmeTcpTarget,
-    /// `None` while it is looked for, and once it was given up.
+    /// `None` while reconnecting, and after reconnecting failed.
     control: Mutex<Option<Control>>,
     epoch: AtomicU64,
     numbers: Mutex<Numbers>,
-    /// Its end is the end of the thread that says that the host lives.
+    /// The channel whose end stops the Keep Alive thread.
     _alive: Sender<()>,
 }
 
 impl Session {
-    /// Connects; one that does not answer is not looked for.
+    /// Connects, without retrying.
     pub(super) fn open(target: NvmeTcpTarget) -> Result<Arc<Self>, IoError> {
         let control = Control::open(&target)?;
         let (alive, ended) = channel();
@@ -86,40 +86,40 @@ impl Session {
         Ok(session)
     }
 
-    /// Counts controllers.
+    /// Returns the number of controllers connected so far.
     #[inline]
     pub(super) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Asks the admin queue.
+    /// Calls `request` on the admin queue, and repeats it over a new connection if `again` permits.
     pub(super) fn call<T>(
         &self,
         again: Again,
-        mut ask: impl FnMut(&mut Control) -> Result<T, IoError>,
+        mut request: impl FnMut(&mut Control) -> Result<T, IoError>,
     ) -> Result<T, IoError> {
         let epoch = self.epoch();
         let mut control = self.lock();
         let gone = || self.gone("it went away");
-        let answer = control.as_mut().ok_or_else(gone).and_then(&mut ask);
+        let answer = control.as_mut().ok_or_else(gone).and_then(&mut request);
         match answer {
             Err(IoError::Gone { .. }) if again == Again::May => {
                 self.renew(&mut control, epoch)?;
-                control.as_mut().ok_or_else(gone).and_then(ask)
+                control.as_mut().ok_or_else(gone).and_then(request)
             }
             other => other,
         }
     }
 
-    /// The number of another I/O queue, until it is [given back](Self::give_number).
+    /// Allocates the number of an I/O queue, until it is [released](Self::give_number).
     pub(super) fn take_number(&self) -> Result<u16, IoError> {
-        let most = self.call(Again::May, |control| Ok(control.queues_max))?;
-        let taken = self.numbers().take(most);
-        let reason = || format!("all {most} queues that the device gives a host are in use; drop one first");
+        let max = self.call(Again::May, |control| Ok(control.queues_max))?;
+        let taken = self.numbers().take(max);
+        let reason = || format!("all {max} queues that the device grants a host are in use; drop one first");
         taken.ok_or_else(|| IoError::Refused { reason: reason() })
     }
 
-    /// A queue is over.
+    /// Releases the number of a queue that has ended.
     pub(super) fn give_number(&self, number: u16) {
         self.numbers().used.remove(&number);
     }
@@ -128,21 +128,21 @@ impl Session {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connects I/O queue `number` to the present controller. With the epoch of the controller that it is of.
+    /// Connects I/O queue `number` to the present controller. Returns the connection and the controller's epoch.
     pub(super) fn link(&self, number: u16, depth: u32) -> Result<(Link, u64), IoError> {
         let control = self.lock();
         let control = control.as_ref().ok_or_else(|| self.gone("it went away"))?;
         open_link(&self.target, control, number, depth).map(|link| (link, self.epoch()))
     }
 
-    /// As [`link`](Self::link), to another controller than that of `epoch`.
+    /// Connects as [`link`](Self::link), to a later controller than that of `epoch`.
     pub(super) fn link_again(&self, mut epoch: u64, number: u16, depth: u32) -> Result<(Link, u64), IoError> {
         let clock = Clock::start();
         let mut pause = PAUSE_FIRST;
         loop {
             self.renew(&mut self.lock(), epoch)?;
             match self.link(number, depth) {
-                // It went away once more.
+                // The device went away again.
                 Err(IoError::Gone { .. }) if clock.now() < self.target.retry_for => {
                     epoch = self.epoch();
                     Clock::sleep(pause);
@@ -153,23 +153,24 @@ impl Session {
         }
     }
 
-    /// Whether a queue may be ended by Disconnect. Not while another controller is looked for: who leaves does not wait.
+    /// Returns true if a queue may be ended by Disconnect. False during a reconnect, so that dropping a queue does not
+    /// block.
     pub(super) fn disconnects(&self) -> bool {
         let control = self.control.try_lock();
         control.is_ok_and(|control| control.as_ref().is_some_and(|control| control.disconnects))
     }
 
-    /// Tells the controller that its host lives; one that does not answer is looked for.
+    /// Sends a Keep Alive, and reconnects if the controller does not answer.
     fn beat(&self) {
         let epoch = self.epoch();
         let mut control = self.lock();
         if control.as_mut().is_some_and(|control| matches!(control.keep_alive(), Err(IoError::Gone { .. }))) {
-            // Who next asks for something hears why.
+            // The next call reports the error.
             let _ = self.renew(&mut control, epoch);
         }
     }
 
-    /// Connects a new controller, unless somebody has done so since `epoch`.
+    /// Connects a new controller, unless another thread has done so since `epoch`.
     fn renew(&self, control: &mut Option<Control>, epoch: u64) -> Result<(), IoError> {
         if self.epoch() != epoch {
             return Ok(());
@@ -193,7 +194,7 @@ impl Session {
         }
     }
 
-    /// A thread that panicked in a call left at worst an old connection.
+    /// Locks the controller. A thread that panicked in a call leaves at worst an old connection.
     fn lock(&self) -> MutexGuard<'_, Option<Control>> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_given_in_turn_and_never_twice() {
+    fn queue_numbers_are_allocated_in_turn_and_never_twice() {
         let mut numbers = Numbers::default();
         let all: Vec<u16> = (0..4).filter_map(|_| numbers.take(4)).collect();
         assert_eq!(all, [1, 2, 3, 4]);
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!((numbers.take(4), numbers.take(4), numbers.take(4)), (Some(2), Some(3), None));
         numbers.used.remove(&1);
         numbers.used.remove(&4);
-        assert_eq!(numbers.take(4), Some(4), "not the one that was first in line before");
-        assert_eq!(numbers.take(2), Some(1), "a device that came back gives fewer");
+        assert_eq!(numbers.take(4), Some(4), "the search starts after the last number");
+        assert_eq!(numbers.take(2), Some(1), "a reconnected device may grant fewer queues");
     }
 }

@@ -1,7 +1,7 @@
-//! The generic device of a namespace: what it is, and which part of it is ours.
+//! The generic device of a namespace: its properties, and the block window that the client may access.
 //!
-//! In: a path, the number of a partition. Out: a [`DeviceFile`]. Facts come from Identify, which needs CAP_SYS_ADMIN, or from
-//! sysfs, which everybody may read; partitions and limits from sysfs.
+//! Input: a path, the number of a partition. Output: a [`DeviceFile`]. The properties come from Identify, which needs
+//! CAP_SYS_ADMIN, or from sysfs, which every user may read; partitions and limits come from sysfs.
 
 use crate::error::{IoError, SubmitError};
 use crate::facts::NamespaceFacts;
@@ -20,22 +20,22 @@ use std::sync::Arc;
 
 /// Admin opcode Identify.
 const IDENTIFY: u8 = 0x06;
-/// What sysfs counts partitions in, whatever the block size.
+/// The unit of partition sizes in sysfs, independent of the block size.
 const SECTOR_BYTES: u64 = 512;
-/// Most buffers of one command.
+/// Maximum buffers of one command.
 const SEGMENTS: usize = 16;
 
-/// The blocks that may be touched, in the device's numbering.
+/// The blocks that the client may access, in the device's numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
-    /// The first.
+    /// The first block.
     pub(super) start: u64,
-    /// How many.
+    /// The number of blocks.
     pub(super) blocks: u64,
 }
 
 impl Window {
-    /// Where a run of blocks begins in the device's numbering, if it lies inside.
+    /// Returns the first block of a run in the device's numbering, if the run lies in the window.
     ///
     /// # Errors
     /// [`SubmitError::Range`] with the client's numbers.
@@ -54,11 +54,11 @@ pub(super) struct DeviceFile {
     pub(super) path: PathBuf,
     pub(super) facts: NamespaceFacts,
     pub(super) window: Window,
-    /// Most bytes of one command: the driver splits nothing.
+    /// Maximum bytes of one command: the driver does not split commands.
     pub(super) transfer_bytes_max: usize,
-    /// Most buffers of one command.
+    /// Maximum buffers of one command.
     pub(super) segments_max: usize,
-    /// The folder of its block device in sysfs.
+    /// The sysfs folder of its block device.
     disk: PathBuf,
 }
 
@@ -69,11 +69,11 @@ impl DeviceFile {
         let stat = fstat(&file).map_err(|errno| wrong(&errno))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice {
             return Err(wrong(
-                &"is no character device; name /dev/ngXnY, or open a block device as io-uring:PATH",
+                &"is not a character device; name /dev/ngXnY, or open a block device as io-uring:PATH",
             ));
         }
         let id = namespace_of(&file)
-            .map_err(|error| wrong(&format_args!("is no NVMe namespace ({error}); name /dev/ngXnY")))?;
+            .map_err(|error| wrong(&format_args!("is not an NVMe namespace ({error}); name /dev/ngXnY")))?;
         let number = format!("/sys/dev/char/{}:{}", major(stat.st_rdev), minor(stat.st_rdev));
         let generic = std::fs::canonicalize(number).map_err(|error| wrong(&error))?;
         let name =
@@ -87,7 +87,7 @@ impl DeviceFile {
         };
         let size = if facts.is_key_space() { facts.size } else { window.blocks };
         let (bytes, segments) = unsplit(&disk.join("queue"), "max_hw_sectors_kb");
-        // Buffers that do not fill whole pages would be copied by the driver, and many small ones need many segments.
+        // The driver would copy buffers that do not fill whole pages, and many small ones need many segments.
         let (transfer_bytes_max, segments_max) = (bytes, segments.min(SEGMENTS));
         Ok(Self {
             file: Arc::new(file),
@@ -100,7 +100,7 @@ impl DeviceFile {
         })
     }
 
-    /// Whether the driver has queues that are polled.
+    /// Checks that the driver has polled queues.
     pub(super) fn polls(&self) -> Result<(), IoError> {
         if number_in(&self.disk.join("queue/io_poll")) == Some(1) { Ok(()) } else { Err(self.no_polling()) }
     }
@@ -108,8 +108,8 @@ impl DeviceFile {
     pub(super) fn no_polling(&self) -> IoError {
         device_error(
             &self.path,
-            &"cannot be polled: the driver has no queues for that (nvme.poll_queues=N on the kernel's command line), or io_uring \
-              is refused; open it without poll=1",
+            &"cannot be polled: the driver has no polled queues (nvme.poll_queues=N on the kernel's command line), \
+              or io_uring is refused; open it without poll=1",
         )
     }
 }
@@ -118,7 +118,7 @@ fn device_error(path: &Path, reason: &dyn Display) -> IoError {
     IoError::Device { reason: format!("{}: {reason}", path.display()) }
 }
 
-/// Opens for writing if that is allowed.
+/// Opens for writing if permitted, else for reading. Returns the file, and if it is writable.
 fn open_best(path: &Path) -> Result<(File, bool), Errno> {
     let tried = |access| rustix::fs::open(path, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
     match tried(OFlags::RDWR) {
@@ -128,7 +128,7 @@ fn open_best(path: &Path) -> Result<(File, bool), Errno> {
     }
 }
 
-/// What Identify says of a namespace, or else sysfs.
+/// Reads the properties of a namespace from Identify, or else from sysfs.
 fn facts_of(file: &File, id: u32, disk: &Path) -> Result<NamespaceFacts, IoError> {
     let refused = |reason: String| IoError::Refused { reason };
     let Ok(descriptors) = identify(file, id, VIEW_DESCRIPTORS, 0) else {
@@ -145,7 +145,9 @@ fn facts_of(file: &File, id: u32, disk: &Path) -> Result<NamespaceFacts, IoError
                 writable: true,
                 blocks: None,
             }),
-            _ => Err(refused("Identify needs CAP_SYS_ADMIN, and sysfs knows no blocks of it".to_owned())),
+            _ => Err(refused(
+                "Identify failed (it needs CAP_SYS_ADMIN), and sysfs shows no usable block format".to_owned(),
+            )),
         };
     };
     if command_set(&descriptors) == KEY_VALUE {
@@ -154,7 +156,7 @@ fn facts_of(file: &File, id: u32, disk: &Path) -> Result<NamespaceFacts, IoError
     let (facts, metadata) = block_namespace(id, &identify(file, id, VIEW_NAMESPACE, 0)?)?;
     if metadata > 0 {
         return Err(refused(format!(
-            "its format has {metadata} bytes of metadata behind each block; choose one without"
+            "its format has {metadata} bytes of metadata per block; format it without metadata"
         )));
     }
     Ok(facts)
@@ -173,13 +175,13 @@ fn identify(file: &File, id: u32, view: u8, set: u8) -> Result<Vec<u8>, IoError>
     }
 }
 
-/// The blocks of a partition.
+/// Returns the blocks of a partition.
 fn partition_window(disk: &Path, number: u32, facts: &NamespaceFacts) -> Result<Window, String> {
     let name = disk.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let folder = disk.with_file_name(format!("{name}p{number}"));
     let sectors = |file: &str| number_in(&folder.join(file));
     let (Some(start), Some(count)) = (sectors("start"), sectors("size")) else {
-        return Err(format!("{name} has no partition {number}; look at /sys/class/block"));
+        return Err(format!("{name} has no partition {number}; see /sys/class/block"));
     };
     let block_sectors = u64::from(facts.block_bytes) / SECTOR_BYTES;
     let whole = block_sectors > 0 && start.is_multiple_of(block_sectors);
@@ -189,7 +191,7 @@ fn partition_window(disk: &Path, number: u32, facts: &NamespaceFacts) -> Result<
         return Ok(window);
     }
     Err(format!(
-        "partition {number}, {count} sectors from {start} on, is no run of the {} blocks of {} bytes",
+        "partition {number}, {count} sectors from {start} on, is not a run of the {} blocks of {} bytes",
         facts.size, facts.block_bytes
     ))
 }
@@ -221,7 +223,7 @@ mod tests {
         );
         assert!(partition_window(&disk, 1, &facts(512, 10_000)).unwrap_err().contains("no partition 1"));
         set("2049", "4096");
-        assert!(partition_window(&disk, 2, &facts(4_096, 10_000)).is_err(), "it begins inside of a block");
+        assert!(partition_window(&disk, 2, &facts(4_096, 10_000)).is_err(), "it begins inside a block");
         set("18446744073709551615", "2");
         assert!(partition_window(&disk, 2, &facts(512, 10_000)).is_err());
         set("0", "7");
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_namespace_says_so() {
+    fn opening_a_path_that_is_not_a_namespace_names_the_path() {
         for path in ["/dev/null", "/dev/there-is-none", "/tmp"] {
             let error = DeviceFile::open(Path::new(path), None).unwrap_err().to_string();
             assert!(error.contains(path), "{error}");

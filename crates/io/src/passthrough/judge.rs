@@ -1,8 +1,8 @@
-//! What may go to a device that others use too, and as what.
+//! The validation and translation of commands for a device that is shared with other users.
 //!
-//! In: a command of the client's, the facts of its namespace, the window it may touch. Out: the command as the device gets it, or
-//! why not. Invariants: every block it names lies in the window, the start of which is added here and nowhere else; the bytes
-//! it moves are those of its data; what is not known here does not go.
+//! Input: a command of the client, the properties of its namespace, the window it may access. Output: the command for
+//! the device, or the refusal. Invariants: every block of the command lies in the window, whose start is added here and
+//! nowhere else; the command transfers exactly the bytes of its data; an unknown command is refused.
 
 use super::device_file::Window;
 use crate::command::{Command, Data};
@@ -16,45 +16,45 @@ use headwater_nvme::spec::opcode::{DataTransfer, IoOpcode, NvmOpcode};
 use headwater_nvme::spec::status::Status;
 use zerocopy::little_endian::{U32, U64};
 
-/// A command that may go.
+/// A validated command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Fit {
-    /// As the device gets it.
+    /// The command for the device.
     pub(super) command: NvmeCommand,
-    /// Ranges that go in the place of the client's list, who could change that after it was judged.
+    /// A copy of the ranges that replaces the client's list, which the client could change after the validation.
     pub(super) ranges: Option<Vec<[u8; 16]>>,
 }
 
-/// The verdict: a command that goes, a status that answers it here, or a refusal.
+/// The result of the validation: a valid command, a status that completes it here, or a rejection.
 pub(super) type Verdict = Result<Result<Fit, Status>, SubmitError>;
 
-/// Judges a command.
+/// Validates a command.
 #[inline]
 pub(super) fn judge(command: &Command, facts: &NamespaceFacts, window: Window) -> Verdict {
     let Command { entry, data } = command;
-    // Every namespace at once (FFFFFFFFh) is not this client's to name.
+    // The broadcast namespace (FFFFFFFFh) is refused too.
     if entry.namespace.get() != facts.id {
         return Ok(Err(Status::INVALID_NAMESPACE));
     }
     if entry.has_special_flags() {
         return Ok(Err(Status::INVALID_FIELD));
     }
-    let way = match data {
+    let direction = match data {
         Data::None => DataTransfer::None,
         Data::ToDevice(_) | Data::Gather(_) => DataTransfer::HostToController,
         Data::FromDevice(_) | Data::Scatter(_) => DataTransfer::ControllerToHost,
     };
     if facts.is_key_space() {
-        Ok(on_keys(entry, data, way, facts))
+        Ok(on_keys(entry, data, direction, facts))
     } else {
-        on_blocks(entry, data, way, facts, window)
+        on_blocks(entry, data, direction, facts, window)
     }
 }
 
 fn on_keys(
     entry: &SubmissionEntry,
     data: &Data,
-    way: DataTransfer,
+    direction: DataTransfer,
     facts: &NamespaceFacts,
 ) -> Result<Fit, Status> {
     let opcode = IoOpcode::from_number(entry.opcode);
@@ -68,9 +68,9 @@ fn on_keys(
     if changes && !facts.writable {
         return Err(Status::READ_ONLY);
     }
-    // A value of no bytes has no buffer, or one that the driver would not map.
+    // A value of zero bytes has no buffer, or one that the driver would not map.
     let bytes = if wanted == DataTransfer::None { 0 } else { entry.kv_data_bytes() as usize };
-    if data.bytes() != bytes || (bytes > 0 && way != wanted) {
+    if data.bytes() != bytes || (bytes > 0 && direction != wanted) {
         return Err(Status::DATA_SGL_LENGTH_INVALID);
     }
     Ok(Fit { command: as_is(entry), ranges: None })
@@ -80,7 +80,7 @@ fn on_keys(
 fn on_blocks(
     entry: &SubmissionEntry,
     data: &Data,
-    way: DataTransfer,
+    direction: DataTransfer,
     facts: &NamespaceFacts,
     window: Window,
 ) -> Verdict {
@@ -93,13 +93,13 @@ fn on_blocks(
         NvmOpcode::Read => (false, DataTransfer::ControllerToHost),
         NvmOpcode::Compare => (false, DataTransfer::HostToController),
         NvmOpcode::Flush | NvmOpcode::Verify => (false, DataTransfer::None),
-        // Its sources lie in memory, by formats that may name other namespaces.
+        // Its source ranges are in client memory, in formats that may name other namespaces.
         NvmOpcode::Copy => return Ok(Err(Status::INVALID_OPCODE)),
     };
     if changes && !facts.writable {
         return Ok(Err(Status::READ_ONLY));
     }
-    if way != wanted {
+    if direction != wanted {
         return Ok(Err(Status::DATA_SGL_LENGTH_INVALID));
     }
     let mut command = as_is(entry);
@@ -135,7 +135,7 @@ fn on_ranges(entry: &SubmissionEntry, data: &Data, window: Window) -> Verdict {
     Ok(Ok(Fit { command: as_is(entry), ranges: Some(ranges) }))
 }
 
-/// The entry as the driver takes it.
+/// Returns the entry in the driver's format.
 #[inline]
 fn as_is(entry: &SubmissionEntry) -> NvmeCommand {
     NvmeCommand {
@@ -170,7 +170,7 @@ mod tests {
         u64::from(fit.command.words_10_15[1]) << 32 | u64::from(fit.command.words_10_15[0])
     }
 
-    /// One of every command that names a run of blocks.
+    /// Returns one of every command that names a run of blocks.
     fn on(lba: u64, blocks: u32) -> Vec<Command> {
         let bytes = blocks as usize * 512;
         let mut verify = Command::write_zeroes(7, lba, blocks, Durable::AsPromised).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_lands_in_the_window_or_is_refused_with_the_numbers() {
+    fn every_command_lies_in_the_window_or_is_refused_with_the_numbers() {
         let firsts = (0..=101).chain([u64::MAX - 1, u64::MAX, WINDOW.start, WINDOW.start + 50]);
         for first in firsts {
             for blocks in [1_u32, 2, 50, 100, 101] {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_moves_what_its_data_has_and_goes_the_way_its_opcode_says() {
+    fn data_whose_length_or_direction_differs_from_the_entry_is_refused() {
         let status = |command: &Command| judge(command, &facts(), WINDOW).unwrap().unwrap_err();
         for mut command in on(0, 4) {
             command.entry.cdw12.set(command.entry.cdw12.get() + 1);
@@ -240,14 +240,14 @@ mod tests {
         }
         let mut write = Command::write(7, 0, 512, buffer(512), Durable::Now).unwrap();
         write.data = Data::FromDevice(buffer(512));
-        assert_eq!(status(&write), Status::DATA_SGL_LENGTH_INVALID, "the device would write to it, or read");
+        assert_eq!(status(&write), Status::DATA_SGL_LENGTH_INVALID, "the direction of the data is wrong");
         let mut discard = Command::discard(7, &[(0, 1)], &buffer(16)).unwrap();
         discard.entry.cdw10.set(1);
-        assert_eq!(status(&discard), Status::DATA_SGL_LENGTH_INVALID, "a range that is not there");
+        assert_eq!(status(&discard), Status::DATA_SGL_LENGTH_INVALID, "the list is one range short");
     }
 
     #[test]
-    fn what_is_not_known_does_not_go() {
+    fn unknown_commands_are_refused() {
         let status =
             |command: &Command, facts: &NamespaceFacts| judge(command, facts, WINDOW).unwrap().unwrap_err();
         for opcode in 0..=u8::MAX {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_go_as_they_are_with_the_bytes_they_say() {
+    fn key_commands_pass_unchanged_if_their_data_matches() {
         let keys = NamespaceFacts::key_space(7);
         let put =
             Command::put(7, b"some key of many", buffer(77), crate::command::Condition::Always).unwrap();
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(
             judge(&uio, &keys, WINDOW),
             Ok(Err(Status::INVALID_OPCODE)),
-            "its addresses are no data of ours"
+            "its addresses are not in the command's data"
         );
     }
 }

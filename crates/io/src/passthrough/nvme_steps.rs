@@ -1,7 +1,7 @@
-//! Commands to a namespace that the kernel drives: each goes to the device in one step.
+//! Commands to a namespace that the kernel drives: each is one step.
 //!
-//! In: commands. Out: NVMe commands for a ring, and the status that the device gave. Invariant: a command goes as it was judged,
-//! its list of ranges in memory that only this queue has.
+//! Input: commands. Output: NVMe commands for a ring, and the device's status. Invariant: a command is sent exactly as
+//! it was validated, with its list of ranges in memory that only this queue can write.
 
 use super::device_file::DeviceFile;
 use super::judge::{Fit, judge};
@@ -16,7 +16,7 @@ use headwater_nvme::spec::opcode::DataTransfer;
 use headwater_nvme::spec::status::Status;
 use std::sync::Arc;
 
-/// What data pointers are a multiple of.
+/// Alignment of data pointers, in bytes.
 const MEMORY_ALIGN: usize = 4;
 
 /// The namespace, and memory for lists of ranges.
@@ -27,7 +27,7 @@ pub(super) struct NvmeSteps {
 }
 
 impl NvmeSteps {
-    /// What a command that may go moves.
+    /// Returns the data extents of a validated command.
     #[inline]
     fn extents(&self, fit: &Fit, data: &Data) -> Result<Extents, Status> {
         let Some(ranges) = &fit.ranges else {
@@ -42,7 +42,7 @@ impl NvmeSteps {
 
 impl Steps for NvmeSteps {
     type Work = NvmeWork;
-    /// Which way bytes go.
+    /// The kind of the command.
     type Stand = Way;
     const CANCELS: bool = false;
 
@@ -69,14 +69,14 @@ impl Steps for NvmeSteps {
     }
 
     #[inline]
-    fn next(&mut self, way: &mut Way, _: &Data, done: &Done) -> Turn<NvmeWork> {
+    fn next(&mut self, kind: &mut Way, _: &Data, done: &Done) -> Turn<NvmeWork> {
         let [a, b, c, d, ..] = done.value.to_le_bytes();
-        let status = done.result.map_or_else(|errno| status_of(errno, *way), decoded);
+        let status = done.result.map_or_else(|errno| status_of(errno, *kind), decoded);
         Turn::Over(u32::from_le_bytes([a, b, c, d]), status)
     }
 }
 
-/// The status field as the driver gives it: without the phase bit.
+/// Decodes the status field as the driver returns it: without the phase bit.
 #[inline]
 fn decoded(field: u32) -> Status {
     let [code, kind, ..] = field.to_le_bytes();
@@ -88,11 +88,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_drivers_status_field_is_the_devices_status() {
+    fn the_drivers_status_field_decodes_to_the_devices_status() {
         assert_eq!(decoded(0), Status::SUCCESS);
         assert_eq!(decoded(0x4080), Status::LBA_OUT_OF_RANGE);
         assert_eq!(decoded(0x0285), Status::COMPARE_FAILURE);
         assert_eq!(decoded(0x4087), Status::KEY_DOES_NOT_EXIST);
-        assert_eq!(decoded(0x1 << 13 | 0x0006), Status::INTERNAL_ERROR, "more information is no part of it");
+        assert_eq!(decoded(0x1 << 13 | 0x0006), Status::INTERNAL_ERROR, "the More bit is not decoded");
     }
 }

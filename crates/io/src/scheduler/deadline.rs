@@ -1,7 +1,7 @@
 //! Earliest deadline first.
 //!
-//! In: requests with a deadline of their own or their class's. Out: the one whose deadline is first; among equals the one
-//! that came first.
+//! Input: requests with their own deadline or their class's. Output: the request with the earliest deadline; among
+//! equals the first to arrive.
 
 use super::{CLASSES, Late, Next, Queued};
 use headwater_host::clock::Nanos;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub(super) struct Deadlines {
     within: [Nanos; CLASSES],
     late: Late,
-    /// By deadline, then by arrival.
+    /// The waiting requests by deadline, then by arrival.
     waiting: BTreeMap<(Nanos, u64), Queued>,
 }
 

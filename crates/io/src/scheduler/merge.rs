@@ -1,38 +1,38 @@
-//! Requests that lie side by side on the device and go there as one command.
+//! Merges requests for adjacent ranges of the device into one command.
 //!
-//! In: extents of requests that wait. Out: which group a new one joins, and at which side. Invariant: the members of a
-//! group are of one kind and one class, touch each other without gap or overlap, and are together no longer than one
-//! command may be.
+//! Input: extents of waiting requests. Output: the group that a new request joins, and the side. Invariant: the members
+//! of a group have one kind and one class, are adjacent without gap or overlap, and together do not exceed the limits
+//! of one command.
 
 use super::Class;
 use headwater_host::clock::Nanos;
 use std::collections::BTreeMap;
 
-/// Whether requests are joined.
+/// The merging policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Merging {
-    /// Each goes alone.
+    /// Each request is its own command.
     #[default]
     Off,
-    /// Reads with reads and writes with writes that wait and lie side by side. Needs a device that takes several buffers
-    /// in one command; on others nothing is joined.
+    /// Adjacent waiting reads, and adjacent waiting writes, become one command. It needs a device that accepts several
+    /// buffers in one command; elsewhere nothing is merged.
     Adjacent,
 }
 
-/// A request that waits, or a group of them, as a run of bytes on the device.
+/// A waiting request or group as a run of bytes on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Only the same sort is joined: a number that reads, or writes of one kind, have in common.
+    /// The merge key: only equal keys are merged, as of two reads, or of two writes of one kind.
     pub sort: u8,
-    /// Only the same class is joined.
+    /// The class: only equal classes are merged.
     pub class: Class,
     /// The first byte.
     pub start: u64,
-    /// How many.
+    /// The length in bytes.
     pub bytes: u64,
-    /// How many buffers.
+    /// The number of buffers.
     pub segments: u32,
-    /// When it should be answered; a group never has to wait for a member with less time than it had itself.
+    /// The deadline; a group accepts no member with an earlier deadline than its own.
     pub deadline: Option<Nanos>,
 }
 
@@ -46,27 +46,27 @@ impl Extent {
     }
 }
 
-/// At which side of a group its new member lies.
+/// The side of a group at which its new member lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Before all others.
+    /// Before all other members.
     Front,
-    /// Behind all others.
+    /// After all other members.
     Back,
 }
 
-/// Where a request went.
+/// The result of joining a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
-    /// The slot by which the group waits.
+    /// The slot of the group's head.
     pub group: u32,
-    /// The side.
+    /// The side of the new member.
     pub side: Side,
 }
 
 type Edge = (u8, Class, u64);
 
-/// The groups that wait.
+/// The waiting groups.
 #[derive(Debug, Default)]
 pub struct Merger {
     groups: BTreeMap<u32, Extent>,
@@ -75,8 +75,8 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// Joins a request to a group that waits, if there is one beside it and room in it. Else the caller lets it wait and
-    /// says so with [`open`](Self::open).
+    /// Adds a request to an adjacent waiting group with room, if there is one. Otherwise the caller makes it wait and
+    /// calls [`open`](Self::open).
     pub fn join(&mut self, new: &Extent, bytes_max: u64, segments_max: u32) -> Option<Joined> {
         let behind = self.by_end.get(&new.edge(new.start)).map(|&group| (group, Side::Back));
         let before = self.by_start.get(&new.edge(new.end())).map(|&group| (group, Side::Front));
@@ -95,21 +95,21 @@ impl Merger {
         Some(Joined { group, side })
     }
 
-    /// A request waits and may be joined from now on.
+    /// Adds a waiting request that further requests may join.
     pub fn open(&mut self, slot: u32, extent: Extent) {
         self.by_start.insert(extent.edge(extent.start), slot);
         self.by_end.insert(extent.edge(extent.end()), slot);
         self.groups.insert(slot, extent);
     }
 
-    /// A request waits no longer.
+    /// Removes a request that no longer waits.
     pub fn close(&mut self, slot: u32) {
         self.take(slot);
     }
 
     fn take(&mut self, slot: u32) -> Option<Extent> {
         let extent = self.groups.remove(&slot)?;
-        // Another group may have the same edge: two requests for the same place wait.
+        // Another group may have the same edge: two requests for the same range wait.
         for (edges, at) in [(&mut self.by_start, extent.start), (&mut self.by_end, extent.end())] {
             if edges.get(&extent.edge(at)) == Some(&slot) {
                 edges.remove(&extent.edge(at));
@@ -128,24 +128,28 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_one_sort_and_class_join_at_both_sides() {
+    fn adjacent_requests_of_one_key_and_class_join_at_both_sides() {
         let mut merger = Merger::default();
         merger.open(5, extent(1, 8_192, 4_096));
         let joined = |group, side| Some(Joined { group, side });
         assert_eq!(merger.join(&extent(1, 12_288, 4_096), 1 << 20, 8), joined(5, Side::Back));
         assert_eq!(merger.join(&extent(1, 4_096, 4_096), 1 << 20, 8), joined(5, Side::Front));
-        assert_eq!(merger.join(&extent(2, 16_384, 4_096), 1 << 20, 8), None, "another sort");
+        assert_eq!(merger.join(&extent(2, 16_384, 4_096), 1 << 20, 8), None, "different keys were merged");
         let other = Extent { class: Class::LAST, ..extent(1, 16_384, 4_096) };
-        assert_eq!(merger.join(&other, 1 << 20, 8), None, "another class");
-        assert_eq!(merger.join(&extent(1, 20_480, 4_096), 1 << 20, 8), None, "a gap");
-        assert_eq!(merger.join(&extent(1, 16_384, 4_096), 12_288, 8), None, "too long");
-        assert_eq!(merger.join(&extent(1, 16_384, 4_096), 1 << 20, 3), None, "too many buffers");
+        assert_eq!(merger.join(&other, 1 << 20, 8), None, "different classes were merged");
+        assert_eq!(merger.join(&extent(1, 20_480, 4_096), 1 << 20, 8), None, "a gap was merged");
+        assert_eq!(merger.join(&extent(1, 16_384, 4_096), 12_288, 8), None, "a merged group is too long");
+        assert_eq!(merger.join(&extent(1, 16_384, 4_096), 1 << 20, 3), None, "a group has too many buffers");
         merger.close(5);
-        assert_eq!(merger.join(&extent(1, 16_384, 4_096), 1 << 20, 8), None, "it waits no longer");
+        assert_eq!(
+            merger.join(&extent(1, 16_384, 4_096), 1 << 20, 8),
+            None,
+            "a request joined a closed group"
+        );
     }
 
     #[test]
-    fn a_member_with_less_time_than_its_group_goes_alone() {
+    fn request_with_an_earlier_deadline_than_the_group_does_not_join() {
         let mut merger = Merger::default();
         merger.open(1, Extent { deadline: Some(Nanos(100)), ..extent(1, 0, 512) });
         let hasty = Extent { deadline: Some(Nanos(99)), ..extent(1, 512, 512) };
@@ -155,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_over_the_same_place_do_not_lose_each_other() {
+    fn groups_over_the_same_range_stay_separate() {
         let mut merger = Merger::default();
         merger.open(1, extent(1, 0, 512));
         merger.open(2, extent(1, 0, 512));

@@ -1,8 +1,8 @@
 //! Strict priority with a bound on starvation.
 //!
-//! In: requests with classes, 0 the most urgent. Out: those of the most urgent class, unless a less urgent one was
-//! overtaken as often as it may be. Invariant: between two turns of a class that has something waiting there are at most
-//! the bound and one turn of each other class.
+//! Input: requests with classes, 0 the most urgent. Output: requests of the most urgent class, unless a less urgent one
+//! was overtaken up to the bound. Invariant: between two requests served of a class that has waiting requests, at most
+//! the bound plus one request of each other class are served.
 
 use super::{CLASSES, Queued, take_from};
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 struct Rank {
     waiting: VecDeque<Queued>,
-    /// How often others went first since it had its turn or became busy.
+    /// The number of requests of other classes served since its last one or since it became busy.
     overtaken: u32,
 }
 
@@ -35,8 +35,8 @@ impl Priorities {
 
     pub(super) fn pop(&mut self) -> Option<u32> {
         let chosen = self.choose()?;
-        for (place, rank) in self.ranks.iter_mut().enumerate() {
-            if place != chosen && !rank.waiting.is_empty() {
+        for (index, rank) in self.ranks.iter_mut().enumerate() {
+            if index != chosen && !rank.waiting.is_empty() {
                 rank.overtaken = rank.overtaken.saturating_add(1);
             }
         }
@@ -45,12 +45,13 @@ impl Priorities {
         rank.waiting.pop_front().map(|queued| queued.waiting.slot)
     }
 
-    /// The class that was overtaken too often, the most often one of several; else the most urgent that waits.
+    /// Returns the class that was overtaken most, at or beyond the bound; else the most urgent class with waiting
+    /// requests.
     fn choose(&self) -> Option<usize> {
         let waiting = || self.ranks.iter().enumerate().filter(|(_, rank)| !rank.waiting.is_empty());
         let starved = waiting().filter(|(_, rank)| rank.overtaken >= self.overtakes_max);
-        let most = starved.max_by_key(|&(place, rank)| (rank.overtaken, CLASSES - place));
-        most.or_else(|| waiting().next()).map(|(place, _)| place)
+        let most = starved.max_by_key(|&(index, rank)| (rank.overtaken, CLASSES - index));
+        most.or_else(|| waiting().next()).map(|(index, _)| index)
     }
 
     pub(super) fn remove(&mut self, slot: u32) -> bool {

@@ -1,20 +1,21 @@
-//! Weighted shares by start-time fair queueing: each request has a start tag, and the smallest goes next.
+//! Weighted shares by start-time fair queueing: each request has a start tag, and the smallest is served next.
 //!
-//! In: requests with class and bytes. Out: those of the class that had least for its weight. Invariant: two classes that
-//! both have something waiting differ in bytes over weight by at most one request of each. A class that was idle has no
-//! claim on the past: its next tag begins at the virtual time, the start tag of the last request that was served.
+//! Input: requests with class and bytes. Output: requests of the class with the fewest bytes for its weight. Invariant:
+//! two classes that both have waiting requests differ in bytes over weight by at most one request of each. An idle
+//! class accumulates no credit: its next tag starts at the virtual time, the start tag of the last request that was
+//! served.
 
 use super::{CLASSES, Class, Queued};
 use std::collections::VecDeque;
 
-/// Virtual time of one byte at weight 1; larger than any weight, so that a byte counts at each.
+/// The virtual time of one byte at weight 1; larger than any weight, so that a byte counts at each.
 const SCALE: u128 = 1 << 20;
 
 #[derive(Debug, Default)]
 struct Flow {
-    /// With start tags, which rise.
+    /// The waiting requests with their start tags, which increase.
     waiting: VecDeque<(u128, Queued)>,
-    /// Where the next start tag begins at the earliest.
+    /// The earliest next start tag.
     finish: u128,
 }
 

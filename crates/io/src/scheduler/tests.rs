@@ -1,5 +1,4 @@
-//! The scheduler beside naive models, and what the policies promise at a device that serves one after the other, in
-//! virtual time.
+//! Tests of the scheduler against naive models, and of the policies' guarantees on a serial device in virtual time.
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +17,7 @@ fn policies(rng: &mut fastrand::Rng) -> Scheduling {
 }
 
 #[test]
-fn what_was_pushed_comes_out_once_whatever_policy_is_chosen_in_between() {
+fn pushed_requests_come_out_once_across_policy_changes() {
     for seed in 0..200 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut scheduler = Scheduler::new(policies(&mut rng));
@@ -50,7 +49,7 @@ fn what_was_pushed_comes_out_once_whatever_policy_is_chosen_in_between() {
 }
 
 #[test]
-fn fifo_is_the_order_of_arrival_also_after_another_policy() {
+fn fifo_keeps_arrival_order_after_another_policy() {
     let mut scheduler = Scheduler::new(Scheduling::Priority { overtakes_max: 3 });
     for slot in 0..100 {
         scheduler.push(waiting(slot, u8::try_from(slot * 7 % 8).unwrap(), 512, Nanos::ZERO));
@@ -62,14 +61,14 @@ fn fifo_is_the_order_of_arrival_also_after_another_policy() {
 }
 
 #[test]
-fn bytes_of_busy_classes_lie_within_a_tenth_of_their_weights() {
+fn bytes_of_busy_classes_are_within_a_tenth_of_their_weights() {
     for seed in 0..50 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let weights: Vec<u16> = (0..4).map(|_| rng.u16(1..16)).collect();
         let mut scheduler = Scheduler::new(Scheduling::share(&weights));
         let (mut sizes, mut served) = (BTreeMap::new(), [0_u64; 4]);
         let mut slot = 0;
-        // Each class keeps eight requests waiting; sizes differ by class and at random.
+        // Each class keeps eight requests waiting; sizes depend on class and chance.
         let mut send = |class: usize, scheduler: &mut Scheduler, sizes: &mut BTreeMap<u32, (usize, u64)>| {
             let bytes = 4_096 << rng.u32(..u32::try_from(class + 2).unwrap());
             slot += 1;
@@ -80,7 +79,7 @@ fn bytes_of_busy_classes_lie_within_a_tenth_of_their_weights() {
             send(class, &mut scheduler, &mut sizes);
         }
         for _ in 0..20_000 {
-            let Some(Next::Serve(slot)) = scheduler.pop(Nanos::ZERO) else { panic!("all are busy") };
+            let Some(Next::Serve(slot)) = scheduler.pop(Nanos::ZERO) else { panic!("none was served") };
             let (class, bytes) = sizes.remove(&slot).unwrap();
             served[class] += bytes;
             send(class, &mut scheduler, &mut sizes);
@@ -95,7 +94,7 @@ fn bytes_of_busy_classes_lie_within_a_tenth_of_their_weights() {
 }
 
 #[test]
-fn an_idle_class_gathers_no_claim_and_loses_none() {
+fn idle_class_gains_no_credit_and_loses_no_share() {
     let mut scheduler = Scheduler::new(Scheduling::share(&[1, 1]));
     for slot in 0..1_000 {
         scheduler.push(waiting(slot, 0, 4_096, Nanos::ZERO));
@@ -111,11 +110,11 @@ fn an_idle_class_gathers_no_claim_and_loses_none() {
         .map(|next| matches!(next, Next::Serve(2_000..)).into())
         .collect();
     let of_late = next.iter().sum::<u32>();
-    assert!((24..=26).contains(&of_late), "{of_late} of 50 were of the class that came later");
+    assert!((24..=26).contains(&of_late), "{of_late} of 50 requests were of the late class");
 }
 
 #[test]
-fn a_class_is_overtaken_no_more_often_than_the_bound_says() {
+fn class_is_overtaken_at_most_as_often_as_the_bound() {
     for seed in 0..100 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let overtakes_max = rng.u32(..20);
@@ -136,11 +135,11 @@ fn a_class_is_overtaken_no_more_often_than_the_bound_says() {
             let Some(Next::Serve(served)) = scheduler.pop(Nanos::ZERO) else { continue };
             let class = usize::from(classes.remove(&served).unwrap());
             count[class] -= 1;
-            for (place, since) in since.iter_mut().enumerate() {
-                *since = if place == class || count[place] == 0 { 0 } else { *since + 1 };
+            for (other, since) in since.iter_mut().enumerate() {
+                *since = if other == class || count[other] == 0 { 0 } else { *since + 1 };
                 assert!(
                     *since <= overtakes_max + 8,
-                    "class {place} was overtaken {since} times, seed {seed}"
+                    "class {other} was overtaken {since} times, seed {seed}"
                 );
             }
         }
@@ -148,7 +147,7 @@ fn a_class_is_overtaken_no_more_often_than_the_bound_says() {
 }
 
 #[test]
-fn the_most_urgent_class_goes_first_while_nobody_starves() {
+fn most_urgent_class_is_served_first_within_the_bound() {
     let mut scheduler = Scheduler::new(Scheduling::Priority { overtakes_max: 100 });
     for slot in 0..24 {
         scheduler.push(waiting(slot, 7 - u8::try_from(slot / 3).unwrap(), 512, Nanos::ZERO));
@@ -160,16 +159,16 @@ fn the_most_urgent_class_goes_first_while_nobody_starves() {
     }
 }
 
-/// What a simulated run came to: latencies of class 0 that were answered, from arrival on, and how many of all were
-/// served.
+/// The results of a simulated run: latencies of class 0 from arrival to completion or cancellation, and the numbers of
+/// requests served and cancelled.
 struct Run {
     urgent: Vec<u64>,
     served: u32,
     given_up: u32,
 }
 
-/// Open arrivals at a device that serves one after the other; what waits beyond the window waits in the scheduler. Every
-/// tenth of the arrivals is of class 0, the rest of class 1.
+/// Simulates open arrivals at a serial device; requests beyond the window wait in the scheduler. One arrival in ten is
+/// of class 0, the rest of class 1.
 fn overload(scheduling: Scheduling, service: Nanos, between: Nanos, seed: u64) -> Run {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut scheduler = Scheduler::new(scheduling);
@@ -222,7 +221,7 @@ fn p99(sorted: &[u64]) -> u64 {
 }
 
 #[test]
-fn under_overload_p99_of_those_with_a_deadline_stays_within_twice_of_it() {
+fn under_overload_p99_of_requests_with_a_deadline_is_within_twice_the_deadline() {
     let (service, between) = (Nanos::from_micros(100), Nanos::from_micros(60));
     let deadline = Nanos::from_millis(2);
     for seed in 0..5 {
@@ -231,12 +230,12 @@ fn under_overload_p99_of_those_with_a_deadline_stays_within_twice_of_it() {
         let served = overload(Scheduling::Deadline { within, late: Late::Serve }, service, between, seed);
         assert!(p99(&served.urgent) <= 2 * deadline.0, "{} ns, seed {seed}", p99(&served.urgent));
         let fifo = overload(Scheduling::Fifo, service, between, seed);
-        assert!(p99(&fifo.urgent) > 20 * deadline.0, "the load is no overload");
+        assert!(p99(&fifo.urgent) > 20 * deadline.0, "the load does not overload the device");
     }
 }
 
 #[test]
-fn when_all_are_too_many_giving_up_keeps_p99_within_twice_the_deadline_and_the_device_busy() {
+fn cancelling_late_requests_under_overload_keeps_p99_low_and_the_device_busy() {
     let (service, between) = (Nanos::from_micros(100), Nanos::from_micros(60));
     let deadline = Nanos::from_millis(2);
     for seed in 0..5 {
@@ -244,7 +243,7 @@ fn when_all_are_too_many_giving_up_keeps_p99_within_twice_the_deadline_and_the_d
         let run = overload(scheduling, service, between, seed);
         assert!(p99(&run.urgent) <= 2 * deadline.0, "{} ns, seed {seed}", p99(&run.urgent));
         let (served, all) = (u64::from(run.served), u64::from(run.served + run.given_up));
-        // It can serve 60 of 100.
+        // The device can serve 60 of 100.
         assert!(served * 100 >= all * 57, "{served} of {all} were served, seed {seed}");
     }
 }

@@ -1,41 +1,41 @@
-//! How many commands of a handle are kept at its device.
+//! The window: the limit of a handle's commands in flight at its device.
 //!
-//! In: how late the device answered. Out: a limit. What lies at the device is out of a scheduler's reach, so a policy that
-//! promises something about time keeps no more there than the device answers in time. Invariant: the limit lies between 1
-//! and what the queues hold; it falls by a quarter at most once for each limit's worth of answers, and rises by one for
-//! each such round in which all were early.
+//! Input: latencies of the device. Output: a limit. A scheduler cannot reorder commands at the device, so a policy with
+//! deadlines keeps no more in flight than the device completes in time. Invariant: the limit lies between 1 and what
+//! the queues hold; it falls by at most a quarter in each round of as many completions as the limit, and rises by one
+//! after a round in which all completions were early.
 
 use headwater_host::clock::Nanos;
 
-/// The limit, and the round that decides on the next.
+/// The limit, and the state of the current round.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     limit: u32,
     most: u32,
-    /// `None`: the limit stays at the most.
+    /// The target latency; with `None` the limit stays at the maximum.
     target: Option<Nanos>,
-    /// Answers left of this round.
+    /// The remaining completions of this round.
     round: u32,
-    /// The latest answer of this round.
+    /// The highest latency in this round.
     latest: Nanos,
 }
 
 impl Window {
-    /// At most `most` at the device, fewer when it answers later than `target`.
+    /// Returns a window of at most `most` commands in flight, fewer while latency exceeds `target`.
     #[must_use]
     pub fn new(most: u32, target: Option<Nanos>) -> Self {
         let most = most.max(1);
         Self { limit: most, most, target, round: most, latest: Nanos::ZERO }
     }
 
-    /// Most commands at the device now.
+    /// Returns the most commands in flight now.
     #[must_use]
     #[inline]
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// The device answered a command so long after it was given.
+    /// Notes the latency of a command.
     pub fn answered(&mut self, latency: Nanos) {
         let Some(target) = self.target else {
             return;
@@ -52,7 +52,7 @@ impl Window {
             self.limit = (self.limit + 1).min(self.most);
         }
         self.latest = Nanos::ZERO;
-        // What was given before the limit fell is answered late too: it says nothing about the new limit.
+        // Commands submitted before the limit fell are also late; they are no evidence about the new limit.
         self.round = if late { self.limit * 2 } else { self.limit };
     }
 }
@@ -61,9 +61,9 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// A device that serves one after the other answers after as many service times as there are commands.
+    /// Models a serial device, whose latency is its service time multiplied by the commands in flight.
     #[test]
-    fn the_limit_settles_where_a_serial_device_answers_in_time() {
+    fn limit_settles_where_a_serial_device_completes_in_time() {
         for (service_us, target_us) in [(100, 1_000), (10, 1_000), (400, 1_000), (2_000, 1_000)] {
             let mut window = Window::new(64, Some(Nanos::from_micros(target_us)));
             for _ in 0..20_000 {
@@ -71,12 +71,12 @@ mod tests {
             }
             let fits = (target_us / service_us).clamp(1, 64);
             let limit = u64::from(window.limit());
-            assert!(limit <= fits + 1 && limit * 2 >= fits, "{limit} kept where {fits} fit");
+            assert!(limit <= fits + 1 && limit * 2 >= fits, "limit {limit}, {fits} complete in time");
         }
     }
 
     #[test]
-    fn without_a_target_everything_that_the_queues_hold_is_kept_there() {
+    fn without_a_target_the_limit_is_what_the_queues_hold() {
         let mut window = Window::new(7, None);
         window.answered(Nanos::from_millis(9_000));
         assert_eq!(window.limit(), 7);

@@ -1,14 +1,15 @@
-//! Who gets which answer, and who looks for all.
+//! The distribution of answers among the seats of a shared queue, and the election of the thread that polls for all.
 //!
-//! In: commands of seats, answers of the one queue behind it. Out: each seat's answers. Invariant: while answers are owed to
-//! somebody who waits, either somebody looks (the leader, or the queue's thread), or one who waits has been called to.
+//! Input: commands of seats, answers of the one queue behind it. Output: each seat's answers. Invariant: while a
+//! waiting seat is owed answers, either a thread polls (the leader, or the queue's thread), or a waiter has been
+//! notified to poll.
 //!
 //! ```text
-//!   wait:  nothing mine --nobody looks--> lead: arm, sleep outside the lock, look, hand out, call the next leader
-//!                       --somebody does-> follow: wait to be called
+//!   wait:  no answer --no leader--> lead: arm, sleep outside the lock, poll, deliver, notify the next leader
+//!                    --a leader---> follow: wait for a notification
 //! ```
 //!
-//! Lock order: there is one lock. Nobody is called, and nobody sleeps, while it is held.
+//! Lock order: there is one lock. No callback runs, and no thread sleeps, while it is held.
 
 use headwater_host::sync::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -18,28 +19,28 @@ use std::time::Duration;
 
 /// The queue behind an exchange.
 pub(crate) trait Line {
-    /// What is submitted.
+    /// A command.
     type Command;
-    /// What comes of it.
+    /// The answer to a command.
     type Answer;
-    /// Why a command is not taken; it comes back inside.
+    /// The error of a rejected command, which it returns.
     type Rejected;
-    /// Why there is no queue any more.
+    /// The error of a queue that has ended.
     type Error;
 
-    /// Takes a command; `Ok` means exactly one answer with this token.
+    /// Submits a command; `Ok` means exactly one answer with this token.
     fn submit(&mut self, command: Self::Command, token: u64) -> Result<(), Self::Rejected>;
 
-    /// Shows the device what was submitted, and takes the next answer if one has come.
+    /// Rings the doorbell for submitted commands, and takes the next answer if one has arrived.
     fn look(&mut self) -> Result<Option<(u64, Self::Answer)>, Self::Error>;
 
-    /// Asks to be told of the next answer. False: look again now.
+    /// Arms the notification of the next answer. Returns false if the caller must poll again now.
     fn arm(&mut self) -> Result<bool, Self::Error>;
 }
 
-/// The token of a command: whose it is, and its place there.
-pub(crate) fn token(seat: u32, place: u32) -> u64 {
-    u64::from(seat) << 32 | u64::from(place)
+/// Returns the token of a command: its seat, and its slot there.
+pub(crate) fn token(seat: u32, slot: u32) -> u64 {
+    u64::from(seat) << 32 | u64::from(slot)
 }
 
 fn parts(token: u64) -> (usize, u32) {
@@ -48,7 +49,7 @@ fn parts(token: u64) -> (usize, u32) {
     (usize::try_from(seat).unwrap_or(usize::MAX), u32::from_le_bytes([a, b, c, d]))
 }
 
-/// What is done when something was found for a seat.
+/// A callback that notifies a seat of answers.
 #[derive(Clone)]
 pub(crate) struct Call(Arc<dyn Fn() + Send + Sync>);
 
@@ -71,15 +72,15 @@ impl fmt::Debug for Call {
 #[derive(Debug)]
 struct Mail<A> {
     answers: VecDeque<(u32, A)>,
-    /// Commands whose answer this seat has not taken.
+    /// The number of commands whose answer this seat has not taken.
     owed: u32,
-    /// It waits to be called.
+    /// True while a thread of this seat waits for a notification.
     waits: bool,
-    /// Something was found that it was not called for.
+    /// The number of answers found since the last notification.
     untold: u32,
     called: Arc<Condvar>,
     call: Option<Call>,
-    /// Nobody sits here; answers are dropped.
+    /// True if the seat is free; its answers are dropped.
     empty: bool,
 }
 
@@ -97,15 +98,15 @@ impl<A> Mail<A> {
     }
 }
 
-/// Who looks for all.
+/// The thread that polls for all seats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lead {
     Nobody,
-    /// One who waits: it looks, or sleeps until it should.
+    /// A waiting seat: it polls, or sleeps until the device has an answer.
     User,
-    /// The queue's own thread, always.
+    /// The queue's own thread, which stays the leader.
     Thread,
-    /// That thread, which waits for something to do.
+    /// The queue's own thread while it waits for commands.
     IdleThread,
 }
 
@@ -119,13 +120,13 @@ struct Inner<L: Line> {
     line: L,
     seats: Vec<Mail<L::Answer>>,
     lead: Lead,
-    /// The thread is to end.
+    /// True once the thread has to end.
     stopping: bool,
-    /// Answers that are enough for the thread to tell of.
+    /// The number of answers from which the thread notifies a seat.
     enough: u32,
 }
 
-/// The exchange.
+/// The exchange of commands and answers between the seats and their queue.
 pub(crate) struct Exchange<L: Line> {
     inner: Mutex<Inner<L>>,
     work: Condvar,
@@ -137,7 +138,7 @@ impl<L: Line> fmt::Debug for Exchange<L> {
     }
 }
 
-/// Whom to call once the lock is open.
+/// The callbacks to run once the lock is released.
 type Calls = Vec<Call>;
 
 impl<L: Line> Exchange<L> {
@@ -154,12 +155,12 @@ impl<L: Line> Exchange<L> {
         self.inner.into_inner().unwrap_or_else(PoisonError::into_inner).line
     }
 
-    /// Something else with the queue, under the lock.
+    /// Runs `work` on the queue, under the lock.
     pub(crate) fn with_line<T>(&self, work: impl FnOnce(&mut L) -> T) -> T {
         work(&mut self.lock().line)
     }
 
-    /// A seat: one that was left and is owed nothing, or a new one.
+    /// Allocates a seat: a free one that is owed nothing, or a new one.
     pub(crate) fn sit_down(&self) -> u32 {
         let mut inner = self.lock();
         let left = inner.seats.iter().position(|mail| mail.empty && mail.owed == 0);
@@ -172,7 +173,7 @@ impl<L: Line> Exchange<L> {
         u32::try_from(seat).unwrap_or(u32::MAX)
     }
 
-    /// The seat is left: answers that still come are dropped, with what they lent.
+    /// Frees a seat: answers that still arrive are dropped, with their buffers.
     pub(crate) fn stand_up(&self, seat: u32) {
         let mut inner = self.lock();
         let mail = inner.mail(seat);
@@ -185,7 +186,7 @@ impl<L: Line> Exchange<L> {
         drop(dropped);
     }
 
-    /// Commands that were in flight before there was an exchange are this seat's.
+    /// Assigns commands that were in flight before the exchange existed to this seat.
     pub(crate) fn adopt(&self, seat: u32, in_flight: u32) {
         self.lock().mail(seat).owed += in_flight;
     }
@@ -194,7 +195,7 @@ impl<L: Line> Exchange<L> {
         self.lock().mail(seat).call = call;
     }
 
-    /// Commands of this seat whose answer it has not taken.
+    /// Returns the number of commands whose answer this seat has not taken.
     pub(crate) fn owed(&self, seat: u32) -> u32 {
         self.lock().mail(seat).owed
     }
@@ -206,9 +207,9 @@ impl<L: Line> Exchange<L> {
         !mail.answers.is_empty()
     }
 
-    pub(crate) fn submit(&self, seat: u32, command: L::Command, place: u32) -> Result<(), L::Rejected> {
+    pub(crate) fn submit(&self, seat: u32, command: L::Command, slot: u32) -> Result<(), L::Rejected> {
         let mut inner = self.lock();
-        inner.line.submit(command, token(seat, place))?;
+        inner.line.submit(command, token(seat, slot))?;
         inner.mail(seat).owed += 1;
         if inner.lead == Lead::IdleThread {
             inner.lead = Lead::Thread;
@@ -218,13 +219,13 @@ impl<L: Line> Exchange<L> {
         Ok(())
     }
 
-    /// The next answer of a seat. Looks, unless a thread does.
+    /// Takes the next answer of a seat. Polls the queue unless its thread does.
     pub(crate) fn take(&self, seat: u32) -> Result<Option<(u32, L::Answer)>, L::Error> {
         let mut inner = self.lock();
         let mut calls = Calls::new();
-        let mut looked = Ok(());
+        let mut polled = Ok(());
         if inner.mail(seat).answers.is_empty() && !inner.lead.is_thread() {
-            looked = inner.hand_out(&mut calls);
+            polled = inner.hand_out(&mut calls);
         }
         let mail = inner.mail(seat);
         mail.untold = 0;
@@ -233,12 +234,12 @@ impl<L: Line> Exchange<L> {
         drop(inner);
         calls.iter().for_each(Call::run);
         match answer {
-            None => looked.map(|()| None),
+            None => polled.map(|()| None),
             some => Ok(some),
         }
     }
 
-    /// Sleeps until the seat has an answer, nothing is owed to it, or the time is over; it may also end for no reason.
+    /// Sleeps until the seat has an answer, it is owed none, or the time has passed; the sleep may also end spuriously.
     pub(crate) fn wait(
         &self,
         seat: u32,
@@ -251,7 +252,7 @@ impl<L: Line> Exchange<L> {
             return Ok(());
         }
         if inner.lead != Lead::Nobody {
-            // Who is called to lead and goes away instead calls the next.
+            // A follower that is notified to lead, but returns instead, notifies the next one.
             self.follow(inner, seat, longest);
             return Ok(());
         }
@@ -263,14 +264,14 @@ impl<L: Line> Exchange<L> {
             inner = self.lock();
         }
         let mut calls = Calls::new();
-        let looked = inner.hand_out(&mut calls);
+        let polled = inner.hand_out(&mut calls);
         if inner.lead == Lead::User {
             inner.lead = Lead::Nobody;
         }
         inner.call_leader();
         drop(inner);
         calls.iter().for_each(Call::run);
-        ended.and(looked)
+        ended.and(polled)
     }
 
     fn follow(&self, mut inner: MutexGuard<'_, Inner<L>>, seat: u32, longest: Option<Duration>) {
@@ -281,41 +282,41 @@ impl<L: Line> Exchange<L> {
             Some(longest) => called.wait_timeout(inner, longest).unwrap_or_else(PoisonError::into_inner).0,
         };
         inner.mail(seat).waits = false;
-        // Called for an answer, or at the end of the time: if the leader left meanwhile, the call to lead goes on.
+        // Woken by an answer or by the timeout: if there is no leader now, pass the notification to lead on.
         inner.call_leader();
     }
 
-    /// The queue's thread tells of so many answers at once.
+    /// Sets the number of answers from which the queue's thread notifies a seat.
     pub(crate) fn set_enough(&self, answers: u32) {
         self.lock().enough = answers.max(1);
     }
 
-    /// Answers that were found and not told of.
+    /// Returns the number of answers without a notification.
     pub(crate) fn untold(&self) -> u32 {
         self.lock().seats.iter().map(|mail| mail.untold).sum()
     }
 
-    /// Tells of them.
+    /// Notifies every seat with such answers.
     pub(crate) fn tell_all(&self) {
         let mut calls = Calls::new();
         self.lock().tell(1, &mut calls);
         calls.iter().for_each(Call::run);
     }
 
-    /// A thread leads from now on.
+    /// Makes the queue's thread the leader.
     pub(crate) fn begin_thread(&self) {
         let mut inner = self.lock();
         inner.lead = Lead::Thread;
         inner.stopping = false;
     }
 
-    /// The thread is to end.
+    /// Signals the thread to end.
     pub(crate) fn stop_thread(&self) {
         self.lock().stopping = true;
         self.work.notify_one();
     }
 
-    /// Nobody leads any more: whoever waits does it again.
+    /// Removes the thread as leader, and notifies every waiter to poll again.
     pub(crate) fn end_thread(&self) {
         let mut inner = self.lock();
         inner.lead = Lead::Nobody;
@@ -324,26 +325,26 @@ impl<L: Line> Exchange<L> {
         }
     }
 
-    /// A look of the queue's thread, which then does what `after` finds under the lock. `None` when the thread is to end.
+    /// Polls for the queue's thread, then runs `after` under the lock. Returns `None` when the thread has to end.
     pub(crate) fn thread_turn<T>(&self, after: impl FnOnce(&mut L) -> T) -> Option<Result<T, L::Error>> {
         let mut inner = self.lock();
         if inner.stopping {
             return None;
         }
         let mut calls = Calls::new();
-        let looked = inner.hand_out(&mut calls);
+        let polled = inner.hand_out(&mut calls);
         let found = after(&mut inner.line);
         drop(inner);
         calls.iter().for_each(Call::run);
-        Some(looked.map(|()| found))
+        Some(polled.map(|()| found))
     }
 
-    /// Whether answers are owed that have not come.
+    /// Returns true if owed answers have not arrived.
     pub(crate) fn has_work(&self) -> bool {
         self.lock().owes()
     }
 
-    /// The thread waits until there is something to do. False when it is to end.
+    /// Waits, as the queue's thread, until a command is in flight. Returns false when the thread has to end.
     pub(crate) fn thread_rest(&self) -> bool {
         let mut inner = self.lock();
         loop {
@@ -365,23 +366,25 @@ impl<L: Line> Exchange<L> {
 }
 
 impl<L: Line> Inner<L> {
+    /// Returns the state of a seat.
+    ///
     /// # Panics
-    /// For a seat that nobody was given.
+    /// For a seat that was never allocated.
     fn mail(&mut self, seat: u32) -> &mut Mail<L::Answer> {
         &mut self.seats[seat as usize]
     }
 
-    /// Whether answers are owed that have not come.
+    /// Returns true if owed answers have not arrived.
     fn owes(&self) -> bool {
         self.seats.iter().any(|mail| mail.owed > u32::try_from(mail.answers.len()).unwrap_or(u32::MAX))
     }
 
-    /// Everything that has come, to whose it is.
+    /// Polls the queue and delivers every answer to its seat.
     fn hand_out(&mut self, calls: &mut Calls) -> Result<(), L::Error> {
-        let looked = loop {
+        let polled = loop {
             match self.line.look() {
                 Ok(Some((token, answer))) => {
-                    let (seat, place) = parts(token);
+                    let (seat, slot) = parts(token);
                     let Some(mail) = self.seats.get_mut(seat) else {
                         continue;
                     };
@@ -389,22 +392,22 @@ impl<L: Line> Inner<L> {
                         mail.owed = mail.owed.saturating_sub(1);
                         continue;
                     }
-                    mail.answers.push_back((place, answer));
+                    mail.answers.push_back((slot, answer));
                     mail.untold += 1;
                 }
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
             }
         };
-        let enough = if self.lead.is_thread() && looked.is_ok() { self.enough } else { 1 };
+        let enough = if self.lead.is_thread() && polled.is_ok() { self.enough } else { 1 };
         self.tell(enough, calls);
-        if looked.is_err() {
+        if polled.is_err() {
             self.seats.iter().for_each(|mail| mail.called.notify_one());
         }
-        looked
+        polled
     }
 
-    /// Calls those for whom there is enough, or all that they wait for.
+    /// Notifies the seats that have enough answers, or all that they are owed.
     fn tell(&mut self, enough: u32, calls: &mut Calls) {
         for mail in &mut self.seats {
             let all = mail.owed <= u32::try_from(mail.answers.len()).unwrap_or(u32::MAX);
@@ -418,7 +421,7 @@ impl<L: Line> Inner<L> {
         }
     }
 
-    /// Whoever still waits has nobody who looks: one of them leads now.
+    /// Notifies a waiter to lead, if there is no leader.
     fn call_leader(&self) {
         if self.lead == Lead::Nobody
             && let Some(next) = self.seats.iter().find(|mail| mail.waits)

@@ -1,7 +1,7 @@
-//! A device's queue as an exchange uses it, and what is known of the commands in it.
+//! A device's queue as an exchange uses it, with the submission times of its commands.
 //!
-//! In: commands with tokens. Out: answers with tokens; for the queue's thread, how long to sleep. Invariant: times are kept
-//! only while there is a thread that needs them.
+//! Input: commands with tokens. Output: answers with tokens; the sleep durations of the queue's thread. Invariant:
+//! times are recorded only while a thread needs them.
 
 use super::exchange::Line;
 use crate::backend::{Answer, Armed};
@@ -16,15 +16,15 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-/// Between two looks at a queue without a descriptor.
+/// Interval between two polls of a queue without a descriptor.
 const REST: Nanos = Nanos::from_micros(50);
 
-/// How whoever leads sleeps, without the queue.
+/// The leader's means of sleeping without access to the queue.
 #[derive(Debug)]
 pub(super) enum Rest {
-    /// Until this is readable.
+    /// A descriptor to wait for.
     Descriptor(OwnedFd),
-    /// For a while.
+    /// A fixed interval.
     Span,
 }
 
@@ -44,12 +44,12 @@ impl Rest {
         let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
         match rustix::event::poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(IoError::Device { reason: format!("poll: {errno}") }),
+            Err(errno) => Err(IoError::Device { reason: format!("poll of the queue's descriptor: {errno}") }),
         }
     }
 }
 
-/// What a thread that looks needs.
+/// The timing state of a polling thread.
 #[derive(Debug)]
 struct Timing {
     period: Period,
@@ -57,7 +57,7 @@ struct Timing {
     in_flight: BTreeMap<u64, (Nanos, SizeClass)>,
 }
 
-/// The queue.
+/// A device's queue with its timing state.
 #[derive(Debug)]
 pub(super) struct DeviceLine {
     queue: Queue,
@@ -81,7 +81,7 @@ impl DeviceLine {
         self.queue.cancel(token)
     }
 
-    /// The pace of the thread that looks.
+    /// Sets the pace of the polling thread.
     pub(super) fn set_pace(&mut self, pace: Pace, time: Timepiece) {
         match &mut self.timing {
             Some(timing) => timing.period.set_pace(pace),
@@ -92,12 +92,12 @@ impl DeviceLine {
         }
     }
 
-    /// What was slept last.
+    /// Returns the last sleep duration.
     pub(super) fn period(&self) -> Nanos {
         self.timing.as_ref().map_or(Nanos::ZERO, |timing| timing.period.chosen())
     }
 
-    /// How long to sleep before the next look.
+    /// Returns the time to sleep before the next poll.
     pub(super) fn next_sleep(&mut self) -> Nanos {
         self.timing.as_mut().map_or(Nanos::ZERO, |timing| {
             timing.period.looked();
@@ -106,7 +106,7 @@ impl DeviceLine {
         })
     }
 
-    /// A sleep took so long.
+    /// Stores the requested and actual duration of a sleep.
     pub(super) fn woke(&mut self, asked: Nanos, took: Nanos) {
         if let Some(timing) = &mut self.timing {
             timing.period.woke(asked, took);
@@ -155,7 +155,7 @@ impl Line for DeviceLine {
     fn arm(&mut self) -> Result<bool, IoError> {
         match self.queue.arm() {
             Ok(armed) => Ok(armed == Armed::Waiting),
-            // A queue without a descriptor is looked at again after a while.
+            // A queue without a descriptor is polled again after an interval.
             Err(IoError::Refused { .. }) => Ok(true),
             Err(error) => Err(error),
         }

@@ -1,14 +1,14 @@
 //! Loom models of the exchange: every interleaving of two threads at one queue, within bounds.
 //!
-//! In: nothing. Out: proof that an answer goes to whose command it was and that nobody who waits is forgotten. A lost wake-up
-//! shows as a deadlock, which loom reports.
+//! Output: proof that an answer goes to the seat of its command and that no waiter is missed. A lost wake-up shows as a
+//! deadlock, which loom reports.
 
 use super::{Exchange, Line};
 use headwater_host::sync::{Condvar, ModelBuilder, Mutex, thread};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Context switches that loom may force at arbitrary points, beside those at which a thread waits.
+/// Context switches that loom may force at arbitrary points, in addition to those at which a thread waits.
 const PREEMPTIONS: usize = 2;
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
@@ -17,7 +17,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// A device with a thread of its own: what was submitted, what is answered, and a bell that is rung if it was armed.
+/// A device with a thread of its own: submitted and answered commands, and a notification that is sent if it was armed.
 #[derive(Default)]
 struct Device {
     state: Mutex<DeviceState>,
@@ -52,7 +52,7 @@ impl Device {
         }
     }
 
-    /// Stands for a poll of the queue's descriptor.
+    /// Simulates a poll of the queue's descriptor.
     fn sleep(&self) {
         let mut state = self.state.lock().unwrap();
         while !state.rung {
@@ -90,16 +90,16 @@ impl Line for ModelLine {
     }
 }
 
-/// A user: so many commands, each waited for; every answer is its own.
+/// Submits commands as a user and waits for each; checks that every answer belongs to the user's seat.
 fn user(exchange: &Exchange<ModelLine>, device: &Device, seat: u32, commands: u32) {
-    for place in 0..commands {
-        exchange.submit(seat, (), place).unwrap();
+    for slot in 0..commands {
+        exchange.submit(seat, (), slot).unwrap();
     }
     let mut answers = 0;
     while answers < commands {
         match exchange.take(seat).unwrap() {
-            Some((place, token)) => {
-                assert_eq!(token, super::token(seat, place), "somebody else's answer");
+            Some((slot, token)) => {
+                assert_eq!(token, super::token(seat, slot), "an answer of another seat");
                 answers += 1;
             }
             None => exchange
@@ -114,7 +114,7 @@ fn user(exchange: &Exchange<ModelLine>, device: &Device, seat: u32, commands: u3
 }
 
 #[test]
-fn loom_two_threads_share_a_queue_and_nobody_is_forgotten() {
+fn loom_two_threads_share_a_queue_and_no_waiter_is_missed() {
     check(|| {
         let device = Arc::new(Device::default());
         let exchange = Arc::new(Exchange::new(ModelLine(device.clone())));
@@ -133,19 +133,19 @@ fn loom_two_threads_share_a_queue_and_nobody_is_forgotten() {
     });
 }
 
-/// B10: a completion thread that is ended while users wait, or that goes idle as a command comes.
+/// Checks B10: a completion thread that is stopped while users wait, or that goes idle while a command is submitted.
 #[test]
-fn loom_b10_a_thread_that_looks_is_woken_by_work_and_ends_without_leaving_a_user_behind() {
+fn loom_b10_a_polling_thread_is_woken_by_commands_and_ends_without_missing_a_waiter() {
     check(|| {
         let device = Arc::new(Device::default());
         let exchange = Arc::new(Exchange::new(ModelLine(device.clone())));
         let seat = exchange.sit_down();
         exchange.begin_thread();
-        let looks = {
+        let polling = {
             let (exchange, device) = (exchange.clone(), device.clone());
             thread::spawn(move || {
                 while exchange.thread_rest() {
-                    // One command is served between two looks, so that the model has an end.
+                    // One command is served between two polls, so that the model terminates.
                     device.serve(1);
                     if exchange.thread_turn(|_| ()).is_none() {
                         return;
@@ -155,7 +155,7 @@ fn loom_b10_a_thread_that_looks_is_woken_by_work_and_ends_without_leaving_a_user
         };
         user(&exchange, &device, seat, 1);
         exchange.stop_thread();
-        looks.join().unwrap();
+        polling.join().unwrap();
         exchange.end_thread();
         assert!(exchange.take(seat).unwrap().is_none());
     });

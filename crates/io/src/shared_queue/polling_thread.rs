@@ -1,7 +1,7 @@
-//! The thread that looks for completions of a queue, at the pace that its commands allow.
+//! The thread that polls a queue for completions, at the pace that its commands allow.
 //!
-//! In: an exchange. Out: answers where they belong, and calls to those who wait for them. Invariant: it sleeps without an
-//! end only when nothing is owed to anybody, and is woken by the next command; it is gone when this is dropped.
+//! Input: an exchange. Output: answers delivered to their seats, and notified waiters. Invariant: it sleeps without a
+//! timeout only when no seat is owed an answer, and the next command wakes it; it has ended when its handle is dropped.
 
 use super::exchange::Exchange;
 use super::line::DeviceLine;
@@ -12,11 +12,12 @@ use headwater_host::clock::Nanos;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-/// Looks for work before the thread sleeps without an end, and pauses of the processor between two of them: about 20 us.
+/// Checks for work before the thread sleeps without a timeout, and spin-loop hints between two checks: about 20 us in
+/// all.
 const IDLE_LOOKS: u32 = 100;
 const IDLE_PAUSES: u32 = 8;
 
-/// A running thread.
+/// The handle of a running polling thread.
 #[derive(Debug)]
 pub(super) struct PollingThread {
     exchange: Arc<Exchange<DeviceLine>>,
@@ -30,15 +31,15 @@ impl PollingThread {
         aggregation: Aggregation,
     ) -> Result<Self, IoError> {
         exchange.begin_thread();
-        let looked = exchange.clone();
+        let polled = exchange.clone();
         let started = Builder::new()
             .name("completions".to_owned())
-            .spawn(move || run(&looked, &time, Aggregator::new(aggregation)));
+            .spawn(move || run(&polled, &time, Aggregator::new(aggregation)));
         match started {
             Ok(thread) => Ok(Self { exchange, thread: Some(thread) }),
             Err(error) => {
                 exchange.end_thread();
-                Err(IoError::Device { reason: format!("no thread for completions: {error}") })
+                Err(IoError::Device { reason: format!("cannot start the completion thread: {error}") })
             }
         }
     }
@@ -47,10 +48,10 @@ impl PollingThread {
 impl Drop for PollingThread {
     fn drop(&mut self) {
         self.exchange.stop_thread();
-        // The last user may go while this thread calls it; then the thread ends by itself.
+        // The last user may be dropped in a callback on this thread; then the thread ends by itself.
         let own = |thread: &JoinHandle<()>| thread.thread().id() != std::thread::current().id();
         if let Some(thread) = self.thread.take().filter(own) {
-            // A thread that panicked has told why; the queue is still there.
+            // A panic of the thread is already reported by the panic hook; the queue still exists.
             drop(thread.join());
         }
         self.exchange.end_thread();
@@ -60,7 +61,7 @@ impl Drop for PollingThread {
 fn run(exchange: &Exchange<DeviceLine>, time: &Timepiece, mut aggregator: Aggregator) {
     let mut known = 0;
     loop {
-        // Who was just answered often asks again at once, and a wake-up costs both of them more than this.
+        // A user often submits again right after an answer, and a wake-up costs both threads more than this spin.
         for _ in 0..IDLE_LOOKS {
             if exchange.has_work() {
                 break;
@@ -73,7 +74,7 @@ fn run(exchange: &Exchange<DeviceLine>, time: &Timepiece, mut aggregator: Aggreg
         let Some(turn) = exchange.thread_turn(DeviceLine::next_sleep) else {
             return;
         };
-        // A device that is gone is told to everybody who asks; there is nothing to look for.
+        // The queue has failed: every call reports the error, and there is nothing left to poll for.
         let Ok(mut span) = turn else {
             return;
         };
@@ -91,7 +92,7 @@ fn run(exchange: &Exchange<DeviceLine>, time: &Timepiece, mut aggregator: Aggreg
     }
 }
 
-/// Tells of what has waited long enough; how long to sleep, not beyond the end of that time.
+/// Notifies the seats when the aggregation is due. Returns the time to sleep, at most until the aggregation is due.
 fn tell(
     exchange: &Exchange<DeviceLine>,
     now: Nanos,

@@ -1,7 +1,7 @@
 //! Commands of the NVM command set, as steps on a file or block device.
 //!
-//! In: commands, and what became of their steps. Out: work for a ring, or a status. Invariant: nothing reaches the file before
-//! every block that the command names was found to lie in it.
+//! Input: commands, and the results of their steps. Output: work for a ring, or a status. Invariant: no step is sent
+//! before every block of the command is checked to lie in the file.
 
 use super::NAMESPACE;
 use super::file::BlockFile;
@@ -23,21 +23,21 @@ use std::sync::Arc;
 /// Bytes that are compared at a time.
 const COMPARE_BYTES: usize = 4_096;
 
-/// What a command in flight waits for.
+/// The step that a command in flight waits for.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Bytes moving, from this place of the file on; so many have moved.
+    /// A transfer at this offset of the file, of which `moved` bytes are done.
     Move { offset: u64, write: bool, durable: bool, moved: usize },
-    /// The blocks to compare with, coming into memory of ours.
+    /// A read of the blocks to compare, into `found`.
     Compare { offset: u64, found: Buffer, moved: usize },
-    /// Ranges of bytes to make zero, from the last to the first; then, maybe, durable.
+    /// The remaining byte ranges to clear, in reverse order, followed by a sync if `durable`.
     Ranges { left: Vec<(u64, u64)>, how: Clear, durable: bool },
-    /// What was written before, becoming durable.
+    /// A sync of earlier writes.
     Sync,
 }
 
 impl Step {
-    /// What the ring does for it, given the data of the command.
+    /// Returns the ring's work for this step of a command with this data.
     #[inline]
     fn work(&self, data: &Data) -> BlockWork {
         match self {
@@ -64,25 +64,25 @@ impl Step {
     }
 }
 
-/// How a range is cleared. Each falls back on the next where the file or its device does not offer it.
+/// The method of clearing a range. Discard falls back to `AdviseHole`, and `Zero` to `Hole`, where it is not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clear {
-    /// Told to the block device.
+    /// A discard of the block device.
     Discard,
-    /// A hole, instead of telling the device; where that cannot be either, nothing: the command was advice.
+    /// A hole in place of a discard, or nothing if holes are not supported: the command is advisory.
     AdviseHole,
-    /// Zeroes, and a hole where those are not offered.
+    /// Written zeroes.
     Zero,
     /// A hole.
     Hole,
 }
 
-/// The file, and memory to compare in.
+/// The commands of a file, with memory for comparisons.
 #[derive(Debug)]
 pub(super) struct BlockSteps {
     file: Arc<BlockFile>,
     pool: Pool,
-    /// The file takes discards as a command of io_uring.
+    /// True while the file is expected to support discards by io_uring.
     discards: bool,
 }
 
@@ -92,7 +92,7 @@ impl BlockSteps {
         Self { file, pool, discards }
     }
 
-    /// The bytes of a run of blocks, if all of them are there.
+    /// Returns the byte offset and length of a run of blocks, if all of them exist.
     #[inline]
     fn range(&self, first: u64, blocks: u64) -> Result<(u64, u64), SubmitError> {
         let facts = &self.file.facts;
@@ -104,7 +104,7 @@ impl BlockSteps {
         }
     }
 
-    /// The first step of a command.
+    /// Returns the first step of a command.
     #[inline]
     fn plan(&self, command: &Command) -> Result<Step, Unsent> {
         let Command { entry, data } = command;
@@ -134,7 +134,7 @@ impl BlockSteps {
             }
             NvmOpcode::WriteZeroes => {
                 let range = self.range(entry.nvm_start(), entry.nvm_blocks().into())?;
-                // A file deallocates by a hole.
+                // A file deallocates by punching a hole.
                 let deallocate =
                     entry.nvm_options().contains(BlockOptions::DEALLOCATE) && !self.file.is_device;
                 let how = if deallocate { Clear::Hole } else { Clear::Zero };
@@ -145,7 +145,7 @@ impl BlockSteps {
         }
     }
 
-    /// Dataset Management: the ranges in the command's data, every one of which lies in the file.
+    /// Returns the first step of Dataset Management, after checking that all ranges in its data lie in the file.
     fn plan_ranges(&self, entry: &SubmissionEntry, data: &Data) -> Result<Step, Unsent> {
         let ranges = dataset_ranges(entry, data)?;
         let mut left = Vec::with_capacity(ranges.len());
@@ -166,10 +166,10 @@ impl BlockSteps {
         self.limits().check(data)?;
         let block_bytes = self.file.facts.block_bytes as usize;
         let buffers = data.buffers();
-        // One buffer holds whole blocks because the command does.
+        // A single buffer holds whole blocks because the command does.
         if buffers.len() > 1 && !buffers.iter().all(|buffer| buffer.bytes().is_multiple_of(block_bytes)) {
             return Err(SubmitError::Unfit {
-                what: "one of several buffers holds no whole number of blocks",
+                what: "one of several buffers is not a whole number of blocks; make each a multiple of a block",
             });
         }
         Ok(())
@@ -179,7 +179,7 @@ impl BlockSteps {
         self.pool.buffer(bytes).map(Buffer::pooled).map_err(|_| Status::INTERNAL_ERROR)
     }
 
-    /// What an answer of the ring's makes of a step: the command's status, or `None` when it goes on.
+    /// Applies the ring's result to a step. Returns the command's status, or `None` if the command continues.
     #[inline]
     fn advance(&mut self, step: &mut Step, data: &Data, result: Result<u32, i32>) -> Option<Status> {
         if let Err(errno) = result
@@ -265,12 +265,13 @@ fn is_not_offered(errno: i32) -> bool {
     matches!(Errno::from_raw_os_error(errno), Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY | Errno::INVAL)
 }
 
-/// Counts bytes that moved. The status when they are all, or none more come; `None` when the rest is to follow.
+/// Counts transferred bytes. Returns a status when all are transferred or no more will come; `None` when the rest
+/// follows.
 #[inline]
 fn moved_on(moved: &mut usize, result: Result<u32, i32>, wanted: usize, way: Way) -> Option<Status> {
     match result {
         Err(errno) => Some(status_of(errno, way)),
-        // The file has become shorter, or its disk full.
+        // The file has been truncated, or its disk is full.
         Ok(0) => Some(Status::INTERNAL_ERROR),
         Ok(bytes) => {
             *moved += bytes as usize;
@@ -279,19 +280,19 @@ fn moved_on(moved: &mut usize, result: Result<u32, i32>, wanted: usize, way: Way
     }
 }
 
-/// Whether blocks hold what they were to be compared with.
+/// Compares the blocks read with the command's data.
 fn compared(found: &Buffer, with: &Data) -> Status {
-    let (mut ours, mut theirs) = ([0; COMPARE_BYTES], [0; COMPARE_BYTES]);
+    let (mut read, mut expected) = ([0; COMPARE_BYTES], [0; COMPARE_BYTES]);
     let mut at = 0;
     for buffer in with.buffers() {
         let mut inside = 0;
         while inside < buffer.bytes() {
             let bytes = COMPARE_BYTES.min(buffer.bytes() - inside);
-            let (ours, theirs) = (&mut ours[..bytes], &mut theirs[..bytes]);
-            if found.read(at, ours).is_err() || buffer.read(inside, theirs).is_err() {
+            let (read, expected) = (&mut read[..bytes], &mut expected[..bytes]);
+            if found.read(at, read).is_err() || buffer.read(inside, expected).is_err() {
                 return Status::DATA_TRANSFER_ERROR;
             }
-            if ours != theirs {
+            if read != expected {
                 return Status::COMPARE_FAILURE;
             }
             (at, inside) = (at + bytes, inside + bytes);

@@ -1,7 +1,7 @@
-//! The file or block device behind the queues: how it is opened, and what direct I/O on it takes.
+//! The file or block device behind the queues: opening it, and the requirements of direct I/O on it.
 //!
-//! In: a path, options. Out: a [`BlockFile`]. Invariant: its blocks are of a size at whose multiples it takes transfers, and
-//! all of them lie in it.
+//! Input: a path, options. Output: a [`BlockFile`]. Invariant: it accepts transfers at every multiple of its block
+//! size, and all its blocks lie in it.
 
 use super::NAMESPACE;
 use super::sysfs::{number_in, queue_of, unsplit};
@@ -20,17 +20,17 @@ use std::sync::Arc;
 
 /// Smallest block.
 const SECTOR_BYTES: u32 = 512;
-/// What every file system takes, and the largest block that is tried.
+/// A block size that every file system accepts, and the largest one that is probed.
 const PAGE_BYTES: u32 = 4_096;
 
-/// How a file or a block device is opened.
+/// The options of opening a file or block device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UringOptions {
-    /// Completions are polled from the device, without interrupts.
+    /// True to poll the device for completions, without interrupts.
     pub poll: bool,
-    /// Bytes of a file that is made if there is none.
+    /// The size in bytes of the file to create if it does not exist.
     pub create: Option<u64>,
-    /// Whether to ask for io_uring at all.
+    /// The choice between io_uring and plain system calls.
     pub uring: UringChoice,
 }
 
@@ -40,19 +40,19 @@ pub(super) struct BlockFile {
     pub(super) file: Arc<File>,
     pub(super) path: PathBuf,
     pub(super) facts: NamespaceFacts,
-    /// What addresses of buffers are a multiple of, in bytes.
+    /// Alignment of buffer addresses, in bytes.
     pub(super) memory_align: usize,
-    /// Most bytes of one command.
+    /// Maximum bytes of one command.
     pub(super) transfer_bytes_max: usize,
-    /// Most buffers of one command.
+    /// Maximum buffers of one command.
     pub(super) segments_max: usize,
-    /// It is a block device, which can be told what is not needed any more.
+    /// True for a block device, which supports discards.
     pub(super) is_device: bool,
-    /// What is not as one would wish.
+    /// A note about degraded performance.
     pub(super) note: Option<String>,
 }
 
-/// What direct transfers are a multiple of, in bytes.
+/// The alignment of direct transfers, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Alignment {
     block: u32,
@@ -66,7 +66,7 @@ impl BlockFile {
             create(path, bytes)?;
         }
         let (file, writable, direct) = open_best(path).map_err(|errno| match errno {
-            Errno::NOENT => wrong("there is no such file; ?create=SIZE makes one"),
+            Errno::NOENT => wrong("there is no such file; create it with ?create=SIZE"),
             Errno::ISDIR => wrong("is a directory; name a file in it, with ?create=SIZE for a new one"),
             errno => wrong(&errno.to_string()),
         })?;
@@ -80,22 +80,23 @@ impl BlockFile {
             FileType::CharacterDevice => {
                 return Err(wrong("is a character device; /dev/ng* are opened as nvme-ng:PATH"));
             }
-            _ => return Err(wrong("is no file and no block device")),
+            _ => return Err(wrong("is neither a file nor a block device; name one of these")),
         };
         let bytes = (&file).seek(SeekFrom::End(0)).map_err(|error| wrong(&error.to_string()))?;
         let align = alignment(&file, is_device, direct);
         let size = bytes / u64::from(align.block);
         if size == 0 {
-            return Err(wrong(&format!("its {bytes} bytes hold no block of {} bytes", align.block)));
+            let block = align.block;
+            return Err(wrong(&format!("its {bytes} bytes are less than a block of {block}; extend it")));
         }
         let note = (!direct).then(|| {
             let name = path.display();
-            format!("{name}: the file system has no direct I/O: transfers go through the page cache, copied once more")
+            format!("{name}: the file system has no direct I/O: transfers are copied through the page cache")
         });
         let facts = NamespaceFacts { id: NAMESPACE, block_bytes: align.block, size, writable, blocks: None };
         let memory_align = if direct { align.memory } else { 1 };
         let (transfer_bytes_max, segments_max) = if options.poll {
-            // A polled transfer that has to be split is tried again for ever by kernels up to 6.1.
+            // Kernels up to 6.1 retry a polled transfer forever if it has to be split.
             let queue = queue_under(&file, is_device);
             (queue.map_or(PAGE_BYTES as usize, |queue| unsplit(&queue, "max_sectors_kb").0), 1)
         } else {
@@ -113,32 +114,32 @@ impl BlockFile {
         })
     }
 
-    /// Whether the device under it has queues that are polled, as far as the kernel says.
+    /// Checks that the device under the file has polled queues, as far as sysfs shows it.
     pub(super) fn polls(&self) -> Result<(), IoError> {
-        let said =
+        let io_poll =
             queue_under(&self.file, self.is_device).and_then(|queue| number_in(&queue.join("io_poll")));
-        if said == Some(0) { Err(self.no_polling()) } else { Ok(()) }
+        if io_poll == Some(0) { Err(self.no_polling()) } else { Ok(()) }
     }
 
     pub(super) fn no_polling(&self) -> IoError {
         let name = self.path.display();
         IoError::Device {
             reason: format!(
-                "{name}: cannot be polled: its driver has no queues for that (NVMe: nvme.poll_queues=N on the kernel's command \
-                 line), or its file system, or the page cache, stands between; open it without poll=1"
+                "{name}: cannot be polled: its driver has no polled queues (NVMe: nvme.poll_queues=N on the kernel's \
+                 command line), or its file system or the page cache does not support polling; open it without poll=1"
             ),
         }
     }
 }
 
-/// What sysfs says of the queue of a block device, or of the one under a file.
+/// Returns the sysfs folder of the queue of a block device, or of the device under a file.
 fn queue_under(file: &File, is_device: bool) -> Option<PathBuf> {
     let stat = fstat(file).ok()?;
     let number = if is_device { stat.st_rdev } else { stat.st_dev };
     queue_of(major(number), minor(number))
 }
 
-/// Makes a file with space for so many bytes, unless there is one.
+/// Creates a file with space for `bytes` bytes, unless it exists.
 fn create(path: &Path, bytes: u64) -> Result<(), IoError> {
     let wrong = |reason: String| IoError::Device { reason: format!("{}: {reason}", path.display()) };
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -148,13 +149,13 @@ fn create(path: &Path, bytes: u64) -> Result<(), IoError> {
         Err(errno) => return Err(wrong(errno.to_string())),
     };
     allocate(&file, bytes).map_err(|error| {
-        // Half a file would be found next time and taken for a whole one.
+        // The next open would take a partly allocated file for a complete one.
         let _ = std::fs::remove_file(path);
         wrong(error.to_string())
     })
 }
 
-/// Opens for writing if that is allowed, past the page cache if that is possible.
+/// Opens for writing if permitted, with direct I/O if supported. Returns the file, and if it is writable and direct.
 fn open_best(path: &Path) -> Result<(File, bool, bool), Errno> {
     let tried = |access: OFlags, direct: OFlags| {
         rustix::fs::open(path, access | direct | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
@@ -173,24 +174,25 @@ fn open_best(path: &Path) -> Result<(File, bool, bool), Errno> {
     }
 }
 
-/// What transfers have to be multiples of.
+/// Returns the alignment of transfers.
 fn alignment(file: &File, is_device: bool, direct: bool) -> Alignment {
     let logical = if is_device { ioctl_blksszget(file).ok() } else { None };
-    let said = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
-    let said = said.filter(|found| found.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
-    let said = said.map(|found| (found.stx_dio_offset_align, found.stx_dio_mem_align));
-    let block = match (logical, said) {
+    let reported = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
+    let reported = reported.filter(|found| found.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
+    let reported = reported.map(|found| (found.stx_dio_offset_align, found.stx_dio_mem_align));
+    let block = match (logical, reported) {
         (Some(logical), _) => logical,
         (None, Some((offset, _))) if direct && offset > 0 => offset,
         (None, _) if direct => probed(file),
         _ => SECTOR_BYTES,
     };
-    let memory = said.map(|(_, memory)| memory).filter(|&memory| memory > 0);
+    let memory = reported.map(|(_, memory)| memory).filter(|&memory| memory > 0);
     let block = block.max(SECTOR_BYTES).next_power_of_two();
     Alignment { block, memory: memory.unwrap_or(block) as usize }
 }
 
-/// The smallest block that a direct read takes, found by trying: kernels before 6.1, and some file systems, do not say.
+/// Probes for the smallest block that a direct read accepts: kernels before 6.1, and some file systems, do not report
+/// it.
 fn probed(file: &File) -> u32 {
     let page = PAGE_BYTES as usize;
     let mut memory = vec![0; 2 * page];

@@ -1,7 +1,7 @@
-//! The pool of a device whose queues are rings of the kernel: each chunk is registered under one number with all of them.
+//! The pool of a device whose queues are kernel rings: each chunk is registered under one number with all rings.
 //!
-//! In: rings, as they are opened. Out: buffers with the number of their chunk. Invariant: a number stands for one chunk, in
-//! every ring or, where the kernel would not register it, in none; it is free again when no ring has it.
+//! Input: rings, as they are opened. Output: buffers with the number of their chunk. Invariant: a number denotes the
+//! same chunk in every ring that accepted its registration; it is free again when no ring has it registered.
 
 use crate::buffer::Buffer;
 use crate::buffer_pool::BufferPool;
@@ -16,14 +16,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Numbers of each ring's table. A chunk beyond them is used without a number.
+/// Slots of each ring's buffer table. Further chunks are used without registration.
 pub(crate) const SLOTS: u32 = 1_024;
-/// Bytes of the first chunk: few, for who may lock little.
+/// Bytes of the first chunk: small, for users with a low limit on locked memory.
 const CHUNK: usize = 2 << 20;
-/// Most bytes of a device's buffers.
+/// Maximum bytes of a device's buffers.
 const CAP: usize = 4 << 30;
 
-/// Registers chunks with every ring there is.
+/// A pinner that registers chunks with every ring.
 #[derive(Default)]
 struct Rings {
     known: Mutex<Known>,
@@ -32,20 +32,20 @@ struct Rings {
 
 #[derive(Default)]
 struct Known {
-    /// By number.
+    /// The chunks, by number.
     chunks: Vec<Option<Memory>>,
-    /// A pool is never freed as a whole, so this must keep no ring.
+    /// The tables of the rings. Weak, because the pool is never freed as a whole and must keep no ring open.
     tables: Vec<Weak<BufferTable>>,
 }
 
 impl Known {
-    /// The tables of rings that are still there.
+    /// Returns the tables of the rings that still exist.
     fn tables(&mut self) -> Vec<Arc<BufferTable>> {
         self.tables.retain(|table| table.strong_count() > 0);
         self.tables.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// A free number, if there is one.
+    /// Returns a free number, if there is one.
     fn free(&mut self) -> Option<u32> {
         let found = self.chunks.iter().position(Option::is_none).or_else(|| {
             let more = self.chunks.len() < SLOTS as usize;
@@ -63,7 +63,7 @@ impl Rings {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a chunk with a ring; one that is refused is used without.
+    /// Registers a chunk with a ring; a refused chunk is used without registration.
     fn tell(&self, table: &BufferTable, number: u32, chunk: Memory) {
         if table.update(number, &[chunk]).is_err() {
             self.refusals.fetch_add(1, Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl Pinner for Rings {
         "io_uring"
     }
 
-    /// One transfer names one number.
+    /// Returns false: one transfer names one number.
     fn joins(&self) -> bool {
         false
     }
@@ -98,8 +98,8 @@ impl Pinner for Rings {
             self.refusals.fetch_add(1, Ordering::Relaxed);
             return Ok(PinToken::at(address, bytes));
         };
-        if let Some(place) = known.chunks.get_mut(number as usize) {
-            *place = Some(chunk);
+        if let Some(slot) = known.chunks.get_mut(number as usize) {
+            *slot = Some(chunk);
         }
         for table in known.tables() {
             self.tell(&table, number, chunk);
@@ -117,8 +117,8 @@ impl Pinner for Rings {
                 table.unregister(number..number + 1)?;
             }
         }
-        if let Some(place) = known.chunks.get_mut(number as usize) {
-            *place = None;
+        if let Some(slot) = known.chunks.get_mut(number as usize) {
+            *slot = None;
         }
         Ok(())
     }
@@ -132,7 +132,7 @@ impl fmt::Debug for Rings {
     }
 }
 
-/// The pool, and the rings that know its memory.
+/// A buffer pool, and the rings with which its memory is registered.
 pub(crate) struct RingPool {
     pool: BufferPool,
     rings: Arc<Rings>,
@@ -156,14 +156,14 @@ impl RingPool {
         Ok(self.pool.buffer(bytes)?)
     }
 
-    /// Opens a ring, with which what there is is registered, and what there will be.
+    /// Opens a ring, and registers all present and future chunks with it.
     pub(crate) fn ring<W: Work>(
         &self,
         file: &Arc<File>,
         path: &Path,
-        wish: RingWish,
+        request: RingWish,
     ) -> Result<DeviceRing<W>, IoError> {
-        let ring = DeviceRing::open(Arc::clone(file), wish)
+        let ring = DeviceRing::open(Arc::clone(file), request)
             .map_err(|error| IoError::Device { reason: format!("{}: {error}", path.display()) })?;
         if let Some(table) = ring.table() {
             self.rings.join(table);
@@ -171,7 +171,7 @@ impl RingPool {
         Ok(ring)
     }
 
-    /// Registrations that were refused, of a chunk with a ring.
+    /// Returns the number of refused registrations of a chunk with a ring.
     pub(crate) fn refusals(&self) -> u64 {
         self.rings.refusals.load(Ordering::Relaxed)
     }

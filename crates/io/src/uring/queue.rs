@@ -1,7 +1,8 @@
-//! A queue whose commands a ring of the kernel's carries out, each in one step or in several.
+//! A queue whose commands a kernel ring executes, each in one or more steps.
 //!
-//! In: commands. Out: one answer for each. Invariant: a command keeps its place and its data until its last step is done; with
-//! the answers that the device had no part in, no more are taken on than there are places.
+//! Input: commands. Output: one completion each. Invariant: a command keeps its slot and its data until its last step
+//! is done; commands in flight, and completions not yet reaped that the device had no part in, never exceed the number
+//! of slots.
 
 use crate::backend::{Answer, Armed, Limits, Transport, no_cancelling};
 use crate::command::{Command, Data};
@@ -14,35 +15,35 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 
-/// What commands become on one kind of device.
+/// The translation of commands into steps on one kind of device.
 pub(crate) trait Steps: Debug + Send {
-    /// What the ring does.
+    /// The ring's work.
     type Work: Work;
-    /// Where a command in flight stands.
+    /// The progress of a command in flight.
     type Stand: Debug + Send;
-    /// Whether the kernel gives a command up when it is asked to.
+    /// True if the kernel can cancel a command.
     const CANCELS: bool;
 
-    /// What one command can be.
+    /// Returns the limits of one command.
     fn limits(&self) -> Limits;
 
-    /// Judges a command and sends its first step. Gives where it stands now.
+    /// Validates a command and sends its first step. Returns the command's progress.
     fn first(
         &self,
         command: &Command,
         send: impl FnOnce(Self::Work) -> Result<(), Status>,
     ) -> Result<Self::Stand, Unsent>;
 
-    /// What follows on the end of a step.
+    /// Returns the action that follows the end of a step.
     fn next(&mut self, stand: &mut Self::Stand, data: &Data, done: &Done) -> Turn<Self::Work>;
 }
 
-/// Why nothing was sent for a command.
+/// The reason that no step was sent for a command.
 #[derive(Debug)]
 pub(crate) enum Unsent {
-    /// The status answers it at once.
+    /// The command completes at once with this status.
     Answered(Status),
-    /// It is not taken.
+    /// The command is rejected.
     Rejected(SubmitError),
 }
 
@@ -58,12 +59,12 @@ impl From<SubmitError> for Unsent {
     }
 }
 
-/// What follows on the end of a step.
+/// The action that follows the end of a step.
 #[derive(Debug)]
 pub(crate) enum Turn<W> {
     /// Another step.
     Next(W),
-    /// The answer: dword 0 and the status.
+    /// The completion: dword 0 and the status.
     Over(u32, Status),
 }
 
@@ -75,15 +76,15 @@ struct Flight<S> {
     stand: S,
 }
 
-/// A queue.
+/// A queue over a kernel ring.
 #[derive(Debug)]
 pub(crate) struct UringQueue<S: Steps> {
     ring: DeviceRing<S::Work>,
     steps: S,
-    /// By place, whose number is the token of the ring.
+    /// The commands in flight, by slot; the slot is the ring's token.
     flights: Vec<Option<Flight<S::Stand>>>,
     free: Vec<usize>,
-    /// Answers of commands that the device never saw.
+    /// Completions of commands that were never sent to the device.
     ready: VecDeque<Answer>,
 }
 
@@ -94,11 +95,11 @@ impl<S: Steps> UringQueue<S> {
         Self { ring, steps, flights, free: (0..depth).rev().collect(), ready: VecDeque::new() }
     }
 
-    /// The answer that a step's end makes, if it was the last.
+    /// Processes the end of a step. Returns the command's completion if the step was its last.
     #[inline]
     fn finish(&mut self, done: &Done) -> Option<Answer> {
-        let place = usize::try_from(done.token).ok()?;
-        let flight = self.flights.get_mut(place)?;
+        let slot = usize::try_from(done.token).ok()?;
+        let flight = self.flights.get_mut(slot)?;
         let Flight { data, stand, .. } = flight.as_mut()?;
         let (result, status) = match self.steps.next(stand, data, done) {
             Turn::Over(result, status) => (result, status),
@@ -111,7 +112,7 @@ impl<S: Steps> UringQueue<S> {
             },
         };
         let Flight { token, data, .. } = flight.take()?;
-        self.free.push(place);
+        self.free.push(slot);
         Some(Answer { completion: Completion { token, result, status }, data })
     }
 }
@@ -123,15 +124,15 @@ impl<S: Steps> Transport for UringQueue<S> {
 
     #[inline]
     fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
-        let Some(&place) = self.free.last().filter(|_| self.ready.len() < self.free.len()) else {
+        let Some(&slot) = self.free.last().filter(|_| self.ready.len() < self.free.len()) else {
             return Err(Rejected { command, reason: SubmitError::Full });
         };
         let ring = &mut self.ring;
-        let send = |work| ring.submit(place as u64, work).map_err(|_| Status::INTERNAL_ERROR);
+        let send = |work| ring.submit(slot as u64, work).map_err(|_| Status::INTERNAL_ERROR);
         match self.steps.first(&command, send) {
             Ok(stand) => {
                 self.free.pop();
-                self.flights[place] = Some(Flight { token, data: command.data, stand });
+                self.flights[slot] = Some(Flight { token, data: command.data, stand });
             }
             Err(Unsent::Answered(status)) => {
                 let completion = Completion { token, result: 0, status };
@@ -193,13 +194,13 @@ impl<S: Steps> Transport for UringQueue<S> {
             return Err(no_cancelling());
         }
         let is_it = |flight: &Option<Flight<_>>| flight.as_ref().is_some_and(|flight| flight.token == token);
-        let asked = self.flights.iter().position(is_it).is_some_and(|place| self.ring.cancel(place as u64));
-        if asked || self.ready.iter().any(|answer| answer.completion.token == token) {
+        let sent = self.flights.iter().position(is_it).is_some_and(|slot| self.ring.cancel(slot as u64));
+        if sent || self.ready.iter().any(|answer| answer.completion.token == token) {
             return Ok(());
         }
         Err(IoError::Refused {
             reason: format!(
-                "nothing can be cancelled under token {token}: it is not in flight, or made by a plain call"
+                "the command of token {token} cannot be cancelled: it is not in flight, or runs as a system call"
             ),
         })
     }

@@ -1,20 +1,20 @@
-//! What sysfs says of a block device's queue.
+//! The sysfs attributes of a block device's queue.
 //!
-//! In: folders of sysfs. Out: numbers, where there are any.
+//! Input: sysfs folders. Output: numbers, where they exist.
 
 use std::path::{Path, PathBuf};
 
-/// Pages that drivers count data in.
+/// The page size by which drivers count segments.
 const PAGE_BYTES: usize = 4_096;
-/// Bytes of a transfer where sysfs does not say more.
+/// Maximum bytes of a transfer where sysfs reports none.
 const TRANSFER_BYTES: usize = 128 << 10;
 
-/// The number in a file.
+/// Reads the number in a file.
 pub(crate) fn number_in(path: &Path) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The folder of the queue of a block device, or of the disk that it is a partition of.
+/// Returns the queue's folder of a block device, or of the disk that it is a partition of.
 pub(crate) fn queue_of(major: u32, minor: u32) -> Option<PathBuf> {
     let device = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
     let own = device.join("queue");
@@ -22,14 +22,14 @@ pub(crate) fn queue_of(major: u32, minor: u32) -> Option<PathBuf> {
     found.filter(|folder| folder.is_dir())
 }
 
-/// Most bytes of one command to the device, and most segments; larger ones would be split, which not every way can. `most` is the
-/// file that counts: what the hardware takes, or what the kernel sends.
-pub(crate) fn unsplit(queue: &Path, most: &str) -> (usize, usize) {
+/// Returns the maximum bytes and segments of one command; a larger one would be split, which not every I/O path can.
+/// `limit` is the file with the byte limit: of the hardware, or of the kernel.
+pub(crate) fn unsplit(queue: &Path, limit: &str) -> (usize, usize) {
     let number = |file: &str| number_in(&queue.join(file)).and_then(|number| usize::try_from(number).ok());
     let segments = number("max_segments");
-    // A buffer that begins inside of a page has one page more than its bytes fill, and each page may be a segment.
+    // An unaligned buffer spans one page more than its bytes fill, and each page may be a segment.
     let pages = segments.map(|segments| (segments.max(2) - 1) * PAGE_BYTES);
-    let bytes = number(most).map(|kib| kib << 10).into_iter().chain(pages).min().unwrap_or(TRANSFER_BYTES);
+    let bytes = number(limit).map(|kib| kib << 10).into_iter().chain(pages).min().unwrap_or(TRANSFER_BYTES);
     (bytes.max(PAGE_BYTES), segments.unwrap_or(1).max(1))
 }
 
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_narrowest_limit_counts() {
+    fn the_smallest_limit_applies() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(unsplit(folder.path(), "max_sectors_kb"), (TRANSFER_BYTES, 1));
         std::fs::write(folder.path().join("max_sectors_kb"), "512\n").unwrap();

@@ -1,6 +1,6 @@
-//! Between NVMe's vocabulary and the kernel's: what the data of a command is in memory, and what an error number means.
+//! The translation between NVMe and the kernel: a command's data to memory extents, and error numbers to statuses.
 //!
-//! In: [`Data`], error numbers. Out: extents, [`Status`].
+//! Input: [`Data`], error numbers. Output: extents, [`Status`].
 
 use crate::buffer::Buffer;
 use crate::command::Data;
@@ -11,7 +11,7 @@ use headwater_nvme::spec::status::Status;
 use rustix::io::Errno;
 use zerocopy::FromBytes as _;
 
-/// The memory of a command, without its first `skip` bytes, which were moved already.
+/// Returns the memory of a command without its first `skip` bytes, which are already transferred.
 #[inline]
 pub(crate) fn extents_of(data: &Data, skip: usize) -> Extents {
     match data {
@@ -41,7 +41,7 @@ fn extent_of(buffer: &Buffer, skip: usize) -> Extent {
     }
 }
 
-/// The ranges of Dataset Management: first block and count.
+/// Returns the ranges of Dataset Management: first block and count.
 pub(crate) fn dataset_ranges(entry: &SubmissionEntry, data: &Data) -> Result<Vec<(u64, u64)>, Status> {
     let Data::ToDevice(list) = data else {
         return Err(Status::DATA_SGL_LENGTH_INVALID);
@@ -52,14 +52,14 @@ pub(crate) fn dataset_ranges(entry: &SubmissionEntry, data: &Data) -> Result<Vec
     Ok(ranges.iter().map(|range| (range.start.get(), range.blocks.get().into())).collect())
 }
 
-/// Which way a command goes that failed.
+/// The kind of a failed command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Read,
     Change,
 }
 
-/// What an error number of the kernel's says of a command.
+/// Returns the status for an error number of the kernel.
 #[must_use]
 pub(crate) fn status_of(errno: i32, way: Way) -> Status {
     match (Errno::from_raw_os_error(errno), way) {
@@ -84,7 +84,7 @@ mod tests {
     use headwater_host::foreign::Foreign;
 
     #[test]
-    fn what_was_moved_is_skipped_over_any_border_of_buffers() {
+    fn transferred_bytes_are_skipped_across_buffer_boundaries() {
         let memory = Buffer::whole(Foreign::anonymous(4_096).unwrap(), Iova(0));
         let parts =
             [(0, 10), (100, 0), (200, 20), (300, 5)].map(|(at, bytes)| memory.slice(at, bytes).unwrap());
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn error_numbers_become_the_status_that_says_the_same() {
+    fn error_numbers_map_to_the_equivalent_status() {
         let status = |errno: Errno, way| status_of(errno.raw_os_error(), way);
         assert_eq!(status(Errno::IO, Way::Read), Status::UNRECOVERED_READ_ERROR);
         assert_eq!(status(Errno::IO, Way::Change), Status::INTERNAL_ERROR);

@@ -1,7 +1,7 @@
-//! What the queues of a controller share: its driver, behind a lock that no command in its normal course takes.
+//! The state shared by the queues of a controller: its driver, behind a lock that the fast path never takes.
 //!
-//! In: requests that take their time. Out: their outcomes, waited for. Invariant: the lock is never held while waiting;
-//! every wait has an end, because the driver's recovery has.
+//! Input: blocking requests. Output: their results. Invariant: the lock is never held while waiting; every wait is
+//! bounded, because the driver's recovery is.
 
 use super::vectors::VectorSource;
 use crate::error::IoError;
@@ -15,30 +15,30 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Between two looks at a controller that is waited for.
+/// Interval between two polls of a controller while waiting for it.
 const LOOK: Nanos = Nanos::from_micros(50);
-/// How long a controller may take for what it was asked, beyond which something is wrong that the driver did not see.
+/// Longest wait for a request, which only an error that the driver did not detect exceeds.
 const PATIENCE: Nanos = Nanos::from_millis(120_000);
-/// How long closing waits.
+/// Longest wait for the shutdown.
 const CLOSING: Nanos = Nanos::from_millis(10_000);
 
-/// A queue as it was made.
+/// A queue as the driver creates it.
 pub(super) type Made<F, H> = IoQueue<<H as HostMemory>::Words, <F as Function>::Registers>;
 
-/// The shared part.
+/// The driver of a controller, shared by its queues.
 pub struct Control<F: Function, H: HostMemory> {
     name: String,
     clock: Clock,
     driver: Mutex<Controller<F, H>>,
     vectors: Box<dyn VectorSource>,
-    /// Vectors that no queue has.
+    /// Vectors not assigned to a queue.
     free_vectors: Mutex<BTreeSet<u16>>,
-    /// Keeps the mappings of the pool for as long as the controller may use them.
+    /// The container, held so that the pool's mappings outlive the controller's use of them.
     _container: Option<Arc<Container<Type1>>>,
 }
 
 impl<F: Function, H: HostMemory> Control<F, H> {
-    /// Around a driver that was not started.
+    /// Wraps a driver that was not started.
     #[must_use]
     pub fn new(
         name: &str,
@@ -59,7 +59,7 @@ impl<F: Function, H: HostMemory> Control<F, H> {
     /// Brings the controller up.
     ///
     /// # Errors
-    /// [`IoError::Device`] says why it does not become ready.
+    /// [`IoError::Device`] with the reason if the controller does not become ready.
     pub fn start(&self) -> Result<(), IoError> {
         self.driver().start(self.clock.now());
         self.until_ready()
@@ -77,7 +77,7 @@ impl<F: Function, H: HostMemory> Control<F, H> {
         self.vectors.as_ref()
     }
 
-    /// Waits until the controller takes commands.
+    /// Waits until the controller accepts commands.
     ///
     /// # Errors
     /// [`IoError::Device`] when it is dead.
@@ -90,11 +90,11 @@ impl<F: Function, H: HostMemory> Control<F, H> {
         match found {
             Some(Ok(())) => Ok(()),
             Some(Err(())) => Err(self.dead()),
-            None => Err(self.failed("the controller does not become ready")),
+            None => Err(self.failed("the controller did not become ready in 120 s; reset the device")),
         }
     }
 
-    /// What the controller says of itself.
+    /// Returns the controller's identify data.
     ///
     /// # Errors
     /// [`IoError::Device`] before it was ever ready.
@@ -102,13 +102,13 @@ impl<F: Function, H: HostMemory> Control<F, H> {
         self.driver().facts().cloned().ok_or_else(|| self.dead())
     }
 
-    /// Its namespaces as they were when it was last looked at.
+    /// Returns its namespaces as of the driver's last identify.
     #[must_use]
     pub fn namespaces(&self) -> Vec<Namespace> {
         self.driver().namespaces().to_vec()
     }
 
-    /// Resets the controller and waits until it is back.
+    /// Resets the controller and blocks until it is ready.
     ///
     /// # Errors
     /// [`IoError::Device`] when it is dead.
@@ -117,7 +117,7 @@ impl<F: Function, H: HostMemory> Control<F, H> {
         self.until_ready()
     }
 
-    /// Makes a queue pair, over a reset if one comes between.
+    /// Creates a queue pair, and retries if a reset intervenes.
     pub(super) fn make_queue(&self, spec: QueueSpec) -> Result<Box<Made<F, H>>, IoError> {
         loop {
             self.until_ready()?;
@@ -142,19 +142,19 @@ impl<F: Function, H: HostMemory> Control<F, H> {
                 Some(Ok(queue)) => return Ok(queue),
                 Some(Err(QueueError::Reset)) => {}
                 Some(Err(error)) => return Err(self.failed(&error.to_string())),
-                None => return Err(self.failed("a queue that was asked for does not come")),
+                None => return Err(self.failed("the creation of a queue did not complete in 120 s")),
             }
         }
     }
 
-    /// Deletes a queue; whether the controller is certainly done with it.
+    /// Deletes a queue. Returns true if the controller certainly no longer accesses it.
     pub(super) fn delete_queue(&self, queue: u16, is_over: impl Fn() -> bool) -> bool {
         let deleted = self.wait(|driver, now| {
             driver.poll(now);
             if is_over() || !driver.has_queue(queue) {
                 return Some(());
             }
-            // Busy passes, and a reset makes it over.
+            // Busy is temporary, and a reset ends the queue.
             let _ = driver.delete_queue(queue, now);
             None
         });
@@ -162,7 +162,7 @@ impl<F: Function, H: HostMemory> Control<F, H> {
         deleted.is_some() && (driver.death().is_none() || driver.is_quiet())
     }
 
-    /// A vector for a queue, if one is left.
+    /// Takes a vector for a queue, if one is free.
     pub(super) fn take_vector(&self) -> Option<u16> {
         self.free_vectors.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
     }
@@ -182,12 +182,12 @@ impl<F: Function, H: HostMemory> Control<F, H> {
         IoError::Device { reason: format!("{}: {reason}", self.name) }
     }
 
-    /// Asks again and again until there is an answer. The lock is free between two questions.
-    fn wait<T>(&self, mut ask: impl FnMut(&mut Controller<F, H>, Nanos) -> Option<T>) -> Option<T> {
+    /// Calls `poll` until it returns a result or the wait times out. The lock is free between two calls.
+    fn wait<T>(&self, mut poll: impl FnMut(&mut Controller<F, H>, Nanos) -> Option<T>) -> Option<T> {
         let started = self.now();
         loop {
             let now = self.now();
-            if let Some(found) = ask(&mut self.driver(), now) {
+            if let Some(found) = poll(&mut self.driver(), now) {
                 return Some(found);
             }
             if now.since(started) > PATIENCE {
@@ -199,7 +199,7 @@ impl<F: Function, H: HostMemory> Control<F, H> {
 }
 
 impl<F: Function, H: HostMemory> Drop for Control<F, H> {
-    /// Shuts the controller down, so that what it acknowledged is durable.
+    /// Shuts the controller down, so that acknowledged writes are durable.
     fn drop(&mut self) {
         let started = self.now();
         self.driver().close(started);

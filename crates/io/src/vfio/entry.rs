@@ -1,8 +1,8 @@
-//! What an entry says that its data is, before a controller believes it.
+//! The validation of a command's data against its submission entry, before a controller trusts the entry.
 //!
-//! In: a command and the namespaces. Out: whether the data is as long as the entry says, and its blocks are there. Invariant:
-//! nothing passes whose data pointer would end before the data does: a controller would take what lies behind it for
-//! addresses.
+//! Input: a command and the namespaces. Output: an error unless the data has the length and direction of the entry, and
+//! its blocks exist. Invariant: no command passes whose data pointer would end before the data does: a controller would
+//! read whatever lies behind it as addresses.
 
 use crate::command::{Command, Data};
 use crate::error::SubmitError;
@@ -15,13 +15,13 @@ const DATASET_RANGE_BYTES: u64 = 16;
 const COPY_RANGE_BYTES: u64 = 32;
 
 const WRONG_LENGTH: SubmitError =
-    SubmitError::Unfit { what: "the command's data is not as long as its entry says, or goes the other way" };
+    SubmitError::Unfit { what: "the command's data differs from its entry in length or direction" };
 const UNKNOWN: SubmitError =
-    SubmitError::Unfit { what: "this queue does not know the command, and so not how long its data is" };
+    SubmitError::Unfit { what: "this queue does not support the command: the length of its data is unknown" };
 const NO_NAMESPACE: SubmitError =
-    SubmitError::Unfit { what: "the command names a namespace that is not there, or cannot be used" };
+    SubmitError::Unfit { what: "the command's namespace does not exist, or cannot be used" };
 
-/// Which way the data of a command goes.
+/// The direction of a command's data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     None,
@@ -29,7 +29,7 @@ enum Way {
     In,
 }
 
-/// Judges a command.
+/// Validates a command.
 #[inline]
 pub(super) fn check(command: &Command, namespaces: &[NamespaceFacts]) -> Result<(), SubmitError> {
     let Command { entry, data } = command;
@@ -55,7 +55,7 @@ fn fits(data: &Data, way: Way, bytes: u64, fit: Fit) -> Result<(), SubmitError> 
     };
     let has = data.bytes() as u64;
     let is_long = if fit == Fit::Exact { has == bytes } else { has >= bytes };
-    // No bytes go no way.
+    // Data of zero bytes has no direction.
     if is_long && (goes == way || (has == 0 && bytes == 0)) { Ok(()) } else { Err(WRONG_LENGTH) }
 }
 
@@ -90,7 +90,7 @@ fn check_blocks(entry: &SubmissionEntry, data: &Data, namespace: &NamespaceFacts
     }
 }
 
-/// Every range of a discard lies in the namespace.
+/// Checks that every range of a discard lies in the namespace.
 fn ranges_inside(data: &Data, ranges: u16, namespace: &NamespaceFacts) -> Result<(), SubmitError> {
     let [list] = data.buffers() else { return Err(SubmitError::IN_PIECES) };
     let mut range = [0; 16];
@@ -113,7 +113,7 @@ fn check_keys(entry: &SubmissionEntry, data: &Data) -> Result<(), SubmitError> {
         IoOpcode::Store => fits(data, Way::Out, bytes, Fit::Exact),
         IoOpcode::Retrieve | IoOpcode::List => fits(data, Way::In, bytes, Fit::AtLeast),
         IoOpcode::Flush | IoOpcode::Delete | IoOpcode::Exist => fits(data, Way::None, 0, Fit::Exact),
-        // Their addresses lie elsewhere in the entry, for devices of ours only.
+        // Their addresses lie elsewhere in the entry; only Headwater devices take them.
         IoOpcode::UioPut | IoOpcode::UioGet => Err(UNKNOWN),
     }
 }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_constructor_makes_passes() {
+    fn every_constructed_command_passes() {
         let list = buffer(64);
         for command in [
             Command::read(1, 99, 512, buffer(512)).unwrap(),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_is_shorter_than_its_entry_or_goes_the_other_way_never_passes() {
+    fn data_shorter_than_its_entry_or_in_the_wrong_direction_is_refused() {
         let mut long = Command::read(1, 0, 512, buffer(1_024)).unwrap();
         long.data = Data::FromDevice(buffer(512));
         assert_eq!(judge(&long), Err(WRONG_LENGTH));
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(judge(&list), Err(WRONG_LENGTH));
     }
 
-    /// NVMeDirect's defect B3: the ranges of a discard were never looked at.
+    /// Covers NVMeDirect's defect B3: the ranges of a discard were never checked.
     #[test]
     fn b3_blocks_beyond_the_end_are_refused_with_the_numbers_discards_included() {
         let range = |first, blocks| Err(SubmitError::Range { first, blocks, size: 100 });
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_and_namespaces_that_nobody_knows_are_refused() {
+    fn unknown_commands_and_namespaces_are_refused() {
         let mut vendor = Command::flush(1);
         vendor.entry.opcode = 0xC1;
         assert_eq!(judge(&vendor), Err(UNKNOWN));

@@ -1,7 +1,7 @@
-//! Who looks after the controller of a queue: this process, or one that lent the queue to it.
+//! The owner of a queue, which manages its controller: this process, or the daemon that lent the queue.
 //!
-//! In: what a queue cannot do for itself. Out: queues, and what becomes of them. Invariant: a queue whose fate is lost is one
-//! that the controller touches no memory of; nothing here is called for a command in its normal course but
+//! Input: the operations that a queue cannot do itself. Output: queues, and their state. Invariant: the controller
+//! accesses no memory of a queue whose state is lost; the fast path of a command calls only
 //! [`device_addresses`](Keeper::device_addresses).
 
 use super::control::Control;
@@ -21,67 +21,67 @@ use headwater_nvme::queue_pair::CommandId;
 use std::fmt;
 use std::sync::Arc;
 
-/// A queue of a keeper.
+/// A queue of an owner.
 pub type Kept<K> = IoQueue<<K as Keeper>::Words, <K as Keeper>::Registers>;
 
-/// It looks after a controller, for one queue.
+/// The owner of one queue, which manages the queue's controller.
 pub trait Keeper: Send + fmt::Debug {
-    /// How rings are touched.
+    /// The memory of the rings.
     type Words: RingMemory + Send;
-    /// How doorbells are rung.
+    /// The doorbell registers.
     type Registers: Registers + Send;
 
-    /// The time, from some beginning.
+    /// Returns the time since an arbitrary origin.
     fn now(&self) -> Nanos;
 
-    /// The namespaces as they are now.
+    /// Returns the present namespaces.
     fn namespaces(&mut self) -> Vec<NamespaceFacts>;
 
-    /// Makes the queue, over a reset if one comes between. Not before the one before is deleted, lost or dead.
+    /// Creates the queue, and retries if a reset intervenes. The previous queue must be deleted, lost or dead.
     ///
     /// # Errors
-    /// [`IoError`] when the controller has no more, takes none so deep, or is gone.
+    /// [`IoError`] when the controller has no free queue, does not support the depth, or is gone.
     fn make_queue(&mut self, depth: u32) -> Result<Box<Kept<Self>>, IoError>;
 
-    /// Puts the controller's addresses in place of those that buffers have.
+    /// Replaces the addresses of buffers with the controller's addresses.
     ///
     /// # Errors
-    /// [`SubmitError::Unfit`] for memory that the controller does not reach.
+    /// [`SubmitError::Unfit`] for memory that the controller cannot access.
     fn device_addresses(&mut self, runs: &mut [IovaRange]) -> Result<(), SubmitError>;
 
-    /// Looks at the controller, whose answers do not come or whose queue does not stand.
+    /// Polls the controller when completions stay away or the queue was invalidated by a reset.
     fn look(&mut self, now: Nanos);
 
-    /// A command takes too long. What cannot be asked for now is asked for as a reset, a timeout later.
+    /// Reports an overdue command. An abort that cannot be sent now becomes a reset one timeout later.
     fn overdue(&mut self, queue: u16, overdue: Overdue, now: Nanos);
 
-    /// The controller breaks the protocol on this queue.
+    /// Reports that the controller breaks the protocol on this queue.
     fn broken(&mut self, queue: u16, fault: QueueFault, now: Nanos);
 
-    /// Asks the controller to give a command up.
+    /// Sends an abort of a command to the controller.
     ///
     /// # Errors
-    /// [`IoError::Refused`]: nothing was asked.
+    /// [`IoError::Refused`]: no abort was sent.
     fn abort(&mut self, queue: u16, command: CommandId) -> Result<(), IoError>;
 
-    /// Whether a dead controller certainly touches no memory.
+    /// Returns true if a dead controller certainly accesses no memory.
     fn is_quiet(&self) -> bool;
 
-    /// Deletes the queue; whether the controller is certainly done with it.
+    /// Deletes the queue. Returns true if the controller certainly no longer accesses it.
     fn delete_queue(&mut self, queue: &Kept<Self>) -> bool;
 
-    /// Whether completions can ring a bell.
+    /// Returns true if completions can signal a wake descriptor.
     fn has_interrupts(&self) -> bool;
 
-    /// Lets the completions of a queue ring this bell from now on; if they cannot,
-    /// [`has_interrupts`](Self::has_interrupts) says so from now on.
+    /// Connects the completions of a queue to a wake descriptor; if that is impossible,
+    /// [`has_interrupts`](Self::has_interrupts) returns false afterwards.
     ///
     /// # Errors
-    /// [`IoError`] when the interrupt cannot be had.
-    fn connect(&mut self, queue: u16, bell: &WakeDescriptor) -> Result<(), IoError>;
+    /// [`IoError`] when the interrupt cannot be connected.
+    fn connect(&mut self, queue: u16, wake: &WakeDescriptor) -> Result<(), IoError>;
 }
 
-/// This process drives the controller.
+/// The owner of a queue whose controller this process drives.
 pub struct OwnController<F: Function, H: HostMemory> {
     control: Arc<Control<F, H>>,
     priority: Priority,
@@ -90,14 +90,14 @@ pub struct OwnController<F: Function, H: HostMemory> {
 }
 
 impl<F: Function, H: HostMemory> OwnController<F, H> {
-    /// For one queue, which gets an interrupt vector of its own if there is one left.
+    /// Creates the owner of one queue, and takes an interrupt vector for it if one is free.
     #[must_use]
     pub fn new(control: &Arc<Control<F, H>>) -> Self {
         let (control, vector) = (Arc::clone(control), control.take_vector());
         Self { control, priority: Priority::Medium, vector, connected: false }
     }
 
-    /// The queue's class, where the controller serves its queues by classes.
+    /// Sets the queue's class, where the controller arbitrates between classes.
     #[must_use]
     pub fn of_class(mut self, priority: Priority) -> Self {
         self.priority = priority;
@@ -129,7 +129,7 @@ where
 
     #[inline]
     fn device_addresses(&mut self, _runs: &mut [IovaRange]) -> Result<(), SubmitError> {
-        // Buffers have them.
+        // Buffers already hold the controller's addresses.
         Ok(())
     }
 
@@ -151,7 +151,7 @@ where
 
     fn abort(&mut self, queue: u16, command: CommandId) -> Result<(), IoError> {
         match self.control.driver().abort(queue, command, self.control.now()) {
-            // A reset that goes on answers the command too.
+            // A reset in progress completes the command too.
             Ok(()) | Err(RequestError::NotReady) => Ok(()),
             Err(error) => Err(IoError::Refused { reason: error.to_string() }),
         }
@@ -169,10 +169,10 @@ where
         self.vector.is_some()
     }
 
-    fn connect(&mut self, _queue: u16, bell: &WakeDescriptor) -> Result<(), IoError> {
+    fn connect(&mut self, _queue: u16, wake: &WakeDescriptor) -> Result<(), IoError> {
         let Some(vector) = self.vector.filter(|_| !self.connected) else { return Ok(()) };
-        self.control.vectors().connect(vector, Some(bell)).map_err(|error| {
-            self.control.failed(&format!("interrupt vector {vector} cannot be used: {error}"))
+        self.control.vectors().connect(vector, Some(wake)).map_err(|error| {
+            self.control.failed(&format!("cannot connect interrupt vector {vector}: {error}"))
         })?;
         self.connected = true;
         Ok(())
@@ -183,7 +183,7 @@ impl<F: Function, H: HostMemory> Drop for OwnController<F, H> {
     fn drop(&mut self) {
         let Some(vector) = self.vector else { return };
         if self.connected {
-            // A vector that stays connected wakes nobody: its descriptor is closed with the queue.
+            // A vector that stays connected wakes no thread: its descriptor is closed with the queue.
             let _ = self.control.vectors().connect(vector, None);
         }
         self.control.give_vector_back(vector);

@@ -1,7 +1,7 @@
 //! The pool of a device behind an IOMMU: each chunk is one mapping of its container.
 //!
-//! In: a container. Out: buffers with the device's addresses. Invariant: the pool, which is never freed as a whole, keeps no
-//! device open; with the container goes every mapping of it.
+//! Input: a container. Output: buffers with the device's addresses. Invariant: the pool, which is never freed as a
+//! whole, keeps no device open; closing the container removes all its mappings.
 
 use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
@@ -9,13 +9,13 @@ use headwater_dma::pool::{ChunkRule, PinError, PinToken, Pinner, PoolConfig, Vfi
 use headwater_host::pinning::vfio::{Container, Type1};
 use std::sync::{Arc, Weak};
 
-/// Bytes of the first chunk, and the span that chunks follow the load in.
+/// Bytes of the first chunk, and the range in which the chunk size adapts to the load.
 const CHUNK: usize = 2 << 20;
 const CHUNKS: ChunkRule = ChunkRule::Adaptive { least: 2 << 20, most: 64 << 20 };
-/// Most bytes of a device's buffers.
+/// Maximum bytes of a device's buffers.
 const CAP: usize = 4 << 30;
 
-/// Maps chunks as long as the container is there.
+/// A pinner that maps chunks in a container as long as the container exists.
 #[derive(Debug)]
 struct Mapper {
     container: Weak<Container<Type1>>,
@@ -46,12 +46,12 @@ impl Pinner for Mapper {
     }
 
     fn unpin(&self, token: PinToken) -> Result<(), PinError> {
-        // A container that is closed has let go of everything.
+        // Closing the container removed all mappings.
         self.type1().map_or(Ok(()), |type1| type1.unpin(token))
     }
 }
 
-/// A pool for the devices of a container.
+/// Opens a pool for the devices of a container.
 pub(super) fn open(container: &Arc<Container<Type1>>) -> Result<BufferPool, IoError> {
     BufferPool::open(PoolConfig {
         chunk: CHUNK,

@@ -1,13 +1,13 @@
 //! A hardware queue of an NVMe controller, driven by this process.
 //!
-//! In: commands. Out: one answer for each: the controller's, or, when a reset or the end of the controller takes it,
-//! [`Status::ABORTED_BY_HOST`] or [`Status::HOST_PATHING_ERROR`]. In its normal course a command takes no lock, no system
-//! call and no look at the clock. Invariant: the data of a command is held until the controller has answered it or
-//! certainly touches it no more.
+//! Input: commands. Output: one completion each: the controller's, or [`Status::ABORTED_BY_HOST`] after a reset, or
+//! [`Status::HOST_PATHING_ERROR`] after the end of the controller. The fast path of a command takes no lock, makes no
+//! system call and does not read the clock. Invariant: the data of a command is held until the controller has completed
+//! it or certainly no longer accesses it.
 //!
 //! # After a reset
-//! The queue is made again with the next command. Nobody knows whether what was in flight was done; who sent it decides
-//! whether to send it again.
+//! The next command creates the queue again. The outcome of the commands that were in flight is unknown; the caller
+//! decides whether to send them again.
 
 use super::entry::check;
 use super::keeper::{Keeper, Kept};
@@ -27,17 +27,17 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-/// Most buffers of one command.
+/// Maximum buffers of one command.
 const SEGMENTS_MAX: usize = 256;
-/// What addresses of data are multiples of (NVMe Base 2.0 section 4.1.1).
+/// Alignment of data addresses (NVMe Base 2.0 section 4.1.1).
 const MEMORY_ALIGN: usize = 4;
-/// Looks that found nothing between two looks at the clock; a power of two.
+/// Empty polls between two readings of the clock; a power of two.
 const IDLE_LOOKS: u32 = 256;
-/// Between two looks at the controller itself while commands are in flight.
+/// Interval between two polls of the controller itself while commands are in flight.
 const CONTROLLER_LOOK: Nanos = Nanos::from_millis(20);
-/// Longest sleep with commands in flight: then the controller is looked at, however quiet it is.
+/// Longest sleep with commands in flight: the controller is polled at least this often.
 const SLEEP_MAX: Nanos = Nanos::from_millis(500);
-/// A sleep without interrupts.
+/// Duration of one sleep without interrupts.
 const NAP: Nanos = Nanos::from_micros(50);
 
 /// A command in flight.
@@ -48,14 +48,14 @@ struct Slot {
     command: CommandId,
 }
 
-/// The queue.
+/// A hardware queue of a controller.
 pub struct NvmeQueue<K: Keeper> {
     keeper: K,
     /// `None` after a reset, until the next command.
     queue: Option<Box<Kept<K>>>,
     depth: u32,
     slots: Vec<Option<Slot>>,
-    /// Answers to what the controller will not answer.
+    /// Completions of commands that the controller will not complete.
     lost: VecDeque<Answer>,
     namespaces: Vec<NamespaceFacts>,
     transfer_bytes_max: usize,
@@ -67,10 +67,10 @@ pub struct NvmeQueue<K: Keeper> {
 }
 
 impl<K: Keeper> NvmeQueue<K> {
-    /// Makes a queue for up to `depth` commands in flight.
+    /// Creates a queue for up to `depth` commands in flight.
     ///
     /// # Errors
-    /// [`IoError::Device`] when the controller has no more, takes none so deep, or is gone.
+    /// [`IoError::Device`] when the controller has no free queue, does not support the depth, or is gone.
     pub fn open(mut keeper: K, depth: u32) -> Result<Self, IoError> {
         let bell = WakeDescriptor::new()?;
         let queue = keeper.make_queue(depth)?;
@@ -90,7 +90,7 @@ impl<K: Keeper> NvmeQueue<K> {
         })
     }
 
-    /// Whether the command may go to the controller; namespaces are looked up again before one is refused.
+    /// Validates a command; the namespaces are read again before it is refused.
     #[inline]
     fn judge(&mut self, command: &Command) -> Result<(), SubmitError> {
         if check(command, &self.namespaces).is_ok() {
@@ -100,7 +100,7 @@ impl<K: Keeper> NvmeQueue<K> {
         check(command, &self.namespaces)
     }
 
-    /// Makes the queue again after a reset, once every command of the old one is answered for.
+    /// Creates the queue again after a reset, once every command of the old one has its completion.
     fn remake(&mut self) -> Result<(), SubmitError> {
         self.settle();
         if self.queue.is_some() {
@@ -111,7 +111,7 @@ impl<K: Keeper> NvmeQueue<K> {
         Ok(())
     }
 
-    /// Follows what became of the controller until this queue stands or is given up.
+    /// Polls the controller until this queue is live or given up.
     fn settle(&mut self) {
         while let Some(queue) = &self.queue {
             match queue.fate() {
@@ -125,7 +125,8 @@ impl<K: Keeper> NvmeQueue<K> {
         }
     }
 
-    /// Answers every command of a queue that is lost: first by what the controller said before the end.
+    /// Completes every command of a lost or dead queue, first with the completions that the controller posted before
+    /// the end.
     fn give_up(&mut self) {
         let Some(mut queue) = self.queue.take() else { return };
         let is_dead = queue.fate() == Fate::Dead;
@@ -144,7 +145,7 @@ impl<K: Keeper> NvmeQueue<K> {
         let is_quiet = !is_dead || self.keeper.is_quiet();
         for slot in slots {
             if !is_quiet && let Some(Some(slot)) = self.slots.get(slot) {
-                // The caller gets its handle; the memory is never used for anything else.
+                // The caller gets its handle back; the memory is never reused.
                 slot.data.clone().forget();
             }
             let answer = answer_of(&mut self.slots, slot, 0, status);
@@ -152,7 +153,7 @@ impl<K: Keeper> NvmeQueue<K> {
         }
     }
 
-    /// Nothing came for a while: is the controller still there, and is a command late?
+    /// Checks for overdue commands and polls the controller, after no completion arrived for a while.
     #[cold]
     fn look(&mut self, now: Nanos) {
         self.next_look = now.after(CONTROLLER_LOOK);
@@ -174,7 +175,7 @@ impl<K: Keeper> NvmeQueue<K> {
         }
     }
 
-    /// Called by a look that found nothing: now and then, looks at more.
+    /// Counts an empty poll, and polls the controller now and then.
     #[inline]
     fn found_nothing(&mut self) {
         self.idle = self.idle.wrapping_add(1);
@@ -182,13 +183,13 @@ impl<K: Keeper> NvmeQueue<K> {
             return;
         }
         let now = self.keeper.now();
-        let stands = self.queue.as_ref().is_some_and(|queue| queue.fate() == Fate::Live);
-        if !stands || now >= self.next_look {
+        let is_live = self.queue.as_ref().is_some_and(|queue| queue.fate() == Fate::Live);
+        if !is_live || now >= self.next_look {
             self.look(now);
         }
     }
 
-    /// Lets completions ring the bell, from the first wait on.
+    /// Connects completions to the wake descriptor, at the first wait. Returns false if there are no interrupts.
     fn connect(&mut self) -> Result<bool, IoError> {
         if !self.keeper.has_interrupts() {
             return Ok(false);
@@ -202,7 +203,7 @@ impl<K: Keeper> NvmeQueue<K> {
         Ok(self.keeper.has_interrupts())
     }
 
-    /// Commands accepted and not yet answered.
+    /// Returns the number of accepted commands without a completion.
     #[inline]
     fn commands(&self) -> u32 {
         let lost = u32::try_from(self.lost.len()).unwrap_or(u32::MAX);
@@ -234,9 +235,9 @@ fn reason_of(fault: SubmitFault) -> SubmitError {
             "more data than the queue's transfer_bytes_max; split the command"
         }
         SubmitFault::Data(DescribeError::Gap { .. }) => {
-            "several buffers that do not join at pages, for a controller without SGLs; send a command for each"
+            "several buffers that do not meet at page boundaries, for a controller without SGLs; send one at a time"
         }
-        _ => "a buffer does not lie at a multiple of the queue's memory_align",
+        _ => "the address of a buffer is not a multiple of the queue's memory_align",
     };
     SubmitError::Unfit { what }
 }
@@ -340,7 +341,7 @@ impl<K: Keeper> Transport for NvmeQueue<K> {
                 reason: "the controller has no interrupt vector left for this queue; poll it".to_owned(),
             });
         }
-        // What rang so far is old news; what comes behind the look rings again.
+        // Discards earlier notifications; a completion that arrives after the check below signals again.
         self.bell.take()?;
         Ok(if self.has_work() { Armed::Ready } else { Armed::Waiting })
     }
@@ -366,7 +367,7 @@ impl<K: Keeper> Transport for NvmeQueue<K> {
 }
 
 impl<K: Keeper> Drop for NvmeQueue<K> {
-    /// Deletes the queue at the controller. What that does not answer keeps its memory for ever.
+    /// Deletes the queue at the controller. Commands that remain in flight after that keep their memory forever.
     fn drop(&mut self) {
         let is_over = self.queue.as_ref().is_none_or(|queue| self.keeper.delete_queue(queue));
         if !is_over {

@@ -1,7 +1,9 @@
-//! Interrupt vectors of a controller: the first is the admin queue's, each of the others one I/O queue's at a time.
+//! Interrupt vectors of a controller: the first belongs to the admin queue, each of the rest to one I/O queue at a
+//! time.
 //!
-//! In: a device. Out: vectors with a descriptor each. Invariant: a vector belongs to one queue, so nobody takes another's
-//! wake-up; it is connected to its descriptor only once somebody asked for that, so who polls is not interrupted.
+//! Input: a device. Output: vectors with a descriptor each. Invariant: a vector belongs to one queue, so no queue
+//! consumes the wake-up of another; it is connected to its descriptor only on request, so a polling thread is not
+//! interrupted.
 
 use headwater_host::pinning::vfio::Device;
 use headwater_host::wake::WakeDescriptor;
@@ -9,19 +11,19 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// Whoever has the vectors of a function.
+/// A source of interrupt vectors of a function.
 pub trait VectorSource: Send + Sync + fmt::Debug {
-    /// How many vectors I/O queues can have: numbers 1 to this.
+    /// Returns the number of vectors for I/O queues, which are numbered from 1 to this.
     fn count(&self) -> u16;
 
-    /// Lets a vector write a descriptor, or none.
+    /// Connects a vector to a descriptor, or disconnects it.
     ///
     /// # Errors
-    /// The kernel refuses.
-    fn connect(&self, vector: u16, bell: Option<&WakeDescriptor>) -> io::Result<()>;
+    /// The kernel's error.
+    fn connect(&self, vector: u16, wake: Option<&WakeDescriptor>) -> io::Result<()>;
 }
 
-/// Vectors of a device.
+/// The vectors of a device.
 #[derive(Debug)]
 pub(super) struct Vectors {
     device: Arc<Device>,
@@ -29,13 +31,13 @@ pub(super) struct Vectors {
 }
 
 impl Vectors {
-    /// As many as are wanted and the device has, none connected.
+    /// Allocates at most `wanted` vectors, as far as the device has them. None is connected yet.
     pub(super) fn allocate(device: Arc<Device>, wanted: u32) -> io::Result<Self> {
         let count = device.vectors()?.min(wanted);
         if count > 0 {
             device.allocate_vectors(count)?;
         }
-        // The admin queue is looked at when it is waited for.
+        // The admin queue is polled while waiting for it, so its vector stays unused.
         Ok(Self { device, count: u16::try_from(count.saturating_sub(1)).unwrap_or(0) })
     }
 }
@@ -45,8 +47,8 @@ impl VectorSource for Vectors {
         self.count
     }
 
-    fn connect(&self, vector: u16, bell: Option<&WakeDescriptor>) -> io::Result<()> {
-        self.device.connect_vector(u32::from(vector), bell)
+    fn connect(&self, vector: u16, wake: Option<&WakeDescriptor>) -> io::Result<()> {
+        self.device.connect_vector(u32::from(vector), wake)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Handles with a cache before their queues: the requests of a handle, in bytes of any number.
+//! Tests of handles with a cache: requests with byte granularity.
 
 use crate::fake::{buffer, bytes_of, memory, small};
 use crate::over_handle::{BLOCK, Device, FIRST, device, facts};
@@ -18,8 +18,8 @@ fn cached(device: Device, facts: &NamespaceFacts) -> CachedHandle {
     CachedHandle::new(handle, facts, small(), &mut memory).unwrap()
 }
 
-fn at(place: usize) -> u64 {
-    START + u64::try_from(place).unwrap()
+fn at(offset: usize) -> u64 {
+    START + u64::try_from(offset).unwrap()
 }
 
 fn seen(bytes: &Arc<Mutex<Vec<u8>>>) -> Vec<u8> {
@@ -89,7 +89,7 @@ fn requests_of_any_length_by_either_path_agree_with_an_array_of_bytes() {
 }
 
 #[test]
-fn many_requests_at_a_time_are_answered_once_each_with_their_own_buffers() {
+fn concurrent_requests_complete_once_each_with_their_own_buffers() {
     let (device, _) = device();
     let mut handle = cached(device, &facts());
     let mut left: Vec<u64> = (0..40).collect();
@@ -106,7 +106,7 @@ fn many_requests_at_a_time_are_answered_once_each_with_their_own_buffers() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_the_numbers_and_the_buffer() {
+fn invalid_requests_are_refused_with_numbers_and_buffer() {
     let (device, _) = device();
     let mut handle = cached(device, &facts());
     let end = START + u64::try_from(BYTES).unwrap();
@@ -125,11 +125,11 @@ fn what_cannot_be_is_refused_with_the_numbers_and_the_buffer() {
 }
 
 #[test]
-fn cache_and_policies_come_and_go_while_the_handle_lives() {
+fn cache_and_policies_change_while_the_handle_is_open() {
     let (device, bytes) = device();
     let mut handle = cached(device, &facts());
     handle.write(START + 1, buffer(&[7; 9]), Durable::AsPromised).unwrap();
-    assert_eq!(seen(&bytes)[1], 0xAA, "written back later");
+    assert_eq!(seen(&bytes)[1], 0xAA, "the write reached the device before its write-back");
     handle.set_policy(WritePolicy::Through);
     handle.write(START + 20, buffer(&[8; 9]), Durable::AsPromised).unwrap();
     assert_eq!(seen(&bytes)[20], 8);
@@ -143,7 +143,7 @@ fn cache_and_policies_come_and_go_while_the_handle_lives() {
     assert!(error.to_string().contains("other handles"));
     drop(other);
     let mut plain = handle.into_handle().unwrap();
-    assert_eq!(seen(&bytes)[40], 9, "flushed before the cache went");
+    assert_eq!(seen(&bytes)[40], 9, "removing the cache did not flush it");
     let read = plain.read(START, buffer(&[0; 512])).unwrap();
     let read = bytes_of(&read);
     assert_eq!((read[1], read[20], read[40]), (7, 8, 9));
@@ -153,7 +153,7 @@ fn cache_and_policies_come_and_go_while_the_handle_lives() {
 }
 
 #[test]
-fn a_request_with_a_deadline_ends_by_it() {
+fn request_with_a_deadline_completes_or_is_cancelled() {
     let (device, _) = device();
     let mut handle = cached(device, &facts());
     let request = Request::read(START + 3, buffer(&[0; 9])).within(Nanos::ZERO);

@@ -1,4 +1,4 @@
-//! What a flush promises, and what is told of writes that failed.
+//! Tests of the guarantees of a flush, and of the reports of failed writes.
 
 use crate::fake::{Rig, small, write};
 use headwater_host::clock::Nanos;
@@ -13,7 +13,7 @@ fn lazy() -> CacheConfig {
 }
 
 #[test]
-fn a_power_cut_after_a_flush_loses_nothing_that_was_written_before() {
+fn power_cut_after_a_flush_loses_no_earlier_write() {
     for seed in 0..200 {
         let mut rig = Rig::new(100 * 512, lazy(), seed);
         let mut random = fastrand::Rng::with_seed(seed);
@@ -32,7 +32,7 @@ fn a_power_cut_after_a_flush_loses_nothing_that_was_written_before() {
 }
 
 #[test]
-fn a_write_that_must_be_durable_survives_without_a_flush() {
+fn durable_write_survives_without_a_flush() {
     let mut rig = Rig::new(64 * 4_096, lazy(), 1);
     let Request::Write { offset, from, .. } = write(1_000, &[7; 6_000]) else { unreachable!() };
     let request = Request::Write { offset, from, durable: Durable::Now };
@@ -42,30 +42,30 @@ fn a_write_that_must_be_durable_survives_without_a_flush() {
 }
 
 #[test]
-fn a_failed_write_back_is_told_once_to_each_user_stays_dirty_and_is_tried_again() {
+fn failed_write_back_is_reported_once_to_each_user_and_retried() {
     let mut rig = Rig::new(64 * 4_096, lazy(), 1);
     let other = rig.cache.join();
     rig.write(0, &[1; 3 * 4_096]);
     rig.lower.broken = Some((PAGE..2 * PAGE, Kind::Write));
-    // By age, with nobody looking.
+    // Written back by age, without a request.
     rig.now = Nanos::from_millis(10_000);
     for _ in 0..200 {
         rig.turn();
     }
-    assert_eq!(rig.cache.statistics().dirty_bytes, PAGE, "its neighbours went alone");
+    assert_eq!(rig.cache.statistics().dirty_bytes, PAGE, "the adjacent pages were not written alone");
     assert_eq!(rig.lower.now[..4_096], [1; 4_096]);
-    assert_eq!(rig.read(PAGE, 4_096), [1; 4_096], "it is here all the same");
+    assert_eq!(rig.read(PAGE, 4_096), [1; 4_096], "the failed page is no longer cached");
     assert_eq!(rig.flush(), Status::INTERNAL_ERROR);
     rig.lower.broken = None;
-    assert_eq!(rig.flush(), Status::SUCCESS, "told, and tried again");
+    assert_eq!(rig.flush(), Status::SUCCESS, "the failure was reported twice or the page not retried");
     assert_eq!(rig.lower.durable[..3 * 4_096], [1; 3 * 4_096]);
     rig.owner = other;
-    assert_eq!(rig.flush(), Status::INTERNAL_ERROR, "the other user is told, too");
+    assert_eq!(rig.flush(), Status::INTERNAL_ERROR, "the failure was not reported to the other user");
     assert_eq!(rig.flush(), Status::SUCCESS);
 }
 
 #[test]
-fn a_page_that_failed_is_tried_again_by_its_age() {
+fn failed_page_is_retried_at_its_age_limit() {
     let mut rig = Rig::new(64 * 4_096, lazy(), 1);
     rig.write(0, &[1; 4_096]);
     rig.lower.broken = Some((0..PAGE, Kind::Write));
@@ -80,16 +80,16 @@ fn a_page_that_failed_is_tried_again_by_its_age() {
 }
 
 #[test]
-fn a_cache_full_of_pages_that_cannot_be_written_says_so_and_does_not_hang() {
+fn cache_full_of_unwritable_pages_fails_writes_and_does_not_hang() {
     let mut rig = Rig::new(64 * 4_096, lazy(), 1);
     rig.lower.broken = Some((0..64 * PAGE, Kind::Write));
     let told: Vec<Status> = (0..40).map(|page| rig.write(page * PAGE, &[2; 4_096])).collect();
     assert!(told[0].is_success());
     assert!(!told[39].is_success());
     assert!(rig.cache.statistics().dirty_bytes <= 10 * PAGE);
-    assert_eq!(rig.read(50 * PAGE, 4_096), rig.lower.now[50 * 4_096..51 * 4_096], "reads go on");
+    assert_eq!(rig.read(50 * PAGE, 4_096), rig.lower.now[50 * 4_096..51 * 4_096], "reads do not continue");
     rig.lower.broken = None;
-    assert_eq!(rig.flush(), Status::INTERNAL_ERROR, "older failures are told");
+    assert_eq!(rig.flush(), Status::INTERNAL_ERROR, "older failures were not reported");
     assert_eq!(rig.flush(), Status::SUCCESS);
     for (page, _) in told.iter().enumerate().filter(|(_, status)| status.is_success()) {
         assert_eq!(rig.lower.durable[page * 4_096..][..4_096], [2; 4_096]);
@@ -97,7 +97,7 @@ fn a_cache_full_of_pages_that_cannot_be_written_says_so_and_does_not_hang() {
 }
 
 #[test]
-fn flushes_that_come_together_go_together() {
+fn concurrent_flushes_are_combined() {
     let mut rig = Rig::new(64 * 4_096, lazy(), 1);
     rig.lower.answering = false;
     rig.write(0, &[1; 4_096]);
@@ -108,11 +108,15 @@ fn flushes_that_come_together_go_together() {
     for _ in 0..5 {
         assert_eq!(rig.wait().status, Status::SUCCESS);
     }
-    assert_eq!(rig.lower.count(Kind::Flush), 2, "the first, and one for the four that came meanwhile");
+    assert_eq!(
+        rig.lower.count(Kind::Flush),
+        2,
+        "four flushes that arrived during the first were not combined"
+    );
 }
 
 #[test]
-fn a_write_while_a_flush_is_under_way_is_not_held_up_by_it_for_ever() {
+fn write_during_a_flush_completes() {
     let mut rig = Rig::new(64 * 4_096, lazy(), 1);
     rig.write(0, &[1; 4_096]);
     rig.lower.answering = false;

@@ -1,4 +1,4 @@
-//! One behaviour each, on a device that does as it is told.
+//! Tests of one behaviour each, on a device without random failures.
 
 use crate::fake::{Rig, buffer, bytes_of, small, write};
 use headwater_host::clock::Nanos;
@@ -9,7 +9,7 @@ use headwater_nvme::spec::status::Status;
 const PAGE: u64 = 4_096;
 
 #[test]
-fn what_was_read_once_is_read_again_without_the_device() {
+fn repeated_read_does_not_access_the_device() {
     let mut rig = Rig::new(64 * 4_096, small(), 1);
     let wanted = rig.lower.now[5_000..9_000].to_vec();
     assert_eq!(rig.read(5_000, 4_000), wanted);
@@ -24,7 +24,7 @@ fn what_was_read_once_is_read_again_without_the_device() {
 }
 
 #[test]
-fn writes_back_reach_the_device_together_with_the_flush() {
+fn write_backs_reach_the_device_in_one_transfer_at_the_flush() {
     let mut rig = Rig::new(64 * 4_096, CacheConfig { dirty_background: 90, dirty_most: 90, ..small() }, 1);
     for page in [3, 5, 4, 2] {
         assert_eq!(rig.write(page * PAGE, &[u8::try_from(page).unwrap(); 4_096]), Status::SUCCESS);
@@ -39,7 +39,7 @@ fn writes_back_reach_the_device_together_with_the_flush() {
 }
 
 #[test]
-fn writes_through_are_answered_when_the_device_has_them() {
+fn write_through_completes_after_the_device_write() {
     let config = CacheConfig { policy: WritePolicy::Through, ..small() };
     let mut rig = Rig::new(64 * 4_096, config, 1);
     rig.lower.answering = false;
@@ -50,11 +50,11 @@ fn writes_through_are_answered_when_the_device_has_them() {
     assert_eq!(rig.wait().status, Status::SUCCESS);
     assert_eq!(rig.lower.now[4_096..12_288], [7; 8_192]);
     assert_eq!(rig.read(PAGE, 8_192), [7; 8_192]);
-    assert_eq!(rig.lower.count(Kind::Read), 0, "what was written is here");
+    assert_eq!(rig.lower.count(Kind::Read), 0, "a written page was not cached");
 }
 
 #[test]
-fn a_write_that_failed_through_is_told_and_not_believed() {
+fn failed_write_through_is_reported_and_its_page_dropped() {
     let config = CacheConfig { policy: WritePolicy::Through, ..small() };
     let mut rig = Rig::new(64 * 4_096, config, 1);
     rig.read(0, 4_096);
@@ -62,12 +62,12 @@ fn a_write_that_failed_through_is_told_and_not_believed() {
     assert_eq!(rig.write(100, &[7; 100]), Status::INTERNAL_ERROR);
     assert_eq!(rig.cache.statistics().dirty_bytes, 0);
     let wanted = rig.lower.now[..4_096].to_vec();
-    assert_eq!(rig.read(0, 4_096), wanted, "the device is asked again");
-    assert_eq!(rig.flush(), Status::SUCCESS, "whoever wrote was told");
+    assert_eq!(rig.read(0, 4_096), wanted, "the page was not read from the device again");
+    assert_eq!(rig.flush(), Status::SUCCESS, "a failure was reported twice");
 }
 
 #[test]
-fn parts_of_blocks_leave_the_rest_as_it_was() {
+fn partial_block_writes_keep_the_other_bytes() {
     let bytes = 3 * 4_096 + 512;
     let mut rig = Rig::new(bytes, small(), 1);
     let mut wanted = rig.lower.now.clone();
@@ -81,13 +81,13 @@ fn parts_of_blocks_leave_the_rest_as_it_was() {
 }
 
 #[test]
-fn what_lies_beyond_the_end_or_off_blocks_is_refused_with_the_numbers() {
+fn out_of_range_and_misaligned_requests_are_refused_with_numbers() {
     let mut rig = Rig::new(8_192 + 512, small(), 1);
     let beyond = Request::Read { offset: 8_192, into: buffer(&[0; 513]) };
     let refused = rig.cache.submit(&mut rig.lower, rig.owner, beyond, 1).unwrap_err();
     let wanted = CacheError::Range { offset: 8_192, bytes: 513, device_bytes: 8_704 };
     assert_eq!(refused.error, wanted);
-    assert!(matches!(refused.request, Request::Read { .. }), "the buffer comes back");
+    assert!(matches!(refused.request, Request::Read { .. }), "the refusal lost the request");
     let off = Request::DirectRead { offset: 100, into: buffer(&[0; 512]) };
     let refused = rig.cache.submit(&mut rig.lower, rig.owner, off, 1).unwrap_err();
     assert!(matches!(refused.error, CacheError::Misaligned { offset: 100, bytes: 512, block_bytes: 512 }));
@@ -96,7 +96,7 @@ fn what_lies_beyond_the_end_or_off_blocks_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn a_page_on_its_way_is_read_once_for_all_who_want_it() {
+fn page_being_read_is_read_once_for_all_waiters() {
     let mut rig = Rig::new(64 * 4_096, small(), 1);
     rig.lower.answering = false;
     let other = rig.cache.join();
@@ -111,15 +111,15 @@ fn a_page_on_its_way_is_read_once_for_all_who_want_it() {
 }
 
 #[test]
-fn a_failed_read_is_an_error_for_its_own_page_only_and_nothing_stays() {
+fn failed_read_affects_only_its_own_page_and_caches_nothing() {
     let mut rig = Rig::new(64 * 4_096, small(), 1);
     rig.lower.broken = Some((PAGE..2 * PAGE, Kind::Read));
     let finished = rig.run(Request::Read { offset: 0, into: buffer(&[0; 12_288]) });
     assert_eq!(finished.status, Status::INTERNAL_ERROR);
-    assert_eq!(finished.data.unwrap().bytes(), 12_288, "the buffer comes back");
+    assert_eq!(finished.data.unwrap().bytes(), 12_288, "the buffer was not returned");
     let reads = rig.lower.count(Kind::Read);
     assert_eq!(rig.run(Request::Read { offset: 0, into: buffer(&[0; 4_096]) }).status, Status::SUCCESS);
-    assert_eq!(rig.lower.count(Kind::Read), reads, "its neighbour was read alone and is here");
+    assert_eq!(rig.lower.count(Kind::Read), reads, "the adjacent page was not read alone and cached");
     let failed = Request::Read { offset: PAGE, into: buffer(&[0; 4_096]) };
     assert_eq!(rig.run(failed).status, Status::INTERNAL_ERROR);
     rig.lower.broken = None;
@@ -127,7 +127,7 @@ fn a_failed_read_is_an_error_for_its_own_page_only_and_nothing_stays() {
 }
 
 #[test]
-fn a_direct_read_sees_dirty_pages_and_takes_the_device_where_there_are_none() {
+fn direct_read_sees_dirty_pages_and_otherwise_reads_the_device() {
     let mut rig = Rig::new(64 * 4_096, small(), 1);
     rig.write(PAGE, &[7; 4_096]);
     let finished = rig.run(Request::DirectRead { offset: 512, into: buffer(&[0; 8_192]) });
@@ -140,7 +140,7 @@ fn a_direct_read_sees_dirty_pages_and_takes_the_device_where_there_are_none() {
 }
 
 #[test]
-fn pages_follow_a_direct_write_and_dirt_beside_it_stays() {
+fn direct_write_updates_cached_pages_and_keeps_other_dirty_bytes() {
     let mut rig = Rig::new(64 * 4_096, small(), 1);
     rig.read(0, 8_192);
     rig.write(0, &[1; 100]);
@@ -156,7 +156,7 @@ fn pages_follow_a_direct_write_and_dirt_beside_it_stays() {
 }
 
 #[test]
-fn after_a_direct_write_that_failed_the_device_is_asked_what_it_has() {
+fn pages_are_read_from_the_device_again_after_a_failed_direct_write() {
     for seed in 0..20 {
         let mut rig = Rig::new(64 * 4_096, small(), seed);
         rig.read(0, 16_384);
@@ -170,12 +170,12 @@ fn after_a_direct_write_that_failed_the_device_is_asked_what_it_has() {
 }
 
 #[test]
-fn a_direct_write_waits_for_pages_in_flight_and_what_comes_later_waits_for_it() {
+fn direct_write_waits_for_pages_in_flight_and_later_requests_wait_for_it() {
     let mut rig = Rig::new(64 * 4_096, small(), 1);
     rig.lower.answering = false;
     rig.submit(Request::Read { offset: 0, into: buffer(&[0; 4_096]) });
     rig.submit(Request::DirectWrite { offset: 0, from: buffer(&[9; 4_096]), durable: Durable::AsPromised });
-    assert_eq!(rig.lower.count(Kind::Write), 0, "the read is under way");
+    assert_eq!(rig.lower.count(Kind::Write), 0, "the direct write started while the page was being read");
     rig.submit(Request::Read { offset: 0, into: buffer(&[0; 4_096]) });
     rig.lower.answering = true;
     let ends: Vec<_> = (0..3).map(|_| rig.wait()).collect();
@@ -184,7 +184,7 @@ fn a_direct_write_waits_for_pages_in_flight_and_what_comes_later_waits_for_it() 
 }
 
 #[test]
-fn zeroes_and_discards_leave_nothing_old_behind() {
+fn zeroes_and_discards_leave_no_old_data() {
     let mut rig = Rig::new(64 * 4_096, small(), 1);
     rig.write(0, &[1; 16_384]);
     rig.run(Request::Zeroes { offset: 512, bytes: 8_192, durable: Durable::AsPromised });
@@ -194,14 +194,18 @@ fn zeroes_and_discards_leave_nothing_old_behind() {
         (&[1; 512][..], &[0; 8_192][..], &[1; 7_680][..])
     );
     rig.run(Request::Discard { offset: PAGE, bytes: PAGE });
-    assert_eq!(rig.read(PAGE, 4_096), rig.lower.now[4_096..8_192], "what the device says");
+    assert_eq!(
+        rig.read(PAGE, 4_096),
+        rig.lower.now[4_096..8_192],
+        "the discarded page differs from the device"
+    );
     assert_eq!(rig.flush(), Status::SUCCESS);
     let read = rig.read(0, 16_384);
     assert_eq!(rig.lower.durable[..16_384], read);
 }
 
 #[test]
-fn a_discard_of_the_whole_device_does_not_walk_it() {
+fn discard_of_the_whole_device_does_not_iterate_over_it() {
     let shape = Shape { device_bytes: 1 << 50, block_bytes: 4_096 };
     let mut cache = Cache::new(shape, small(), &mut crate::fake::memory).unwrap();
     let owner = cache.join();
@@ -216,7 +220,7 @@ fn a_discard_of_the_whole_device_does_not_walk_it() {
 }
 
 #[test]
-fn a_device_that_is_gone_answers_everything() {
+fn loss_of_the_device_completes_every_request() {
     let mut rig = Rig::new(64 * 4_096, small(), 1);
     rig.lower.answering = false;
     rig.submit(Request::Read { offset: 0, into: buffer(&[0; 4_096]) });
@@ -233,7 +237,7 @@ fn a_device_that_is_gone_answers_everything() {
 }
 
 #[test]
-fn a_dirty_page_goes_by_its_age() {
+fn dirty_page_is_written_back_at_its_age_limit() {
     let config = CacheConfig { dirty_background: 50, dirty_most: 50, ..small() };
     let mut rig = Rig::new(64 * 4_096, config, 1);
     rig.write(0, &[3; 4_096]);
@@ -251,7 +255,7 @@ fn a_dirty_page_goes_by_its_age() {
 }
 
 #[test]
-fn a_switch_to_write_through_writes_what_is_dirty() {
+fn switch_to_write_through_writes_dirty_pages_back() {
     let config = CacheConfig { dirty_background: 50, dirty_most: 50, ..small() };
     let mut rig = Rig::new(64 * 4_096, config, 1);
     rig.write(0, &[3; 4_096]);
@@ -268,7 +272,7 @@ fn a_switch_to_write_through_writes_what_is_dirty() {
 }
 
 #[test]
-fn reading_in_order_is_read_ahead_in_growing_transfers() {
+fn sequential_reads_are_prefetched_in_growing_transfers() {
     let config = CacheConfig { pages: 256, ahead_pages: 32, ..small() };
     let mut rig = Rig::new(4_096 * 4_096, config, 1);
     for page in 0..500 {
@@ -282,7 +286,7 @@ fn reading_in_order_is_read_ahead_in_growing_transfers() {
     assert!(longest.is_some_and(|pages| (16..=32).contains(&pages)), "{longest:?}");
     let statistics = rig.cache.statistics();
     assert!(statistics.ahead_used >= 490, "{statistics:?}");
-    // Nobody reads what was read ahead last.
+    // Random reads, so that the last prefetched pages are evicted unused.
     for page in 1_000..2_000 {
         rig.read((page * 7 % 4_000) * PAGE, 1);
     }
@@ -291,13 +295,13 @@ fn reading_in_order_is_read_ahead_in_growing_transfers() {
 }
 
 #[test]
-fn a_user_that_left_takes_nothing_with_it() {
+fn user_that_left_leaves_no_results_behind() {
     let mut rig = Rig::new(64 * 4_096, small(), 1);
     let other = rig.cache.join();
     rig.cache.submit(&mut rig.lower, other, write(10, &[1; 10]), 3).unwrap();
     rig.cache.leave(other);
     let next = rig.cache.join();
-    assert_ne!(next, other, "its number is in use");
+    assert_ne!(next, other, "a number with a request in progress was reused");
     for _ in 0..100 {
         rig.turn();
     }
@@ -307,16 +311,16 @@ fn a_user_that_left_takes_nothing_with_it() {
 }
 
 #[test]
-fn a_request_that_is_given_up_is_finished_at_once_and_holds_up_nobody() {
+fn cancelled_request_finishes_at_once_and_blocks_no_other() {
     let mut rig = Rig::new(64 * 4_096, small(), 1);
     rig.lower.answering = false;
     rig.submit(Request::Read { offset: 0, into: buffer(&[0; 4_096]) });
     rig.submit(Request::DirectWrite { offset: 0, from: buffer(&[9; 4_096]), durable: Durable::AsPromised });
     rig.submit(write(10, &[1; 10]));
     rig.submit(Request::DirectRead { offset: 20 * PAGE, into: buffer(&[0; 512]) });
-    assert!(rig.cache.cancel(rig.owner, 1), "it waits for a page");
-    assert!(rig.cache.cancel(rig.owner, 2), "it waits for the page to rest");
-    assert!(!rig.cache.cancel(rig.owner, 4), "the device has its buffer");
+    assert!(rig.cache.cancel(rig.owner, 1), "a request that waits for a page was not cancelled");
+    assert!(rig.cache.cancel(rig.owner, 2), "a request that waits for a lock was not cancelled");
+    assert!(!rig.cache.cancel(rig.owner, 4), "a request in flight at the device was cancelled");
     assert!(!rig.cache.cancel(rig.owner, 77));
     for token in [1, 2] {
         let finished = rig.cache.take(rig.owner).unwrap();
@@ -327,5 +331,5 @@ fn a_request_that_is_given_up_is_finished_at_once_and_holds_up_nobody() {
     let ends = [rig.wait(), rig.wait()];
     assert!(ends.iter().all(|end| end.status == Status::SUCCESS));
     assert_eq!(rig.read(10, 10), [1; 10]);
-    assert_eq!(rig.lower.count(Kind::Write), 0, "the direct write was never begun");
+    assert_eq!(rig.lower.count(Kind::Write), 0, "the cancelled direct write was started");
 }

@@ -1,7 +1,7 @@
-//! A device that answers in any order, fails when told to, and forgets at a power cut what was not made durable.
+//! A fake device that completes in any order, fails on request, and loses data that is not durable at a power cut.
 //!
-//! In: transfers. Out: answers, drawn from a seed. Invariant: the bytes of a write do not change while it is in flight: the
-//! device looks twice.
+//! Input: transfers. Output: completions, drawn from a seed. Invariant: the bytes of a write do not change while it is
+//! in flight: the device reads them twice.
 
 use headwater_dma::iova::Iova;
 use headwater_host::clock::Nanos;
@@ -16,24 +16,24 @@ use headwater_io::error::IoError;
 use headwater_nvme::spec::status::Status;
 
 pub(crate) struct Fake {
-    /// What reads give.
+    /// The data that reads return.
     pub(crate) now: Vec<u8>,
-    /// What a power cut leaves.
+    /// The data that survive a power cut.
     pub(crate) durable: Vec<u8>,
     pub(crate) limits: LowerLimits,
     pub(crate) random: fastrand::Rng,
-    /// Failures in 1000.
+    /// Failures per 1000 reads; `failing_writes` for all other transfers.
     pub(crate) failing_reads: u32,
     pub(crate) failing_writes: u32,
-    /// Bytes whose reads or writes always fail.
+    /// The range whose transfers of this kind always fail.
     pub(crate) broken: Option<(std::ops::Range<u64>, Kind)>,
     pub(crate) depth: usize,
-    /// Answers go out only while this is set.
+    /// Transfers complete only while this is true.
     pub(crate) answering: bool,
     pub(crate) gone: bool,
-    /// Some transfers are done as they come, and answered later all the same.
+    /// True if some transfers take effect at submission and complete later.
     pub(crate) hasty: bool,
-    /// Every transfer that was taken: kind, offset, bytes.
+    /// Every accepted transfer: kind, offset, bytes.
     pub(crate) log: Vec<(Kind, u64, u64)>,
     flying: Vec<Flying>,
 }
@@ -42,9 +42,9 @@ struct Flying {
     ticket: u64,
     transfer: Transfer,
     seen: Vec<u8>,
-    /// What a flush makes durable: what the device had as it came.
+    /// The data that a flush makes durable: the device's data at its submission.
     image: Vec<u8>,
-    /// What came of it, when it was done long before its answer goes out.
+    /// The result of a transfer that took effect at submission.
     outcome: Option<Status>,
 }
 
@@ -92,13 +92,13 @@ impl Fake {
         hit || self.random.u32(0..1_000) < per_mille
     }
 
-    /// Carries a transfer out.
+    /// Executes a transfer.
     fn carry_out(&mut self, flying: &Flying) -> Status {
         let Flying { transfer, seen, image, .. } = flying;
         let fails = self.fails(transfer);
         let from = usize::try_from(transfer.offset).unwrap();
         let bytes = usize::try_from(transfer.bytes).unwrap();
-        // A transfer that fails may have done a part of its work, in whole blocks of 512.
+        // A failed transfer may have done part of its work, in whole blocks of 512 bytes.
         let done = if fails { self.random.usize(0..=bytes / 512) * 512 } else { bytes };
         match transfer.kind {
             Kind::Read if fails => scatter(&transfer.segments, &vec![0xEE; bytes]),
@@ -106,7 +106,7 @@ impl Fake {
             Kind::Write => {
                 self.now[from..from + done].copy_from_slice(&seen[..done]);
                 if transfer.durable == Durable::Now {
-                    // A flush that came before and ends later does not undo it.
+                    // A flush submitted before this write and completed after it does not undo it.
                     let images = self.flying.iter_mut().filter(|flying| flying.transfer.kind == Kind::Flush);
                     let durable =
                         std::iter::once(&mut self.durable).chain(images.map(|flush| &mut flush.image));
@@ -203,7 +203,7 @@ pub(crate) fn memory(bytes: usize) -> Result<Buffer, IoError> {
     Ok(Buffer::whole(Foreign::anonymous(bytes)?, Iova(0)))
 }
 
-/// A cache, the device below it, and one user.
+/// A cache, its backing device, and one user.
 pub(crate) struct Rig {
     pub(crate) cache: Cache,
     pub(crate) lower: Fake,
@@ -233,7 +233,7 @@ impl Rig {
         self.cache.turn(&mut self.lower, self.now);
     }
 
-    /// A request to its end.
+    /// Submits a request and waits until it finishes.
     pub(crate) fn run(&mut self, request: Request) -> Finished {
         match self.submit(request) {
             Submitted::Done(finished) => finished,
@@ -248,7 +248,7 @@ impl Rig {
                 return finished;
             }
         }
-        panic!("a request does not come to its end");
+        panic!("a request does not finish");
     }
 
     pub(crate) fn read(&mut self, offset: u64, bytes: usize) -> Vec<u8> {

@@ -1,6 +1,7 @@
-//! The block cache from outside: against a naive model, through failures, and its B11 regressions.
+//! Tests of the block cache through its public interface: a naive model, failures, and B11 regressions.
 //!
-//! In: seeds. Out: a verdict for each. Invariant: what the device below does is drawn from the seed alone.
+//! Input: seeds. Output: a pass or a failure for each. Invariant: the backing device's behaviour depends on the seed
+//! alone.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod cached_handles;

@@ -1,4 +1,5 @@
-//! Seeded runs against an array of bytes: several users, any order of answers, failures, changes of size and policy.
+//! Seeded runs against an array of bytes: several users, any order of completions, failures, changes of size and
+//! policy.
 
 use crate::fake::{Fake, buffer, bytes_of, memory};
 use headwater_host::clock::Nanos;
@@ -12,15 +13,15 @@ use std::ops::Range;
 
 const USERS: usize = 3;
 
-/// What the bytes must be; `None` after a failed write, until they are written again.
+/// The expected bytes; `None` after a failed write, until they are written again.
 struct Model {
     bytes: Vec<Option<u8>>,
-    /// The number of the write that each byte saw last.
+    /// The number of the last write to each byte.
     touched: Vec<u64>,
     writes: u64,
 }
 
-/// A request under way.
+/// A request in progress.
 struct Ask {
     user: usize,
     range: Range<usize>,
@@ -29,12 +30,12 @@ struct Ask {
 
 enum What {
     Read,
-    /// What the bytes become; unknown after a discard.
+    /// The bytes after the write; unknown after a discard.
     Write(Vec<Option<u8>>),
     Compare {
         equal: bool,
     },
-    /// The bytes as they were, and the number of the last write then.
+    /// The bytes at submission, and the number of the last write at that time.
     Flush(Vec<Option<u8>>, u64),
     Resize,
 }
@@ -50,7 +51,7 @@ struct Run {
     token: u64,
     now: u64,
     cancelled: BTreeSet<u64>,
-    /// Whether requests may end with a failure.
+    /// True if requests may fail.
     forgiving: bool,
 }
 
@@ -99,7 +100,7 @@ impl Run {
         }
     }
 
-    /// A range that no other request conflicts with; blocks, if asked for.
+    /// Returns a random range without conflicts with other requests; whole blocks if `blocks`.
     fn range(&mut self, blocks: bool, writes: bool) -> Option<Range<usize>> {
         let most = self.model.bytes.len();
         let longest = [600, 4_096, 9_000, 40_000][self.random.usize(0..4)];
@@ -120,7 +121,7 @@ impl Run {
     }
 
     fn random_bytes(&mut self, bytes: usize) -> Vec<u8> {
-        // Runs of one byte, so that a mixture shows.
+        // Runs of equal bytes, so that mixed data is detected.
         let byte = self.random.u8(..);
         (0..bytes).map(|at| byte.wrapping_add(u8::try_from(at / 512 % 251).unwrap())).collect()
     }
@@ -146,7 +147,7 @@ impl Run {
         }
     }
 
-    /// What a flush must make durable: not what is being written.
+    /// Returns the bytes that a flush must make durable: all except those being written.
     fn flush(&self) -> What {
         let mut bytes = self.model.bytes.clone();
         for ask in self.asks.values().filter(|ask| matches!(ask.what, What::Write(_))) {
@@ -235,7 +236,7 @@ impl Run {
         }
     }
 
-    /// Gives up a request that is under way, whichever.
+    /// Cancels a random request in progress.
     fn cancel(&mut self) {
         if self.asks.is_empty() {
             return;
@@ -247,7 +248,7 @@ impl Run {
         }
     }
 
-    /// The calls that never wait.
+    /// Calls the operations that never wait.
     fn hit(&mut self) {
         let writes = self.random.bool();
         let Some(range) = self.range(false, writes) else { return };
@@ -282,10 +283,10 @@ impl Run {
 
     fn agree(&self, range: &Range<usize>, bytes: &[u8]) {
         for (at, (wanted, byte)) in self.model.bytes[range.clone()].iter().zip(bytes).enumerate() {
-            let place = range.start + at;
+            let index = range.start + at;
             assert!(
                 wanted.is_none_or(|wanted| wanted == *byte),
-                "seed {}: byte {place} {wanted:?} {byte}",
+                "seed {}: byte {index} {wanted:?} {byte}",
                 self.seed
             );
         }
@@ -294,7 +295,7 @@ impl Run {
     fn check(&mut self, finished: Finished) {
         let seed = self.seed;
         let Some(Ask { range, what, .. }) = self.asks.remove(&finished.token) else {
-            panic!("seed {seed}: an answer to nothing")
+            panic!("seed {seed}: a completion without a request")
         };
         let fine = finished.status.is_success();
         let cancelled = self.cancelled.remove(&finished.token);
@@ -315,7 +316,7 @@ impl Run {
                 let kept = bytes.iter().zip(&self.lower.durable).zip(&self.model.touched).enumerate();
                 for (at, ((wanted, byte), &touched)) in kept {
                     let told = touched > writes || wanted.is_none_or(|wanted| wanted == *byte);
-                    assert!(told, "seed {seed}: flushed byte {at} is lost: {wanted:?} {byte}");
+                    assert!(told, "seed {seed}: flushed byte {at} was lost: {wanted:?} {byte}");
                 }
             }
             What::Resize if !may_fail => assert!(fine, "seed {seed}"),
@@ -330,14 +331,14 @@ impl Run {
             }
             self.turn();
         }
-        panic!("seed {}: {} requests do not come to their end", self.seed, self.asks.len());
+        panic!("seed {}: {} requests do not finish", self.seed, self.asks.len());
     }
 
-    /// All of it, once nothing fails any more.
+    /// Checks all bytes, after failures have stopped.
     fn finish(&mut self) {
         self.drain();
         (self.lower.failing_reads, self.lower.failing_writes) = (0, 0);
-        // Each user is told of older failures once, by a flush.
+        // Each user receives older failures once, by a flush.
         for round in 0..2 {
             self.forgiving &= round == 0;
             for user in 0..USERS {
@@ -377,11 +378,11 @@ fn seeded_runs_agree_with_an_array_of_bytes() {
 }
 
 #[test]
-fn seeded_runs_with_failures_lose_nothing_that_was_not_told() {
+fn seeded_runs_with_failures_lose_no_data_silently() {
     run(1_000..1_060, 40, 2_000);
 }
 
 #[test]
-fn seeded_runs_with_many_failures_end() {
+fn seeded_runs_with_many_failures_terminate() {
     run(2_000..2_030, 400, 1_000);
 }

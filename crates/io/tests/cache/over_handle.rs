@@ -1,4 +1,4 @@
-//! A cache over a handle with one queue: what reaches the device is NVMe, inside the blocks that this client may touch.
+//! Tests of a cache over a handle with one queue: it sends NVMe commands inside the blocks that this client may access.
 
 use crate::fake::{buffer, bytes_of, memory, small, write};
 use headwater_host::clock::Nanos;
@@ -17,7 +17,7 @@ pub(crate) const BLOCK: usize = 512;
 pub(crate) const FIRST: u64 = 3;
 const BLOCKS: u64 = 200;
 
-/// A device of blocks that decodes what it is sent.
+/// A block device that decodes the commands it receives.
 #[derive(Debug)]
 pub(crate) struct Device {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -33,14 +33,14 @@ impl Device {
         let blocks = u64::from(entry.cdw12.get() & 0xFFFF) + 1;
         let inside =
             |lba: u64, blocks: u64| (FIRST..=FIRST + BLOCKS).contains(&lba) && lba + blocks <= FIRST + BLOCKS;
-        let place = |lba: u64| usize::try_from(lba).unwrap() * BLOCK;
+        let byte_offset = |lba: u64| usize::try_from(lba).unwrap() * BLOCK;
         let known = matches!(entry.opcode, 0 | 9);
-        assert!(known || inside(lba, blocks), "blocks {lba}, {blocks} of another client");
-        let mut at = place(lba);
+        assert!(known || inside(lba, blocks), "{blocks} blocks from {lba} on belong to another client");
+        let mut at = byte_offset(lba);
         match (entry.opcode, &command.data) {
             (0, Data::None) => {}
             (1 | 2, data) => {
-                assert_eq!(data.bytes(), place(blocks));
+                assert_eq!(data.bytes(), byte_offset(blocks));
                 for segment in data.buffers() {
                     let range = at..at + segment.bytes();
                     if entry.opcode == 1 {
@@ -51,13 +51,13 @@ impl Device {
                     at = range.end;
                 }
             }
-            (8, Data::None) => bytes[at..at + place(blocks)].fill(0),
+            (8, Data::None) => bytes[at..at + byte_offset(blocks)].fill(0),
             (9, Data::ToDevice(list)) => {
                 let list = bytes_of(list);
                 let blocks = u64::from(u32::from_le_bytes(list[4..8].try_into().unwrap()));
                 let lba = u64::from_le_bytes(list[8..].try_into().unwrap());
-                assert!(inside(lba, blocks), "a discard of another client's blocks");
-                bytes[place(lba)..place(lba + blocks)].fill(0xDD);
+                assert!(inside(lba, blocks), "a discard exceeds this client's blocks");
+                bytes[byte_offset(lba)..byte_offset(lba + blocks)].fill(0xDD);
             }
             (opcode, data) => panic!("opcode {opcode} with {data:?}"),
         }
@@ -109,13 +109,13 @@ impl Transport for Device {
     }
 }
 
-/// A device, and its bytes.
+/// Returns a device and its bytes.
 pub(crate) fn device() -> (Device, Arc<Mutex<Vec<u8>>>) {
     let bytes = Arc::new(Mutex::new(vec![0xAA; usize::try_from(FIRST + BLOCKS + 5).unwrap() * BLOCK]));
     (Device { bytes: Arc::clone(&bytes), flying: VecDeque::new(), depth: 3 }, bytes)
 }
 
-/// Its middle, which is this client's.
+/// Returns the middle of the device, which this client may access.
 pub(crate) fn facts() -> NamespaceFacts {
     NamespaceFacts {
         id: 1,
@@ -159,7 +159,7 @@ impl Rig {
 }
 
 #[test]
-fn requests_in_bytes_become_commands_inside_the_blocks_of_this_client() {
+fn byte_requests_become_commands_inside_this_clients_blocks() {
     let mut rig = Rig::new();
     let bytes = usize::try_from(BLOCKS).unwrap() * BLOCK;
     let mut wanted = vec![0xAA; bytes];
@@ -202,7 +202,7 @@ fn requests_in_bytes_become_commands_inside_the_blocks_of_this_client() {
 }
 
 #[test]
-fn discards_without_end_use_their_lists_again() {
+fn discards_reuse_their_lists() {
     let mut rig = Rig::new();
     for round in 0..1_000 {
         let offset = round % BLOCKS * 512;

@@ -1,4 +1,5 @@
-//! Writes to the same bytes at the same time, through the cache and past it: any order may win, but one must.
+//! Tests of concurrent writes to the same bytes, cached and direct: any order is allowed, but the result must be one of
+//! them.
 
 use crate::fake::{Fake, buffer, bytes_of, memory, small, write};
 use headwater_host::clock::Nanos;
@@ -8,7 +9,7 @@ use headwater_io::command::Durable;
 const PAGES: usize = 6;
 
 #[test]
-fn cache_and_device_agree_after_overlapping_writes_by_every_way() {
+fn cache_and_device_agree_after_overlapping_writes_by_every_path() {
     for seed in 0..300 {
         let mut random = fastrand::Rng::with_seed(seed);
         let bytes = PAGES * 4_096;
@@ -19,7 +20,7 @@ fn cache_and_device_agree_after_overlapping_writes_by_every_way() {
         let owners = [cache.join(), cache.join()];
         let mut lower = Fake::new(bytes, seed);
         lower.now.fill(0);
-        // Every byte that was ever written to a place, and zero.
+        // Every value written to each byte, and zero.
         let mut written = vec![vec![0_u8]; bytes];
         let mut pending = 0_usize;
         for step in 1..=200_u64 {
@@ -61,9 +62,9 @@ fn cache_and_device_agree_after_overlapping_writes_by_every_way() {
                     return finished;
                 }
             }
-            panic!("seed {seed}: no end")
+            panic!("seed {seed}: a request does not finish")
         };
-        // Neither is ever finished at once: the flush needs the device, the direct read finds nothing dirty after it.
+        // Neither finishes at once: the flush needs the device, and after it the direct read finds no dirty pages.
         assert!(ask(Request::Flush).status.is_success(), "seed {seed}");
         let read = ask(Request::DirectRead { offset: 0, into: buffer(&vec![0; bytes]) });
         let device = bytes_of(&read.data.unwrap());

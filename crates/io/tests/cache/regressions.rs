@@ -1,4 +1,4 @@
-//! Defect B11 of the released NVMeDirect, one test for each of its parts.
+//! Regression tests of defect B11 of the released NVMeDirect, one for each of its parts.
 
 use crate::fake::{Rig, small};
 use headwater_dma::pool::{Pool, PoolConfig};
@@ -8,10 +8,10 @@ use headwater_nvme::spec::status::Status;
 
 const PAGE: u64 = 4_096;
 
-/// The test for a hit compared the end with the page and was false for every write of more than one block: such a write
-/// went past pages that were there, which then were old.
+/// Guards against a hit test that compared the end with the page and failed for every write of more than one block:
+/// such a write bypassed cached pages, which became stale.
 #[test]
-fn b11_a_write_of_several_blocks_onto_cached_pages_hits_all_of_them() {
+fn b11_write_of_several_blocks_hits_all_cached_pages() {
     let mut rig = Rig::new(64 * 4_096, CacheConfig { dirty_background: 80, dirty_most: 80, ..small() }, 1);
     rig.read(0, 6 * 4_096);
     rig.lower.log.clear();
@@ -24,9 +24,9 @@ fn b11_a_write_of_several_blocks_onto_cached_pages_hits_all_of_them() {
     assert_eq!(rig.lower.durable[512..512 + 5 * 4_096], [7; 5 * 4_096]);
 }
 
-/// One list of pages served all handles of a device: a scan through one handle emptied what another lived on.
+/// Guards against one page list for all handles of a device: a scan through one handle evicted the pages of another.
 #[test]
-fn b11_a_scan_through_one_handle_leaves_the_cache_of_another_alone() {
+fn b11_scan_through_one_handle_keeps_the_cache_of_another() {
     let mut quiet = Rig::new(256 * 4_096, small(), 1);
     let mut scanning = Rig::new(256 * 4_096, small(), 1);
     quiet.read(0, 10 * 4_096);
@@ -40,9 +40,9 @@ fn b11_a_scan_through_one_handle_leaves_the_cache_of_another_alone() {
     assert_eq!(quiet.cache.statistics().evictions, 0);
 }
 
-/// A cache could not be made smaller.
+/// Guards against a cache that could not shrink.
 #[test]
-fn b11_a_cache_shrinks_with_dirty_pages_and_loses_none() {
+fn b11_shrink_with_dirty_pages_loses_none() {
     let config = CacheConfig { pages: 64, dirty_background: 80, dirty_most: 80, ..small() };
     let mut rig = Rig::new(256 * 4_096, config, 1);
     for page in 0..50 {
@@ -57,10 +57,10 @@ fn b11_a_cache_shrinks_with_dirty_pages_and_loses_none() {
     assert_eq!(rig.flush(), Status::SUCCESS);
 }
 
-/// The list of pages was freed though it was never made when the cache was set up lazily. Here memory goes back to its
-/// pool once, whether it was used or not, after a change of size, and though pages were dirty.
+/// Guards against freeing a page list that lazy initialisation had not created. Memory returns to its pool once,
+/// whether it was used or not, after a resize, and with dirty pages.
 #[test]
-fn b11_memory_goes_back_once_whether_it_was_used_or_not() {
+fn b11_memory_returns_to_its_pool_exactly_once() {
     let pool = Pool::open(PoolConfig { cap: 8 << 20, cap_max: 8 << 20, ..PoolConfig::default() }).unwrap();
     let take = |bytes: usize| -> Result<Buffer, headwater_io::IoError> {
         Ok(Buffer::pooled(pool.buffer(bytes).unwrap()))
@@ -77,7 +77,7 @@ fn b11_memory_goes_back_once_whether_it_was_used_or_not() {
             cache.resize(&mut lower, owner, (512, 2), &mut { take }).unwrap();
         }
     }
-    // All of it is to be had again at once.
+    // All of the memory is available again at once.
     let whole = Cache::new(shape, CacheConfig { pages: 1_536, ..config }, &mut { take });
     assert!(whole.is_ok());
 }

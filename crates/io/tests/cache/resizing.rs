@@ -1,4 +1,4 @@
-//! More memory and less, while it is in use.
+//! Tests of resizing while the cache is in use.
 
 use crate::fake::{Rig, buffer, small};
 use headwater_io::cache::{CacheConfig, Kind, Request};
@@ -7,7 +7,7 @@ use headwater_nvme::spec::status::Status;
 const PAGE: u64 = 4_096;
 
 #[test]
-fn a_larger_cache_keeps_what_it_holds() {
+fn larger_cache_keeps_its_pages() {
     let mut rig = Rig::new(64 * 4_096, CacheConfig { pages: 8, ..small() }, 1);
     rig.read(0, 8 * 4_096);
     rig.write(0, &[1; 4_096]);
@@ -23,7 +23,7 @@ fn a_larger_cache_keeps_what_it_holds() {
 }
 
 #[test]
-fn a_smaller_cache_keeps_what_was_used_most() {
+fn smaller_cache_keeps_the_most_used_pages() {
     let mut rig = Rig::new(256 * 4_096, CacheConfig { pages: 64, ..small() }, 1);
     for page in 0..60 {
         rig.read(page * PAGE, 4_096);
@@ -42,11 +42,11 @@ fn a_smaller_cache_keeps_what_was_used_most() {
             rig.lower.now[usize::try_from(page).unwrap() * 4_096..][..4_096]
         );
     }
-    assert_eq!(rig.lower.log, [], "the hot pages moved");
+    assert_eq!(rig.lower.log, [], "hot pages were not moved to the remaining frames");
 }
 
 #[test]
-fn what_shrinks_waits_for_what_is_in_flight() {
+fn shrink_waits_for_transfers_in_flight() {
     let mut rig = Rig::new(64 * 4_096, small(), 1);
     rig.lower.answering = false;
     rig.submit(Request::Read { offset: 0, into: buffer(&vec![0; 16 * 4_096]) });
@@ -63,7 +63,7 @@ fn what_shrinks_waits_for_what_is_in_flight() {
 }
 
 #[test]
-fn a_page_that_cannot_be_written_keeps_the_cache_as_it_is() {
+fn shrink_fails_and_keeps_the_size_when_a_page_cannot_be_written() {
     let config = CacheConfig { dirty_background: 80, dirty_most: 80, ..small() };
     let mut rig = Rig::new(64 * 4_096, config, 1);
     rig.lower.hasty = false;

@@ -1,4 +1,4 @@
-//! What stays when much is read once.
+//! Tests that frequently used pages survive scans.
 
 use crate::fake::{Rig, small};
 use headwater_io::cache::CacheConfig;
@@ -6,7 +6,7 @@ use headwater_io::cache::CacheConfig;
 const PAGE: u64 = 4_096;
 
 #[test]
-fn a_hot_set_survives_a_scan_of_ten_times_the_cache() {
+fn hot_set_survives_a_scan_of_ten_times_the_cache() {
     let pages = 256;
     let mut rig = Rig::new(4_096 * 4_096, CacheConfig { pages: 256, ..small() }, 1);
     let hot = 100;
@@ -23,11 +23,11 @@ fn a_hot_set_survives_a_scan_of_ten_times_the_cache() {
         rig.read(page * PAGE, 4_096);
     }
     let lost = rig.cache.statistics().misses - before;
-    assert!(lost <= hot / 20, "{lost} of {hot} hot pages are gone");
+    assert!(lost <= hot / 20, "{lost} of {hot} hot pages were evicted");
 }
 
 #[test]
-fn a_scan_in_small_pieces_with_read_ahead_is_still_a_scan() {
+fn hot_set_survives_a_scan_in_small_pieces_with_prefetch() {
     let mut rig = Rig::new(4_096 * 4_096, CacheConfig { pages: 256, ahead_pages: 32, ..small() }, 1);
     for _ in 0..4 {
         for page in 0..100 {
@@ -42,11 +42,11 @@ fn a_scan_in_small_pieces_with_read_ahead_is_still_a_scan() {
         rig.read(page * 3 * PAGE, 4_096);
     }
     let lost = rig.cache.statistics().misses - before;
-    assert!(lost <= 5, "{lost} of 100 hot pages are gone");
+    assert!(lost <= 5, "{lost} of 100 hot pages were evicted");
 }
 
 #[test]
-fn a_scan_of_writes_leaves_the_hot_set_alone() {
+fn hot_set_survives_a_scan_of_writes() {
     let mut rig = Rig::new(4_096 * 4_096, CacheConfig { pages: 256, ..small() }, 1);
     for _ in 0..4 {
         for page in 0..100 {
@@ -61,5 +61,5 @@ fn a_scan_of_writes_leaves_the_hot_set_alone() {
         rig.read(page * PAGE, 4_096);
     }
     let lost = rig.cache.statistics().misses - before;
-    assert!(lost <= 5, "{lost} of 100 hot pages are gone");
+    assert!(lost <= 5, "{lost} of 100 hot pages were evicted");
 }

@@ -1,4 +1,4 @@
-//! One cache, several threads.
+//! Tests of one cache used by several threads.
 
 use crate::fake::{Fake, buffer, bytes_of, memory, small, write};
 use headwater_host::clock::Nanos;
@@ -18,7 +18,7 @@ fn run(member: &mut Member<Fake>, request: Request) -> Finished {
 }
 
 #[test]
-fn threads_of_one_cache_read_what_they_wrote_and_nobody_waits_for_another_to_poll() {
+fn threads_sharing_a_cache_read_their_writes_and_depend_on_no_other_poller() {
     const EACH: usize = 64 * 4_096;
     let shape = Shape { device_bytes: u64::try_from(4 * EACH).unwrap(), block_bytes: 512 };
     let cache = Cache::new(shape, CacheConfig { pages: 64, ..small() }, &mut memory).unwrap();

@@ -1,11 +1,7 @@
-//! Queues of an NVMe controller over our own driver, with our own controller beneath: what becomes of commands when the
-//! controller is reset, slow, or taken away.
+//! Tests of hardware queues over our driver and our controller model: the outcome of commands when the controller is
+//! reset, slow or removed.
 #![expect(clippy::unwrap_used, reason = "a broken promise ends the test")]
 
-#[path = "../../../nvme/tests/admin/fake_subsystem.rs"]
-mod fake_subsystem;
-#[path = "../../../nvme/tests/driver/machine.rs"]
-mod machine;
 
 use headwater_dma::iova::Iova;
 use headwater_host::clock::Nanos;
@@ -16,7 +12,7 @@ use headwater_io::{Buffer, Command, Durable, IoError, Queue, SubmitError};
 use headwater_nvme::controller::{ControllerConfig, Priority, QueueId};
 use headwater_nvme::driver::{Controller, DriverConfig, HostMemory, Weights};
 use headwater_nvme::spec::status::Status;
-use machine::{MEMORY_AT, Machine, Shared};
+use headwater_testkit::nvme_machine::{MEMORY_AT, Machine, Shared};
 use std::sync::Arc;
 
 type SharedControl = Arc<Control<Shared, Shared>>;
@@ -29,10 +25,10 @@ impl VectorSource for Lines {
         2
     }
 
-    fn connect(&self, vector: u16, bell: Option<&WakeDescriptor>) -> std::io::Result<()> {
+    fn connect(&self, vector: u16, wake: Option<&WakeDescriptor>) -> std::io::Result<()> {
         let mut machine = self.0.lock();
-        match bell {
-            Some(bell) => drop(machine.bells.insert(vector, bell.clone())),
+        match wake {
+            Some(wake) => drop(machine.bells.insert(vector, wake.clone())),
             None => drop(machine.bells.remove(&vector)),
         }
         Ok(())
@@ -81,7 +77,7 @@ fn read(token: u64, into: &Buffer) -> (Command, u64) {
     (Command::read(3, token, 512, into.slice(0, 512).unwrap()).unwrap(), token)
 }
 
-/// Every answer there is to come, by token.
+/// Returns every completion to come, sorted by token.
 fn answers(queue: &mut Queue) -> Vec<(u64, Status)> {
     let mut answers = Vec::new();
     while let Some(completion) = queue.wait(None).unwrap() {
@@ -107,7 +103,7 @@ fn all(count: u64, status: Status) -> Vec<(u64, Status)> {
 }
 
 #[test]
-fn blocks_come_back_as_they_were_written_polled_and_by_interrupts() {
+fn blocks_read_back_as_written_polled_and_by_interrupts() {
     for (control, machine) in [polled(), interrupted()] {
         let mut queue = Queue::over(Box::new(NvmeQueue::open(OwnController::new(&control), 4).unwrap()));
         queue.set_spin(Nanos::ZERO);
@@ -127,7 +123,7 @@ fn blocks_come_back_as_they_were_written_polled_and_by_interrupts() {
 }
 
 #[test]
-fn what_cannot_be_one_command_never_reaches_the_controller() {
+fn invalid_commands_never_reach_the_controller() {
     let (control, machine) = polled();
     let mut queue = Queue::over(Box::new(NvmeQueue::open(OwnController::new(&control), 2).unwrap()));
     let into = buffer(&machine, 4 << 20);
@@ -136,8 +132,8 @@ fn what_cannot_be_one_command_never_reaches_the_controller() {
     assert_eq!(reason, SubmitError::Range { first: 1 << 19, blocks: 1, size: 1 << 19 });
     let long = Command::read(3, 0, 512, into.slice(0, 2 << 20).unwrap()).unwrap();
     assert!(matches!(queue.submit(long, 0).unwrap_err().reason, SubmitError::Unfit { .. }));
-    let crooked = Command::read(3, 0, 512, into.slice(2, 512).unwrap()).unwrap();
-    assert!(matches!(queue.submit(crooked, 0).unwrap_err().reason, SubmitError::Unfit { .. }));
+    let unaligned = Command::read(3, 0, 512, into.slice(2, 512).unwrap()).unwrap();
+    assert!(matches!(queue.submit(unaligned, 0).unwrap_err().reason, SubmitError::Unfit { .. }));
     for token in 0..2 {
         let (command, token) = read(token, &into);
         queue.submit(command, token).unwrap();
@@ -148,7 +144,7 @@ fn what_cannot_be_one_command_never_reaches_the_controller() {
 }
 
 #[test]
-fn a_reset_answers_what_was_in_flight_and_the_queue_goes_on() {
+fn a_reset_completes_commands_in_flight_and_the_queue_continues() {
     for (control, machine) in [polled(), interrupted()] {
         machine.lock().faults.holds = true;
         let (mut queue, into) = filled(&control, &machine, 8);
@@ -162,7 +158,7 @@ fn a_reset_answers_what_was_in_flight_and_the_queue_goes_on() {
 }
 
 #[test]
-fn a_command_that_is_cancelled_has_its_one_answer() {
+fn a_cancelled_command_has_exactly_one_completion() {
     let (control, machine) = interrupted();
     machine.lock().faults.holds = true;
     let mut transport = NvmeQueue::open(OwnController::new(&control), 4).unwrap();
@@ -189,7 +185,7 @@ fn a_command_that_is_cancelled_has_its_one_answer() {
 }
 
 #[test]
-fn what_the_controller_does_not_answer_in_time_is_aborted_by_whoever_waits() {
+fn an_overdue_command_is_aborted_by_the_waiting_thread() {
     let (control, machine) = interrupted();
     machine.lock().faults.holds = true;
     let (mut queue, _) = filled(&control, &machine, 5);
@@ -197,7 +193,7 @@ fn what_the_controller_does_not_answer_in_time_is_aborted_by_whoever_waits() {
 }
 
 #[test]
-fn completions_that_are_lost_end_in_a_reset_that_the_waiting_thread_drives() {
+fn lost_completions_lead_to_a_reset_driven_by_the_waiting_thread() {
     let (control, machine) = polled();
     machine.lock().faults.lost = 2;
     machine.lock().faults.ignores_aborts = true;
@@ -208,7 +204,7 @@ fn completions_that_are_lost_end_in_a_reset_that_the_waiting_thread_drives() {
 }
 
 #[test]
-fn removal_answers_everything_and_the_queue_says_that_the_device_is_gone() {
+fn removal_completes_all_commands_and_later_submissions_fail_as_gone() {
     for (control, machine) in [polled(), interrupted()] {
         machine.lock().faults.holds = true;
         let (mut queue, into) = filled(&control, &machine, 7);
@@ -222,7 +218,7 @@ fn removal_answers_everything_and_the_queue_says_that_the_device_is_gone() {
 }
 
 #[test]
-fn a_queue_that_is_dropped_is_deleted_at_the_controller_with_what_it_had_in_flight() {
+fn a_dropped_queue_is_deleted_at_the_controller_with_its_commands_in_flight() {
     let (control, machine) = interrupted();
     machine.lock().faults.holds = true;
     let (queue, _) = filled(&control, &machine, 4);
@@ -230,7 +226,7 @@ fn a_queue_that_is_dropped_is_deleted_at_the_controller_with_what_it_had_in_flig
     drop(queue);
     assert!(machine.lock().arbiter.queue(QueueId(1)).is_err());
     assert_eq!(machine.lock().held.len(), 0);
-    // Its number and its vector are free again, and again.
+    // Its number and its vector are free again every time.
     for _ in 0..9 {
         let queues: Vec<_> =
             (0..4).map(|_| NvmeQueue::open(OwnController::new(&control), 2).unwrap()).collect();
@@ -241,7 +237,7 @@ fn a_queue_that_is_dropped_is_deleted_at_the_controller_with_what_it_had_in_flig
 }
 
 #[test]
-fn the_descriptor_says_when_there_is_something_and_not_before() {
+fn arm_reports_ready_only_when_a_completion_is_present() {
     let (control, machine) = interrupted();
     let mut transport = NvmeQueue::open(OwnController::new(&control), 4).unwrap();
     let into = buffer(&machine, 4_096);
@@ -262,7 +258,7 @@ fn the_descriptor_says_when_there_is_something_and_not_before() {
 }
 
 #[test]
-fn the_last_of_device_and_queues_shuts_the_controller_down() {
+fn dropping_the_last_of_device_and_queues_shuts_the_controller_down() {
     let (control, machine) = polled();
     let queue = NvmeQueue::open(OwnController::new(&control), 2).unwrap();
     drop(control);
@@ -272,20 +268,20 @@ fn the_last_of_device_and_queues_shuts_the_controller_down() {
 }
 
 #[test]
-fn queues_of_two_classes_are_served_by_the_controllers_weights_over_a_reset_too() {
+fn queues_of_two_classes_are_served_by_weight_before_and_after_a_reset() {
     let weights = Weights { high: 8, medium: 4, low: 1, burst_log2: 7 };
     let (control, machine) = open_with(|_| Box::new(NoVectors), Some(weights));
     let open = |priority| NvmeQueue::open(OwnController::new(&control).of_class(priority), 63).unwrap();
     let mut queues = [Priority::High, Priority::Low].map(|priority| Queue::over(Box::new(open(priority))));
     let into = buffer(&machine, 4_096);
     for round in 0..2 {
-        // After a reset a queue is made again with its next command.
+        // After a reset the next command creates the queue again.
         for queue in &mut queues {
             let (command, token) = read(0, &into);
             queue.submit(command, token).unwrap();
             assert_eq!(answers(queue), [(0, Status::SUCCESS)]);
         }
-        // The controller takes nothing until both queues are full, and then gives no answers.
+        // The controller fetches nothing until both queues are full, and then posts no completions.
         (machine.lock().faults.mute, machine.lock().faults.holds) = (true, true);
         for queue in &mut queues {
             for block in 0..36 {
@@ -297,7 +293,7 @@ fn queues_of_two_classes_are_served_by_the_controllers_weights_over_a_reset_too(
         machine.lock().faults.mute = false;
         machine.lock().work();
         let order: Vec<u16> = machine.lock().held.iter().map(|held| held.token.queue().0).collect();
-        // It was made first.
+        // The queue of the high class was created first.
         let high = *order.iter().min().unwrap();
         let of_high = order[..36].iter().filter(|&&queue| queue == high).count();
         assert_eq!(of_high, 32, "round {round}: eight of nine: {order:?}");

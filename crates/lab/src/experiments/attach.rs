@@ -1,13 +1,15 @@
-//! A client in another process than its device, on two cores of their own, beside every other way to cross.
+//! A client in another process than its device, on separate cores, compared with other ways to cross between processes.
 //!
-//! In: a node, pinned to one core; a client on another. Out: the time from a command to its answer at depth 1, commands a
-//! second at depth 32, and how far one client moves another one's tail. Reads are Retrieve commands of NVMe KV, values of
-//! 4,096 and of 512 bytes. Beside them, in the same run and on the same cores: a ping-pong of 4 KiB over bare shared memory,
-//! and over Unix sockets, spinning and blocking.
+//! Input: a node, pinned to one core, and a client on another.
+//! Output: the time from submission to completion at depth 1, commands a second at depth 32, and the effect of one
+//! client on the tail latency of another. Reads are Retrieve commands of NVMe KV, of values of 4,096 and of 512 bytes.
+//! The baselines, in the same run and on the same cores, are a ping-pong of 4 KiB over bare shared memory, and over
+//! Unix sockets, spinning and blocking.
 //!
 //! # Two clients on one core
-//! For the isolation figure both clients are driven by one thread, because two on one core would measure the scheduler:
-//! between two commands of the first the queue of the second is filled up again, so the device always has work of both.
+//! For the isolation figure one thread drives both clients, because two threads on one core would measure the
+//! scheduler: between two commands of the first client it refills the queue of the second, so the device always has
+//! work of both.
 
 mod peers;
 mod reader;
@@ -25,7 +27,7 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt::Display;
 
-/// The table's line.
+/// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "attach",
     summary: "reads of a client in another process, through rings in shared memory",
@@ -46,31 +48,32 @@ const CLAIMS: [(&str, Goal, &str); 4] = [
     ),
 ];
 
-/// Commands a second that the second client's namespace is limited to.
+/// Limit of the second client's namespace, in commands a second.
 const LIMIT_IOPS: u32 = 20_000;
 
-/// Longest round at depth 1, for a machine whose cores have other work: peers that spin then wait for whole slices.
+/// Maximum duration of a round at depth 1, for a machine whose cores have other work: spinning peers then wait for
+/// whole scheduler slices.
 pub(super) const ROUND_MAX: Nanos = Nanos::from_millis(400);
 
 struct Extent {
     rounds: usize,
-    /// Commands of a round at depth 1.
+    /// Number of commands of a round at depth 1.
     trips: usize,
-    /// Commands of a round at depth 32.
+    /// Number of commands of a round at depth 32.
     reads: u64,
 }
 
 const QUICK: Extent = Extent { rounds: 5, trips: 20_000, reads: 500_000 };
 const FULL: Extent = Extent { rounds: 11, trips: 100_000, reads: 3_000_000 };
 
-/// The thread on its core, as long as this lives.
+/// A guard that pins the thread to a core until it is dropped.
 struct OnCore {
     before: CpuSet,
 }
 
 impl OnCore {
     fn pin(core: usize) -> Result<Self, LabError> {
-        let before = sched_getaffinity(None).map_err(|errno| system("read where threads may run", errno))?;
+        let before = sched_getaffinity(None).map_err(|errno| system("read the CPU affinity", errno))?;
         set_core(None, core)?;
         Ok(Self { before })
     }
@@ -109,7 +112,7 @@ fn not_run(why: &str) -> Findings {
 }
 
 fn run(context: &Context) -> Result<Findings, LabError> {
-    let allowed = sched_getaffinity(None).map_err(|errno| system("read where threads may run", errno))?;
+    let allowed = sched_getaffinity(None).map_err(|errno| system("read the CPU affinity", errno))?;
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).take(2).collect();
     let [device_core, client_core] = cores[..] else {
         return Ok(not_run("the run needs two cores"));
@@ -129,7 +132,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     Ok(findings)
 }
 
-/// What a round at depth 1 found, in microseconds.
+/// The latencies of a round at depth 1, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trips {
     p50_us: f64,
@@ -154,7 +157,7 @@ fn round_trips(
     let mut memory = Memory::start(device_core)?;
     let mut spinning = Socket::start(device_core, Blocking::No)?;
     let mut blocking = Socket::start(device_core, Blocking::Yes)?;
-    // A peer that spins has the device's core to itself only while the device sleeps, so each round warms up first.
+    // A spinning peer has the device's core to itself only while the device sleeps, so each round warms up first.
     let mut attached = || reader.trips(trips).map(trips_of);
     let mut ping_pong = || memory.trips(trips).map(trips_of);
     let mut spin = || spinning.trips(trips).map(trips_of);
@@ -219,7 +222,7 @@ fn isolation(server: &Server, extent: &Extent, findings: &mut Findings) -> Resul
         }
     };
     let (trips, mut alone, mut beside) = (extent.trips, Vec::new(), Vec::new());
-    // The first pair of rounds warms up.
+    // The first pair of rounds is the warm-up.
     for round in 0..=extent.rounds {
         let without = trips_of(first.trips_beside(trips, None)?);
         let with = trips_of(first.trips_beside(trips, Some(&mut second))?);
@@ -237,7 +240,7 @@ fn isolation(server: &Server, extent: &Extent, findings: &mut Findings) -> Resul
             .with("ratio", ratio),
     );
     let value = ratio.map_or(f64::NAN, |spread| spread.median);
-    let baseline = format!("the same client alone; the other is limited to {LIMIT_IOPS} commands a second");
+    let baseline = format!("the same client alone; the second is limited to {LIMIT_IOPS} commands a second");
     findings.claims.push(Claim::found(name, goal, (value, unit), Label::Measured, baseline));
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! The copy and CRC-32C kernels beside their floors.
+//! The copy and CRC-32C kernels compared with their floors.
 //!
-//! In: one buffer walked again and again (warm) and two that no cache holds (cold). Out: CPU nanoseconds of each kernel
-//! for a block. The floor of a copy is the platform's own `memcpy` of the same bytes; the floor of a copy that also
-//! checks is that same `memcpy` again, because the bytes have to move whatever else is done with them.
+//! Input: small buffers walked repeatedly (warm), and buffers larger than every cache (cold).
+//! Output: CPU nanoseconds of each kernel for a block. The floor of a copy is the platform's own `memcpy` of the same
+//! bytes. The floor of a copy that also checks is the same `memcpy`, because the bytes must move in any case.
 
 use crate::claim::{Claim, Goal, Label};
 use crate::experiment::{Context, Experiment, Findings, LabError};
@@ -12,7 +12,7 @@ use headwater_host::copy::{copy_crc32c, copy_streaming, crc32c, kernel_name};
 use std::convert::Infallible;
 use std::hint::black_box;
 
-/// The table's line.
+/// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "copy",
     summary: "CPU of the kernels that move and check payload",
@@ -21,7 +21,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// What a kernel does with one block, for a checksum that keeps the compiler from leaving it out.
+/// A kernel's work on one block; it returns a checksum so that the compiler cannot remove it.
 type Kernel = fn(&mut [u8], &[u8]) -> u32;
 
 const MEMCPY: usize = 0;
@@ -46,12 +46,12 @@ const KERNELS: [(&str, Kernel); 5] = [
     ("copy and crc32c in one pass", |dst, src| copy_crc32c(dst, src, 0)),
 ];
 
-/// Where the bytes lie before they are copied.
+/// The location of the bytes before they are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// In the nearest caches.
     Warm,
-    /// In memory: every block is met once a walk.
+    /// In memory: every block is visited once a walk.
     Cold,
 }
 
@@ -68,7 +68,7 @@ const CASES: &[Case] = &[
     Case { name: "128k.cold", block_bytes: 128 << 10, place: Place::Cold },
 ];
 
-/// A promise: one kernel over another, in one case.
+/// The promises: claim, case, kernel, kernel that it is compared with, and goal of the ratio.
 const PROMISES: &[(&str, &str, usize, usize, Goal)] = &[
     ("p1.copy.fused.4k", "4k", FUSED, SEPARATE, Goal::AtMost(0.9)),
     ("p1.copy.fused.4k.cold", "4k.cold", FUSED, MEMCPY, Goal::AtMost(1.25)),
@@ -82,7 +82,7 @@ const QUICK_ROUND_BYTES: usize = 128 << 20;
 const FULL_ROUND_BYTES: usize = 512 << 20;
 
 fn run(context: &Context) -> Result<Findings, LabError> {
-    // Eight times the largest cache we know of here and more: a walk evicts what the one before brought in.
+    // More than eight times the largest cache of the test machines: each walk evicts what the one before loaded.
     let (round_bytes, rounds) =
         if context.is_quick() { (QUICK_ROUND_BYTES, 5) } else { (FULL_ROUND_BYTES, 15) };
     let mut random = fastrand::Rng::with_seed(context.seed());
@@ -106,11 +106,11 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     Ok(findings)
 }
 
-/// CPU nanoseconds a block: for each kernel, its rounds.
+/// Returns the CPU nanoseconds for a block: for each kernel, one value a round.
 fn measure(case: &Case, buffers: (&mut [u8], &[u8]), round_bytes: usize, rounds: usize) -> Vec<Vec<f64>> {
     let (target, source) = buffers;
     let blocks = (round_bytes / case.block_bytes) as u64;
-    // The kernels take turns, so one of them has the buffer at a time.
+    // The kernels run one at a time, so only one of them borrows the buffer.
     let target = std::cell::RefCell::new(target);
     let mut work: Vec<_> = KERNELS
         .iter()
@@ -126,8 +126,8 @@ fn measure(case: &Case, buffers: (&mut [u8], &[u8]), round_bytes: usize, rounds:
         })
         .collect();
     let mut contestants: Vec<Contestant<'_, f64, Infallible>> = Vec::new();
-    for one in &mut work {
-        contestants.push(one);
+    for kernel_work in &mut work {
+        contestants.push(kernel_work);
     }
     match in_turns(rounds, &mut contestants) {
         Ok(samples) => samples,
@@ -180,22 +180,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kernel_that_copies_leaves_the_source_behind() {
+    fn every_copying_kernel_copies_the_source() {
         let source: Vec<u8> = (0..=255).cycle().take(5_000).collect();
         for (index, (name, kernel)) in KERNELS.iter().enumerate() {
             let mut target = vec![0; source.len()];
-            let answer = kernel(&mut target, &source);
+            let checksum = kernel(&mut target, &source);
             if index != CRC {
                 assert_eq!(target, source, "{name}");
             }
             if index >= CRC {
-                assert_eq!(answer, crc32c(0, &source), "{name}");
+                assert_eq!(checksum, crc32c(0, &source), "{name}");
             }
         }
     }
 
     #[test]
-    fn every_promise_names_a_case_and_a_claim_of_its_own() {
+    fn every_promise_names_a_case_and_a_unique_claim() {
         let mut names: Vec<&str> = PROMISES.iter().map(|(name, ..)| *name).collect();
         names.dedup();
         assert_eq!(names.len(), PROMISES.len());

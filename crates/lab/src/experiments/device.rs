@@ -1,9 +1,10 @@
-//! The device behind in-process rings, beside the copies that it cannot avoid.
+//! The device behind in-process rings, compared with the copies that it cannot avoid.
 //!
-//! In: a device on flash in memory, 70 % full, much larger than the last-level cache, its collector at work. Out: CPU
-//! nanoseconds a get and a put. The floor moves and checks the same bytes with the same kernel and nothing else: for a get
-//! from a random place of a region as large as the medium, for a put to a random place, as often as the medium was really
-//! written (write amplification is physics, not overhead).
+//! Input: a device on flash in memory, 70 % full, much larger than the last-level cache, with active garbage
+//! collection.
+//! Output: CPU nanoseconds for a get and a put. The floor copies and checks the same bytes with the same kernel and
+//! does nothing else: for a get, from a random position of a region as large as the medium; for a put, to a random
+//! position, as often as the medium was actually written (write amplification is inherent, not overhead).
 
 mod subject;
 
@@ -17,7 +18,7 @@ use std::cell::RefCell;
 use std::hint::black_box;
 use subject::{DEPTH, Stages, Subject, Work, record_bytes};
 
-/// The table's line.
+/// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "device",
     summary: "CPU of a get and a put through rings and the whole device",
@@ -29,18 +30,18 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 const LARGE: u32 = 4_096;
 const SMALL: u32 = 100;
 
-/// How much is done.
+/// The amount of work of a run.
 struct Extent {
     /// Keys with values of [`LARGE`].
     large_keys: u64,
     /// Keys with values of [`SMALL`].
     small_keys: u64,
-    /// Commands of a round.
+    /// Number of commands of a round.
     commands: u64,
     rounds: usize,
 }
 
-// A medium of 512 MiB is sixteen times the largest cache we know of here.
+// A medium of 512 MiB is sixteen times the largest cache of the test machines.
 const QUICK: Extent = Extent { large_keys: 90_000, small_keys: 1_000_000, commands: 32_768, rounds: 9 };
 const FULL: Extent = Extent { large_keys: 1_000_000, small_keys: 4_000_000, commands: 131_072, rounds: 15 };
 
@@ -53,7 +54,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     Ok(findings)
 }
 
-/// The bytes alone.
+/// The floor: copies the same bytes without a device.
 struct Floor {
     region: Region,
     buffers: Vec<u8>,
@@ -69,7 +70,7 @@ impl Floor {
             program: "the floor".to_owned(),
             reason: error.to_string(),
         })?;
-        // Pages that were never written are all the same page, which is always in the cache.
+        // Pages that were never written all map to the one zero page, which is always in the cache.
         region.chunks_mut(64).zip(1_u64..).for_each(|(line, number)| {
             line[..8].copy_from_slice(&number.to_le_bytes());
         });
@@ -87,18 +88,18 @@ impl Floor {
     fn round(&mut self, count: u64, work: Work) {
         let buffer_stride = self.buffers.len() / DEPTH as usize;
         for (turn, _) in (0..DEPTH as usize).cycle().zip(0..count) {
-            let place = self.random.usize(..self.places) * self.stride;
-            let there = &mut self.region[place..place + self.block_bytes];
-            let here = &mut self.buffers[turn * buffer_stride..][..self.block_bytes];
+            let offset = self.random.usize(..self.places) * self.stride;
+            let record = &mut self.region[offset..offset + self.block_bytes];
+            let buffer = &mut self.buffers[turn * buffer_stride..][..self.block_bytes];
             black_box(match work {
-                Work::Get => copy_crc32c(here, there, 0),
-                Work::Put => copy_crc32c(there, here, 0),
+                Work::Get => copy_crc32c(buffer, record, 0),
+                Work::Put => copy_crc32c(record, buffer, 0),
             });
         }
     }
 }
 
-/// What one measured round found: CPU nanoseconds a command, and how often each byte of a client was written.
+/// The result of one measured round: CPU nanoseconds for a command, and write amplification.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     cpu_ns: f64,
@@ -125,7 +126,7 @@ fn floor_sample(floor: &RefCell<Floor>, count: u64, work: Work) -> Sample {
 fn large(seed: u64, extent: &Extent, findings: &mut Findings) -> Result<(), LabError> {
     let mut subject = Subject::filled(extent.large_keys, LARGE, seed)?;
     let floor = RefCell::new(Floor::new(subject.media_bytes(), LARGE, seed)?);
-    // Until every block was collected once, the medium is younger than it will ever be again.
+    // The medium reaches steady state only after every block was collected once.
     subject.round(extent.large_keys * 3, Work::Put)?;
     let stages = [Work::Get, Work::Put].map(|work| (work, subject.staged_round(extent.commands, work)));
     let subject = RefCell::new(subject);

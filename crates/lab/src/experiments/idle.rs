@@ -1,7 +1,7 @@
-//! What a node costs when nobody asks it for anything.
+//! The CPU cost of an idle node.
 //!
-//! In: a node with some keys and one silent client, and a redis-server beside it where there is one. Out: the share of a
-//! core that each used over the same five seconds.
+//! Input: a node with some keys and one silent client, and a redis-server if it is installed.
+//! Output: the share of a core that each used over the same five seconds.
 
 use crate::claim::{Claim, Goal, Label};
 use crate::cpu_account::CpuAccount;
@@ -15,14 +15,14 @@ use std::net::TcpStream;
 const CLAIM: &str = "p1.idle";
 const GOAL: Goal = Goal::AtMost(0.5);
 const UNIT: &str = "% of a core";
-/// Until what was asked before has left the caches and the log.
+/// Time after which earlier commands have left the caches and the log.
 const SETTLE: Nanos = Nanos::from_millis(2_000);
 const WATCHED: Nanos = Nanos::from_millis(5_000);
 
-/// The table's line.
+/// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "idle",
-    summary: "CPU that a node uses while nobody asks it for anything",
+    summary: "CPU that a node uses without any commands",
     baseline: "redis-server, idle in the same seconds",
     claims: &[CLAIM],
     run,
@@ -61,8 +61,8 @@ fn run(context: &Context) -> Result<Findings, LabError> {
 
     let baseline = match (&redis, redis_share) {
         (Ok((version, _)), Some(share)) => format!("{version} idle: {share:.2} %"),
-        (Err(why), _) => format!("nothing beside it: {why}"),
-        (Ok((version, _)), None) => format!("nothing beside it: {version} ended"),
+        (Err(why), _) => format!("no baseline: {why}"),
+        (Ok((version, _)), None) => format!("no baseline: {version} ended"),
     };
     let row = |server: &str, share: Option<f64>| {
         Row::new()
@@ -74,7 +74,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         rows: vec![row("headwater", our_share), row("redis-server", redis_share)],
         claims: vec![match our_share {
             Some(share) => Claim::found(CLAIM, GOAL, (share, UNIT), Label::Measured, baseline),
-            None => Claim::not_run(CLAIM, GOAL, UNIT, "the node ended while it was watched"),
+            None => Claim::not_run(CLAIM, GOAL, UNIT, "the node ended during the measurement"),
         }],
     })
 }

@@ -1,20 +1,22 @@
-//! What the index costs: DRAM for each key, and CPU for each insert and find.
+//! The cost of the index: DRAM for each key, and CPU for each insert and find.
 //!
-//! In: hashes of random keys, in random order. Out: bytes a key of an index that holds them all, and CPU nanoseconds of
-//! an operation. The floor is a bare array of the same 16-byte slots, probed once at the place the hash names: it
-//! compares nothing, grows never and takes whatever it finds.
+//! Input: hashes of random keys, in random order.
+//! Output: bytes for each key of an index that holds them all, and CPU nanoseconds of an operation. The floor is a bare
+//! array of the same 16-byte slots, probed once at the position that the hash gives: it does not compare, does not
+//! grow, and accepts any slot.
 
 use crate::claim::{Claim, Goal, Label};
 use crate::experiment::{Context, Experiment, Findings, LabError};
 use crate::measure::{Contestant, Pin, Pinned, Spread, cpu_ns_each, in_turns};
 use crate::report::Row;
-use headwater_converged::command::NamespaceId;
-use headwater_converged::index::{Entry, HASH_BITS, HashedIndex, Index, KeyHash, Lifetime};
-use headwater_converged::record::RecordAddress;
+use headwater_ssd::command::NamespaceId;
+use headwater_ssd::index::{Entry, HashedIndex, Index, KeyHash, Lifetime};
+use headwater_ssd::limits::HASH_BITS;
+use headwater_ssd::log::record::RecordAddress;
 use std::convert::Infallible;
 use std::hint::black_box;
 
-/// The table's line.
+/// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "index",
     summary: "DRAM of the index for each key, and CPU of an insert and a find",
@@ -23,15 +25,15 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// Keys of the claim.
+/// Number of keys of the claim.
 const KEYS: usize = 10_000_000;
-/// Keys of the timed index in a quick run; far more than any cache holds.
+/// Number of keys of the timed index in a quick run; far more than any cache holds.
 const QUICK_TIMED_KEYS: usize = 2_000_000;
 const BYTES_MAX: f64 = 32.0;
-/// Finds whose slots are asked for ahead, as the device does between submission and execution.
+/// Number of finds by which slots are prefetched, as the device does between submission and execution.
 const AHEAD: usize = 16;
 
-/// A contestant's name and what it does with every hash once, for a sum that the compiler cannot leave out.
+/// The names of the compared operations, each of which runs once for every hash.
 const WORK: [&str; 5] =
     ["array probe (floor)", "find", "find, prefetched", "array store (floor)", "insert, growth included"];
 
@@ -116,8 +118,8 @@ impl Bare {
 
     fn store(&mut self, hashes: &[KeyHash]) {
         for (number, hash) in (0..).zip(hashes) {
-            let place = self.place(*hash);
-            self.slots[place] = [hash.0, number];
+            let slot = self.place(*hash);
+            self.slots[slot] = [hash.0, number];
         }
     }
 }
@@ -137,20 +139,20 @@ fn find(index: &HashedIndex, hashes: &[KeyHash]) -> u64 {
 fn find_prefetched(index: &HashedIndex, hashes: &[KeyHash]) -> u64 {
     let mut sum = 0;
     for (at, hash) in hashes.iter().enumerate() {
-        if let Some(ahead) = hashes.get(at + AHEAD) {
-            index.prefetch(*ahead);
+        if let Some(later) = hashes.get(at + AHEAD) {
+            index.prefetch(*later);
         }
         sum ^= index.find(*hash, 0).map_or(0, |entry| entry.address.0);
     }
     sum
 }
 
-/// CPU nanoseconds an operation: for each of [`WORK`], its rounds.
+/// Returns the CPU nanoseconds for an operation: for each of [`WORK`], one value a round.
 fn measure(hashes: &[KeyHash], rounds: usize, seed: u64) -> Vec<Vec<f64>> {
     let index = filled(hashes);
     let mut bare = Bare::new(hashes.len());
     bare.store(hashes);
-    // Finds come in another order than the inserts did.
+    // The finds run in another order than the inserts.
     let mut sought = hashes.to_vec();
     fastrand::Rng::with_seed(seed ^ 1).shuffle(&mut sought);
     let count = hashes.len() as u64;
@@ -164,7 +166,7 @@ fn measure(hashes: &[KeyHash], rounds: usize, seed: u64) -> Vec<Vec<f64>> {
     let mut find_ahead = || cost(&mut || find_prefetched(&index, &sought));
     let mut store_array = || {
         let mut target = Bare::new(hashes.len());
-        // The system hands memory out page by page: the floor pays for its own, as the index does.
+        // The kernel allocates memory page by page, so the floor's time includes its page faults, as the index's does.
         cost(&mut || {
             target.store(hashes);
             target.slots[0][0]
@@ -184,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_find_finds_and_the_two_ways_agree() {
+    fn plain_and_prefetched_finds_find_every_key() {
         let mut random = fastrand::Rng::with_seed(7);
         let hashes: Vec<KeyHash> = (0..10_000).map(|_| KeyHash(random.u64(..) >> 4)).collect();
         let index = filled(&hashes);
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_stores_every_hash_inside_its_array() {
+    fn floor_stores_every_hash_inside_its_array() {
         let hashes = [KeyHash(0), KeyHash((1 << HASH_BITS) - 1)];
         let mut bare = Bare::new(8);
         bare.store(&hashes);

@@ -1,13 +1,15 @@
-//! User-level I/O: what a handle costs, the `io_uring` backend beside fio, polling periods, differentiated service, the cache.
+//! User-level I/O: the cost of a handle, the `io_uring` backend compared with fio, polling periods, differentiated
+//! service, and the cache.
 //!
-//! In: this machine, and fio and perf where they are installed. Out: the claims `p4.*` and figures 3 and 4 of the `NVMeDirect`
-//! paper on a model device: in the machine's time where CPU is counted, in virtual time (`MODEL`) where only the order of
-//! commands matters. Invariant: what is compared ran in turns, in this run.
+//! Input: this machine, and fio and perf if they are installed.
+//! Output: the claims `p4.*` and figures 3 and 4 of the `NVMeDirect` paper on a model device: in the machine's time if
+//! CPU is counted, in virtual time (`MODEL`) if only the order of commands matters.
+//! Invariant: compared methods ran interleaved, in this run.
 //!
-//! # Not here
-//! Figure 2 needs an NVMe device behind an IOMMU: its lines come from a guest, in rows of the same form labelled `EMULATED`
-//! (`tests/vm/more/figure2.sh`). Table 2 (Redis under YCSB-A) needs the plugin for Redis. Both stand among the rows as what
-//! they are.
+//! # Not reproduced here
+//! Figure 2 needs an NVMe device behind an IOMMU: a guest produces its rows, in the same form and labelled `EMULATED`
+//! (`tests/vm/more/figure2.sh`). Table 2 (Redis under YCSB-A) needs the plugin for Redis. Both are listed in rows with
+//! their status.
 
 mod cache;
 mod fio;
@@ -23,7 +25,7 @@ use crate::report::Row;
 use headwater_host::clock::Nanos;
 use std::fmt::Display;
 
-/// The table's line.
+/// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "io",
     summary: "handles, io_uring, polling periods, differentiated service and the block cache",
@@ -61,13 +63,13 @@ fn failed(error: impl Display) -> LabError {
     LabError::Measure { program: "user-level I/O".to_owned(), reason: error.to_string() }
 }
 
-/// A count as a number.
+/// Converts a count to a floating-point number.
 #[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds of a run are far below 2^52")]
 fn decimal(count: u64) -> f64 {
     count as f64
 }
 
-/// Seconds.
+/// Converts a span to seconds.
 fn seconds(span: Nanos) -> f64 {
     decimal(span.0) / 1e9
 }
@@ -76,7 +78,7 @@ fn median(samples: &[f64]) -> f64 {
     Spread::of(samples).map_or(f64::NAN, |spread| spread.median)
 }
 
-/// A claim on a measured number, with the spread of its samples beside the baseline.
+/// Evaluates a claim on the median of samples, with their spread in the baseline text.
 fn measured(
     name: impl Into<String>,
     goal: Goal,

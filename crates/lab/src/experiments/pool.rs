@@ -1,11 +1,13 @@
-//! The pinned pool beside pinning for each request, beside allocators of others over a locked arena, and beside its floor.
+//! The pinned pool compared with pinning for each request, with baseline allocators over a locked arena, and with its
+//! floor.
 //!
-//! In: nothing but this machine. Out: CPU of an allocation and its free by way and size, with a million of them live, over a
-//! trace of mixed sizes, on two threads; what one scattered request can take of a nearly full pool; how fast idle memory
-//! goes back. The floor is a stack of blocks of one size: it finds nothing, joins nothing and checks nothing.
+//! Output: CPU of an allocation and its free by method and size, with a million of them live, over a trace of mixed
+//! sizes, and on two threads; the share of a nearly full pool that one scattered request can take; the time until idle
+//! memory is released. The floor is a stack of blocks of one size: it searches nothing, coalesces nothing and checks
+//! nothing.
 //!
-//! Figures of SPDK's allocator are not measured here. They come from another run on this kind of machine (20.01's successor
-//! on 2 MiB huge pages, freed memory zeroed) and every claim that uses one says so.
+//! Figures of SPDK's allocator are not measured here. They come from another run on this kind of machine (20.01's
+//! successor on 2 MiB huge pages, freed memory zeroed), and every claim that uses one says so.
 
 mod decay;
 mod gather;
@@ -20,7 +22,7 @@ use headwater_dma::pool::{ChunkRule, Mlock, Pinner, Pool, PoolConfig, Unpinned};
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// The table's line.
+/// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "pool",
     summary: "the pinned pool: cost of a buffer, scaling, fragmentation, decay",
@@ -30,9 +32,9 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// M where nothing else is said.
+/// The pool's capacity (M) unless stated otherwise.
 const CAP_BYTES: usize = 256 << 20;
-/// Thousandths of M that caches may hold; the most that a configuration can say.
+/// Thousandths of M that caches may hold; the maximum that a configuration accepts.
 const CACHED: u32 = 50;
 
 fn run(context: &Context) -> Result<Findings, LabError> {
@@ -49,8 +51,8 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     Ok(findings)
 }
 
-/// A pool of locked memory, or of resident memory where this process may not lock so much, whose caches may hold so many
-/// thousandths of it.
+/// Opens a pool of locked memory, or of resident memory if this process may not lock so much, whose caches may hold
+/// `cache_per_mille` thousandths of it.
 fn open(cap: usize, chunk: usize, cache_per_mille: u32) -> Result<Pool, LabError> {
     let pinner = locking(cap);
     let config = PoolConfig {
@@ -64,7 +66,7 @@ fn open(cap: usize, chunk: usize, cache_per_mille: u32) -> Result<Pool, LabError
     Pool::open(config).map_err(failed)
 }
 
-/// Locks memory, if so much of it may be locked.
+/// Returns a pinner that locks memory if this process may lock `bytes`, else one that does not pin.
 pub(super) fn locking(bytes: usize) -> Arc<dyn Pinner> {
     if Mlock.preflight(bytes).is_ok() { Arc::new(Mlock) } else { Arc::new(Unpinned) }
 }
@@ -77,7 +79,7 @@ fn median(samples: &[f64]) -> f64 {
     Spread::of(samples).map_or(f64::NAN, |spread| spread.median)
 }
 
-/// A claim on the median of samples, with their spread beside the baseline.
+/// Evaluates a claim on the median of samples, with their spread in the baseline text.
 fn claim(name: String, goal: Goal, unit: &'static str, samples: &[f64], baseline: &str) -> Claim {
     let spread = Spread::of(samples);
     let (low, high) = spread.map_or((f64::NAN, f64::NAN), |spread| (spread.min, spread.max));

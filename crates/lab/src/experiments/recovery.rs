@@ -1,10 +1,11 @@
-//! How long a device takes from its file to its first answer.
+//! The time from opening a flash file to the device's first completion.
 //!
-//! In: a flash file full of small records, shut down cleanly. Out: seconds until it serves, from its checkpoint, and,
-//! with that checkpoint damaged, from a scan of the whole log. The floor of each is a plain read of the bytes that it
-//! cannot do without: the checkpoint, or the used blocks. That read goes through the page cache, which the device does not.
+//! Input: a flash file full of small records, shut down cleanly.
+//! Output: seconds until the device serves, from its checkpoint and, with that checkpoint damaged, from a scan of the
+//! whole log. The floor of each is a plain read of the bytes that it requires: the checkpoint, or the used blocks. That
+//! read goes through the page cache, which the device bypasses.
 //!
-//! Every opening counts its keys and reads one back; a device that lost any is an error, not a figure.
+//! Every open counts the keys and reads one back; a lost key is an error, not a figure.
 
 use crate::claim::{Claim, Goal, Label};
 use crate::experiment::{Context, Experiment, Findings, LabError};
@@ -12,24 +13,24 @@ use crate::measure::Spread;
 use crate::report::Row;
 use crate::stores::Stores;
 use bytes::Bytes;
-use headwater_converged::command::NamespaceId;
-use headwater_converged::device::{DeviceConfig, Durability};
-use headwater_converged::limits::NAMESPACES;
-use headwater_converged::media::file::{FileMedia, FileOptions};
-use headwater_converged::media::geometry::BLOCK_DATA_BYTES;
-use headwater_converged::media::{Geometry, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
-use headwater_converged::page::{PageKind, PageSpare};
-use headwater_converged::record::{UNIT_BYTES, record_units};
 use headwater_host::clock::Nanos;
+use headwater_ssd::command::NamespaceId;
+use headwater_ssd::engine::{DeviceConfig, Durability};
+use headwater_ssd::limits::NAMESPACES;
+use headwater_ssd::log::page::{PageKind, PageSpare};
+use headwater_ssd::log::record::{UNIT_BYTES, record_units};
+use headwater_ssd::media::file::{FileMedia, FileOptions};
+use headwater_ssd::media::geometry::BLOCK_DATA_BYTES;
+use headwater_ssd::media::{Geometry, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The table's line.
+/// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "recovery",
-    summary: "seconds from a flash file to a device that serves, by checkpoint and by full scan",
+    summary: "seconds from opening a flash file until the device serves, by checkpoint and by full scan",
     baseline: "a plain read of the checkpoint; a plain read of the used blocks",
     claims: &["p1.recovery.ready"],
     run,
@@ -37,11 +38,11 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 
 const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 100;
-/// A slot of the flash file, and where its superblock says the first one lies (docs/formats/flash-file.md).
+/// Bytes of a slot of the flash file (docs/formats/flash-file.md).
 const SLOT_BYTES: usize = 4_608;
 const FIRST_SLOT_FIELD: u64 = 40;
 
-/// A promise: so many keys, ready in so long.
+/// A promise: the number of keys, and the time until the device is ready.
 struct Size {
     keys: u64,
     rounds: usize,
@@ -50,7 +51,7 @@ struct Size {
 }
 
 const FULL: Size = Size { keys: 10_000_000, rounds: 3, seconds_max: 10.0, unit: "s for ten million keys" };
-/// A twentieth of the keys in a twentieth of the time: what does not shrink with the keys counts against us.
+/// A twentieth of the keys in a twentieth of the time: fixed costs make this goal harder.
 const QUICK: Size = Size {
     keys: 500_000,
     rounds: 3,
@@ -113,14 +114,14 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     })
 }
 
-/// What one opening found.
+/// The result of one open.
 struct Opened {
     seconds: f64,
     index_bytes: u64,
     mode: String,
 }
 
-/// Blocks for so many records at about four fifths full, two checkpoints and the reserve beside them.
+/// Returns the number of blocks for `keys` records at about four fifths full, plus two checkpoints and the reserve.
 fn blocks_for(keys: u64) -> u32 {
     let record = u64::from(record_units(KEY_BYTES, VALUE_BYTES)) * UNIT_BYTES as u64;
     let block = BLOCK_DATA_BYTES as u64;
@@ -138,7 +139,7 @@ fn key(number: u64) -> Bytes {
     Bytes::copy_from_slice(&bytes)
 }
 
-/// Fills a new flash file and shuts it down. Returns the pages of the checkpoint it left.
+/// Fills a new flash file and shuts it down. Returns the number of pages of its checkpoint.
 fn load(context: &Context, size: &Size, blocks: u32) -> Result<u64, LabError> {
     let uuid = (u128::from(context.seed()) | 1 << 127).to_le_bytes();
     let geometry = Geometry::with_blocks(blocks);
@@ -155,7 +156,7 @@ fn load(context: &Context, size: &Size, blocks: u32) -> Result<u64, LabError> {
     Ok(stores.stats().checkpoint_pages - before)
 }
 
-/// Opens the file, times it until the device serves, and makes sure that nothing is missing.
+/// Opens the file, measures the time until the device serves, and checks that no key is missing.
 fn open_and_count(context: &Context, size: &Size) -> Result<Opened, LabError> {
     let began = context.clock().now();
     let media =
@@ -169,13 +170,14 @@ fn open_and_count(context: &Context, size: &Size) -> Result<Opened, LabError> {
     if keys != size.keys || value != [0x5a; VALUE_BYTES] {
         return Err(LabError::Measure {
             program: "the device".to_owned(),
-            reason: format!("it came back with {keys} keys of {}: recovery lost some", size.keys),
+            reason: format!("recovery found {keys} of {} keys, or returned a wrong value", size.keys),
         });
     }
     Ok(Opened { seconds, index_bytes: stats.index_bytes, mode })
 }
 
-/// Spoils the first page of every checkpoint block, as a bad medium might. Returns how many blocks the log uses.
+/// Corrupts the first page of every checkpoint block, as a bad medium might. Returns the number of blocks that the log
+/// uses.
 fn damage_checkpoint(folder: &Path, blocks: u32) -> Result<u64, LabError> {
     let failed = io_failed("damage the checkpoint of the scratch flash file");
     let file = OpenOptions::new().read(true).write(true).open(folder.join("flash")).map_err(&failed)?;
@@ -199,7 +201,7 @@ fn damage_checkpoint(folder: &Path, blocks: u32) -> Result<u64, LabError> {
     Ok(used)
 }
 
-/// Seconds that a plain read of so many bytes of the flash file takes.
+/// Returns the seconds that a plain read of `bytes` of the flash file takes.
 fn timed_read(context: &Context, folder: &Path, bytes: u64) -> Result<f64, LabError> {
     let failed = io_failed("read the scratch flash file");
     let file = File::open(folder.join("flash")).map_err(&failed)?;
@@ -234,12 +236,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_comes_back_whole_by_checkpoint_and_by_scan() {
+    fn device_recovers_all_keys_by_checkpoint_and_by_scan() {
         let context = Context::open(crate::Options::default()).unwrap();
         let size = Size { keys: 20_000, ..QUICK };
         let blocks = blocks_for(size.keys);
         let pages = load(&context, &size, blocks).unwrap();
-        assert!(pages > 0, "a clean stop writes a checkpoint");
+        assert!(pages > 0, "a clean shutdown writes a checkpoint");
         open_and_count(&context, &size).unwrap();
         let used = damage_checkpoint(context.scratch(), blocks).unwrap();
         assert!(used >= 20_000 * 176 / BLOCK_DATA_BYTES as u64);
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_key_is_an_error_and_no_figure() {
+    fn lost_key_is_an_error_and_not_a_figure() {
         let context = Context::open(crate::Options::default()).unwrap();
         let size = Size { keys: 1_000, ..QUICK };
         load(&context, &size, blocks_for(size.keys)).unwrap();

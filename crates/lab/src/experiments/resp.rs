@@ -1,12 +1,12 @@
-//! Our RESP face beside redis-server and beside a server that only has its replies ready.
+//! Headwater's RESP front end compared with redis-server and with a server that only sends fixed replies.
 //!
-//! In: the three servers, started with the same durability, and a client that drives each in turn. Out: CPU of the
-//! server for an operation, operations a second, and the claims `p1.resp.*` as ratios of runs that stood side by side.
+//! Input: the three servers, started with the same durability, and a client that drives each in turn.
+//! Output: server CPU for an operation, operations a second, and the claims `p1.resp.*` as ratios of adjacent runs.
 //!
-//! The claims are measured with the lab's own client. With one core for the client, redis-benchmark gets no more out of a
-//! server that only has its replies ready than out of redis-server, so at pipeline 16 its rates are its own. A full run
-//! drives every load with it as well, without a claim, to show that both see the same cost.
-//! Redis keeps its append-only file and never rewrites it, so it does less than it would in production.
+//! The claims are measured with the lab's own client. With one core for the client, redis-benchmark drives the server
+//! of fixed replies no faster than redis-server, so at pipeline 16 its own rate is the limit. A full run also drives
+//! every load with redis-benchmark, without a claim, to show that both clients measure the same cost. Redis keeps its
+//! append-only file and never rewrites it, so it does less than it would in production.
 
 mod contest;
 mod scenario;
@@ -18,7 +18,7 @@ use contest::{Contest, Measured};
 use headwater_host::clock::Nanos;
 use scenario::{GROUPS, Promise, Scenario, scenarios};
 
-/// The table's line.
+/// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "resp",
     summary: "server CPU for an operation and throughput of SET and GET over RESP",
@@ -27,9 +27,9 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// What a quick run keeps back to stop its servers and to print.
+/// Time that a quick run reserves to stop its servers and to print.
 const RESERVE: Nanos = Nanos::from_millis(1_500);
-/// Longest that one scenario of a quick run takes on a machine that is not overrun.
+/// Maximum duration of one scenario of a quick run on a machine that is not overloaded.
 const SCENARIO_QUICK: Nanos = Nanos::from_millis(1_500);
 
 fn run(context: &Context) -> Result<Findings, LabError> {
@@ -40,7 +40,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         let contest = Contest::open(context, group.mode)?;
         for scenario in scenarios(group) {
             if context.time_left(RESERVE) < SCENARIO_QUICK {
-                let why = "the 20 s of a quick run were over: run it without --quick".to_owned();
+                let why = "the 20 s of a quick run had passed: run it without --quick".to_owned();
                 findings.claims.extend(claims(&scenario, &Err(why), ""));
                 continue;
             }
@@ -61,7 +61,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     Ok(findings)
 }
 
-/// The claims of a scenario.
+/// Evaluates the claims of a scenario.
 fn claims(scenario: &Scenario, measured: &Result<Measured, String>, redis: &str) -> Vec<Claim> {
     let claim = |promise: &Promise| {
         let (name, goal, unit) = (scenario.claim(*promise), promise.goal(), promise.unit());

@@ -1,15 +1,16 @@
-//! NVMe over TCP on loopback beside bare sockets that move the same bytes.
+//! NVMe over TCP on loopback compared with bare sockets that move the same bytes.
 //!
-//! In: a node with 4 KiB values. Out: round trips at depth 1 with both sides polling, CPU of the server for a read at depth 32
-//! with both sleeping, and the claims `p2.tcp.*` as ratios of runs that stood side by side.
+//! Input: a node with 4 KiB values.
+//! Output: round trips at depth 1 with both sides polling, CPU of the server for a read at depth 32 with both sides
+//! sleeping, and the claims `p2.tcp.*` as ratios of adjacent runs.
 //!
 //! # The floors
-//! - Depth 1: a thread that answers 72 bytes with as many as a read's answer has, and a client that asks it; both poll.
-//! - CPU: the same host, whose capsules are answered by a thread that knows every answer beforehand ([`bare`]). The host sends
-//!   32 reads, sleeps, and sends the next 32 when all are answered: with a host that sends as answers come, a quicker server
-//!   would find the host awake more often, and waking it is most of what a send costs. So what differs is the server alone:
-//!   both are woken once for 32 reads, receive once, send once and wake the host. Both sleep when there is nothing to do, so
-//!   no spinning is counted. The node's account is its whole process, the bare server's its answering thread.
+//! - Depth 1: a thread that replies to 72 bytes with as many bytes as the reply to a read has, and a client; both poll.
+//! - CPU: the same host, to whose capsules a thread replies with prepared bytes ([`bare`]). The host sends 32 reads,
+//!   sleeps, and sends the next 32 when all have completed. If the host sent on each reply, a faster server would find
+//!   it awake more often, and waking the host is most of the cost of a send. So only the server differs: both are
+//!   woken once for 32 reads, receive once, send once and wake the host. Both sleep when idle, so no spinning is
+//!   counted. The node's account is its whole process, the bare server's its replying thread.
 
 mod bare;
 mod floor;
@@ -26,11 +27,11 @@ use headwater_host::clock::{Clock, Nanos};
 use headwater_io::{Buffer, Command, Device, IoError, Queue};
 use node::{Node, Waiting};
 
-/// The table's line.
+/// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "tcp",
     summary: "round trip and server CPU of 4 KiB reads over NVMe/TCP on loopback",
-    baseline: "bare TCP: a ping-pong of the same bytes, and a server that knows every answer, waiting the same way",
+    baseline: "bare TCP: a ping-pong of the same bytes, and a server with prepared replies, waiting the same way",
     claims: &[DEPTH_1, CPU],
     run,
 };
@@ -44,11 +45,11 @@ const CPU_UNIT: &str = "ratio of server CPU a read";
 
 /// Bytes of a value.
 const VALUE_BYTES: usize = 4_096;
-/// Keys that are read in turn.
+/// Number of keys, which are read in rotation.
 const KEYS: u64 = 1_000;
-/// Commands that are sent together when CPU is counted.
+/// Number of commands sent together when CPU is counted.
 const DEPTH: u32 = 32;
-/// Longer than any wait: whoever polls never sleeps.
+/// A spin time longer than any wait, so that a polling host never sleeps.
 const NEVER_SLEEP: Nanos = Nanos::from_millis(3_600_000);
 
 fn run(context: &Context) -> Result<Findings, LabError> {
@@ -131,13 +132,13 @@ fn cpu(
     Ok(())
 }
 
-/// Microseconds for each of so many.
+/// Returns the microseconds for each of `count` operations.
 #[expect(clippy::cast_precision_loss, reason = "52 bits of nanoseconds are 52 days")]
 fn each(span: Nanos, count: u64) -> f64 {
     span.0 as f64 / 1_000.0 / count.max(1) as f64
 }
 
-/// The median of so many calls, in microseconds.
+/// Returns the median duration of `count` calls, in microseconds.
 fn median_of(count: u64, mut call: impl FnMut(u64) -> Result<(), LabError>) -> Result<f64, LabError> {
     let clock = Clock::start();
     let mut times = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
@@ -150,10 +151,11 @@ fn median_of(count: u64, mut call: impl FnMut(u64) -> Result<(), LabError>) -> R
     Ok(each(Nanos(times[times.len() / 2]), 1))
 }
 
-/// The median round trip of a line that is there for so long only: its other end polls, and would take the node's time.
+/// Returns the median round trip over a connection that is open only during the measurement: its other end polls, and
+/// would take CPU from the node.
 fn ping(floor: &Floor, count: u64) -> Result<f64, LabError> {
-    let mut line = floor.connect()?;
-    median_of(count, |_| line.ping())
+    let mut connection = floor.connect()?;
+    median_of(count, |_| connection.ping())
 }
 
 /// Stores the values that are read.
@@ -164,7 +166,7 @@ fn fill(device: &mut Device) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The node's client: the project's own, over one queue.
+/// The node's client: Headwater's own, over one queue.
 struct Host {
     // Dropped before the device, whose controller it belongs to.
     queue: Queue,
@@ -182,33 +184,34 @@ impl Host {
         Ok(Self { queue, buffer, next: 0, _device: device })
     }
 
-    fn submit(&mut self, place: u64) -> Result<(), LabError> {
-        let at = usize::try_from(place).unwrap_or(0) * VALUE_BYTES;
+    fn submit(&mut self, slot: u64) -> Result<(), LabError> {
+        let at = usize::try_from(slot).unwrap_or(0) * VALUE_BYTES;
         let into = self.buffer.slice(at, VALUE_BYTES).map_err(|error| node::failed(&error.into()))?;
         let key = (self.next % KEYS).to_le_bytes();
         self.next += 1;
         let command = Command::get(1, &key, into).map_err(|error| node::failed(&error))?;
-        self.queue.submit(command, place).map_err(|error| node::failed(&error.into()))
+        self.queue.submit(command, slot).map_err(|error| node::failed(&error.into()))
     }
 
-    /// The place that is free again.
+    /// Waits for a completion. Returns the buffer slot that is free again.
     fn reap(&mut self) -> Result<u64, LabError> {
         let done = self.queue.wait(Some(Nanos::from_millis(10_000))).map_err(|error| node::failed(&error))?;
-        let done = done.ok_or_else(|| node::failed(&IoError::Device { reason: "no answer".to_owned() }))?;
+        let done =
+            done.ok_or_else(|| node::failed(&IoError::Device { reason: "no completion".to_owned() }))?;
         done.ok().map_err(|error| node::failed(&error))?;
         Ok(done.token)
     }
 
     fn read_one(&mut self) -> Result<(), LabError> {
         self.submit(0)?;
-        self.reap().map(|_place| ())
+        self.reap().map(|_slot| ())
     }
 
-    /// So many reads, [`DEPTH`] at a time: all of them are sent at once, and none before all of the last ones are back.
+    /// Does `count` reads, [`DEPTH`] at a time: submits them together, and waits for all before the next ones.
     fn read_many(&mut self, count: u64) -> Result<(), LabError> {
         for _ in 0..count / u64::from(DEPTH) {
-            for place in 0..u64::from(DEPTH) {
-                self.submit(place)?;
+            for slot in 0..u64::from(DEPTH) {
+                self.submit(slot)?;
             }
             for _ in 0..DEPTH {
                 self.reap()?;

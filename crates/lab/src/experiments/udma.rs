@@ -1,11 +1,12 @@
-//! The figures of the uDMA paper, with its protocol, on this machine.
+//! The figures of the uDMA paper, measured with its protocol on this machine.
 //!
-//! In: what pinning and copying cost here, a model of the paper's device, and a file past the page cache. Out: figures 1,
-//! 5, 6 and 7: pinning for each request beside the three tiers, in virtual time (`MODEL`) and for real (`MEASURED`).
-//! Figures 8 and 9 are `RocksDB`'s and are listed as not reproduced.
+//! Input: the costs of pinning and copying on this machine, a model of the paper's device, and a file accessed with
+//! direct I/O.
+//! Output: figures 1, 5, 6 and 7: pinning for each request compared with the three tiers, in virtual time (`MODEL`) and
+//! in real time (`MEASURED`). Figures 8 and 9 are `RocksDB`'s and are listed as not reproduced.
 //!
-//! The protocol is section 5.2: 50,000 random requests of up to 4 KB, 5,000 of 4 to 128 KB, 5,000 above, one at a time; half
-//! of them reads, which the paper leaves open. Blocks are those of its section 5.2: 32 MB, 4 MB and 32 MB.
+//! The protocol is section 5.2: 50,000 random requests of up to 4 KB, 5,000 of 4 to 128 KB, 5,000 above, one at a time;
+//! half of them reads, which the paper leaves open. Blocks are those of its section 5.2: 32 MB, 4 MB and 32 MB.
 
 mod files;
 mod model;
@@ -18,18 +19,18 @@ use headwater_dma::pool::calibration::Way;
 use headwater_host::calibration::memory::MemoryCosts;
 use std::fmt::Display;
 
-/// The table's line.
+/// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "udma",
-    summary: "figures 1, 5, 6 and 7 of the uDMA paper: three tiers beside pinning for each request",
+    summary: "figures 1, 5, 6 and 7 of the uDMA paper: three tiers compared with pinning for each request",
     baseline: "mmap and mlock for each request; one buffer kept for all of them (floor)",
     claims: &["p3.udma.*"],
     run,
 };
 
-/// What the paper says the three tiers improve response times by.
+/// Improvement of response times by the three tiers according to the paper, in per cent.
 const IMPROVEMENT_MIN: f64 = 17.0;
-/// The nearest measured size to the 60 KB at which the paper's curves cross.
+/// The measured size nearest to the 60 KB at which the paper's curves cross.
 const CROSSING_KIB_MAX: f64 = 64.0;
 const CALIBRATION_MS_MAX: f64 = 50.0;
 
@@ -86,7 +87,9 @@ fn figure_1(costs: &MemoryCosts, findings: &mut Findings) {
             Label::Measured,
             format!("60 KB in the paper; memory mapped and locked for the request is cheaper {fresh}"),
         ),
-        None => Claim::not_run(name, goal, unit, "it was not cheaper at the largest size, or was refused"),
+        None => {
+            Claim::not_run(name, goal, unit, "pinning was not cheaper at the largest size, or was refused")
+        }
     });
     findings.claims.push(Claim::found(
         "p3.udma.fig1.span",
@@ -101,12 +104,12 @@ fn failed(error: impl Display) -> LabError {
     LabError::Measure { program: "the pool".to_owned(), reason: error.to_string() }
 }
 
-/// By how many per cent `after` is below `before`.
+/// Returns the percentage by which `after` is below `before`.
 fn improvement(before: f64, after: f64) -> f64 {
     (1.0 - after / before) * 100.0
 }
 
-/// The claim that a class of requests is answered sooner by what the paper says.
+/// Evaluates the claim that the response time of a class of requests improves by at least the paper's percentage.
 fn improved(name: String, percent: f64, label: Label, baseline: String) -> Claim {
     let unit = "% shorter mean response than with pinning for each request";
     Claim::found(name, Goal::AtLeast(IMPROVEMENT_MIN), (percent, unit), label, baseline)
@@ -118,7 +121,7 @@ mod tests {
     use headwater_host::calibration::memory::MemoryCost;
 
     #[test]
-    fn the_crossing_is_the_size_from_which_pinning_always_wins() {
+    fn crossing_is_the_size_from_which_pinning_is_always_cheaper() {
         let row = |bytes, copy, register| MemoryCost {
             bytes,
             copy_cold_ns: Some(copy),
@@ -136,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_improvement_is_what_is_gone_of_what_was() {
+    fn improvement_is_the_relative_reduction_in_per_cent() {
         assert!((improvement(100.0, 83.0) - 17.0).abs() < 1e-9);
         assert!(improvement(100.0, 110.0) < 0.0);
     }

@@ -1,11 +1,13 @@
-//! Write amplification of collection beside the closed forms of the literature.
+//! Write amplification of garbage collection compared with the closed forms of the literature.
 //!
-//! In: page-sized records (header included) overwritten at random, for each policy and spare factor, on flash in memory.
-//! Out: pages that the log programmed for each record a client wrote, once the device is steady. The floor is the closed
-//! form: Desnoyers, SYSTOR 2012, equations 4 (FIFO) and 12 (greedy). Counts, not times: any machine finds the same.
+//! Input: page-sized records (header included) overwritten at random, for each policy and spare factor, on flash in
+//! memory.
+//! Output: pages that the log programmed for each record that a client wrote, once the device is steady. The baseline
+//! is the closed form: Desnoyers, SYSTOR 2012, equations 4 (FIFO) and 12 (greedy). These are counts, not times: they
+//! are the same on every machine.
 //!
-//! The spare factor is `(T - U) / T` with U live pages and T the pages in which records can lie: all of the medium but
-//! the blocks of the checkpoint that counts. Pages of checkpoints are shown in a column of their own.
+//! The spare factor is `(T - U) / T` with U live pages and T the pages that can hold records: all of the medium except
+//! the blocks of the current checkpoint. Pages of checkpoints are shown in a separate column.
 
 use crate::claim::{Claim, Goal, Label};
 use crate::experiment::{Context, Experiment, Findings, LabError};
@@ -13,14 +15,14 @@ use crate::measure::Spread;
 use crate::report::Row;
 use crate::stores::Stores;
 use bytes::Bytes;
-use headwater_converged::device::{DeviceConfig, DeviceStats, Durability, VictimPolicy};
-use headwater_converged::limits::NAMESPACES;
-use headwater_converged::media::geometry::BLOCK_DATA_BYTES;
-use headwater_converged::media::memory::MemoryMedia;
-use headwater_converged::media::{Geometry, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
 use headwater_host::clock::Nanos;
+use headwater_ssd::engine::{DeviceConfig, DeviceStats, Durability, VictimPolicy};
+use headwater_ssd::limits::NAMESPACES;
+use headwater_ssd::media::geometry::BLOCK_DATA_BYTES;
+use headwater_ssd::media::memory::MemoryMedia;
+use headwater_ssd::media::{Geometry, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
 
-/// The table's line.
+/// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "waf",
     summary: "write amplification of FIFO and greedy collection under uniform random overwrites",
@@ -29,23 +31,23 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// How far from the closed form is still what was promised.
+/// The promised maximum relative distance from the closed form.
 const DISTANCE_MAX: f64 = 0.03;
 const QUICK_SPARES: &[f64] = &[0.10, 0.20];
 const FULL_SPARES: &[f64] = &[0.07, 0.10, 0.15, 0.20, 0.30];
 const POLICIES: [(&str, VictimPolicy); 2] = [("fifo", VictimPolicy::Fifo), ("greedy", VictimPolicy::Greedy)];
-/// The blocks that stand free are no spare of a record: the fewer blocks there are in all, the more that shows. It costs
-/// two hundredths at a spare of 0.10 here, one in a full run (1 GiB of memory).
+/// Number of blocks of a quick run. Free blocks are not spare space for records, which matters more with fewer blocks:
+/// it costs two hundredths at a spare of 0.10 here, one in a full run (1 GiB of memory).
 const QUICK_BLOCKS: u32 = 2_048;
 const FULL_BLOCKS: u32 = 4_096;
 const RECORD_HEADER_BYTES: usize = 48;
 const KEY_BYTES: usize = 8;
 const VALUE_BYTES: usize = PAGE_DATA_BYTES - RECORD_HEADER_BYTES - KEY_BYTES;
 
-/// How long a case runs. A fill is the log programming as many pages as the medium has.
+/// The duration of a case. In one fill the log programs as many pages as the medium has.
 #[derive(Clone, Copy, Debug)]
 struct Effort {
-    /// Fills before anything is measured; more if the last two still differ.
+    /// Fills before the measurement; more if the last two still differ.
     warm_fills_min: usize,
     warm_fills_max: usize,
     measured_quarters: usize,
@@ -53,9 +55,9 @@ struct Effort {
 
 const QUICK_EFFORT: Effort = Effort { warm_fills_min: 3, warm_fills_max: 6, measured_quarters: 12 };
 const FULL_EFFORT: Effort = Effort { warm_fills_min: 12, warm_fills_max: 24, measured_quarters: 48 };
-/// Two fills that differ by less belong to a steady device.
+/// Relative difference of two fills below which the device counts as steady.
 const STEADY: f64 = 0.01;
-/// Fewest quarters of a fill that make a figure.
+/// Minimum number of quarters of a fill for a figure.
 const QUARTERS_MIN: usize = 4;
 
 /// One policy at one spare factor.
@@ -66,7 +68,7 @@ struct Case {
     blocks: u32,
 }
 
-/// What a case found.
+/// The counts of a case.
 #[derive(Clone, Debug, Default)]
 struct Measured {
     client_pages: u64,
@@ -74,7 +76,7 @@ struct Measured {
     checkpoint_pages: u64,
     checkpoints: u64,
     warm_fills: usize,
-    /// Amplification of each quarter of a fill by itself: shows whether the device was steady.
+    /// Amplification of each quarter of a fill, which shows if the device was steady.
     quarters: Vec<f64>,
     live_pages: u64,
 }
@@ -90,7 +92,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     for &spare in spares {
         for policy in POLICIES {
             let case = Case { policy, spare, blocks };
-            // Every case gets its share of what is left of a quick run.
+            // Every case gets its share of the remaining time of a quick run.
             let share = Nanos(context.time_left(Nanos::from_millis(1_500)).0 / cases_left);
             let until = context.clock().now().after(share);
             let measured = measure(context, case, effort, until)?;
@@ -120,7 +122,7 @@ fn measure(context: &Context, case: Case, effort: Effort, until: Nanos) -> Resul
     let start = churn.stores.stats();
     let mut last = start;
     for _ in 0..effort.measured_quarters {
-        // A quarter that was cut short counts for nothing.
+        // An incomplete quarter is discarded.
         let Some(quarter) = churn.quarters(1)? else { break };
         measured.quarters.push(quarter);
         last = churn.stores.stats();
@@ -132,7 +134,7 @@ fn measure(context: &Context, case: Case, effort: Effort, until: Nanos) -> Resul
     Ok(measured)
 }
 
-/// Eight bytes a key, all in one buffer.
+/// The keys, of eight bytes each, in one buffer.
 struct Keys(Bytes);
 
 impl Keys {
@@ -145,7 +147,7 @@ impl Keys {
     }
 }
 
-/// A device that is overwritten at random.
+/// A device with random overwrites.
 struct Churn<'a> {
     context: &'a Context,
     stores: Stores<MemoryMedia>,
@@ -184,8 +186,8 @@ impl<'a> Churn<'a> {
         Ok(churn)
     }
 
-    /// Overwrites until the log has programmed so many quarters of the medium. Returns the amplification meanwhile, or
-    /// `None` when time is up.
+    /// Overwrites until the log has programmed `quarters` quarters of the medium. Returns the amplification during that
+    /// time, or `None` if time is up.
     fn quarters(&mut self, quarters: u64) -> Result<Option<f64>, LabError> {
         let before = self.stores.stats();
         let goal = log_pages(&before) + quarters * self.quarter_pages;
@@ -205,7 +207,7 @@ impl<'a> Churn<'a> {
     }
 }
 
-/// Pages that hold a checkpoint of so many keys: it lies on blocks in which no record can lie.
+/// Returns the number of blocks that hold a checkpoint of `keys` keys; these blocks hold no records.
 fn checkpoint_blocks(blocks: u32, keys: u64) -> u64 {
     // docs/formats/checkpoint.md: 48 bytes a block, 16 a key, and four for each of 4,096 segments.
     (u64::from(blocks) * 48 + keys * 16 + 4_096 * 4).div_ceil(BLOCK_DATA_BYTES as u64)
@@ -236,8 +238,8 @@ fn amplification(before: &DeviceStats, after: &DeviceStats) -> f64 {
     (log_pages(after) - log_pages(before)) as f64 / (client_pages(after) - client_pages(before)) as f64
 }
 
-/// The principal branch of Lambert's W between -1/e and 0, by Newton's method. From 0 the steps fall onto the root from
-/// one side, because `w * e^w` is convex there.
+/// Computes the principal branch of Lambert's W between -1/e and 0 by Newton's method. From 0 the steps approach the
+/// root from one side, because `w * e^w` is convex there.
 fn lambert_w(x: f64) -> f64 {
     let mut w: f64 = 0.0;
     for _ in 0..100 {
@@ -255,7 +257,7 @@ fn fifo_form(alpha: f64) -> f64 {
     alpha / (alpha + lambert_w(-alpha * (-alpha).exp()))
 }
 
-/// What the literature says for an endless device.
+/// Returns the write amplification of an infinitely large device according to the literature.
 #[expect(clippy::cast_precision_loss, reason = "64 pages a block")]
 fn closed_form(policy: VictimPolicy, spare: f64) -> f64 {
     let alpha = 1.0 / (1.0 - spare);
@@ -326,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_closed_forms_give_the_published_figures() {
+    fn closed_forms_give_the_published_figures() {
         let close = |policy, spare, expected: f64| {
             let value = closed_form(policy, spare);
             assert!((value - expected).abs() < 0.001, "{policy:?} {spare}: {value}");
@@ -340,10 +342,10 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_a_page_and_the_live_ones_leave_the_spare() {
+    fn record_fills_a_page_and_live_records_leave_the_spare() {
         assert_eq!(
-            headwater_converged::record::record_units(KEY_BYTES, VALUE_BYTES) as usize
-                * headwater_converged::record::UNIT_BYTES,
+            headwater_ssd::log::record::record_units(KEY_BYTES, VALUE_BYTES) as usize
+                * headwater_ssd::log::record::UNIT_BYTES,
             PAGE_DATA_BYTES
         );
         let case = Case { policy: POLICIES[0], spare: 0.10, blocks: 4_096 };
@@ -352,19 +354,19 @@ mod tests {
     }
 
     #[test]
-    fn a_small_device_is_measured_to_the_end() {
+    fn small_device_is_measured_to_the_end() {
         let context = Context::open(crate::Options::default()).unwrap();
         let case = Case { policy: POLICIES[1], spare: 0.30, blocks: 96 };
         let effort = Effort { warm_fills_min: 1, warm_fills_max: 2, measured_quarters: QUARTERS_MIN };
         let measured = measure(&context, case, effort, Nanos(u64::MAX)).unwrap();
         assert_eq!(measured.quarters.len(), QUARTERS_MIN);
         assert!(measured.log_pages >= 96 * 64 && measured.client_pages > 0);
-        assert!(measured.log_pages > measured.client_pages, "collection moves something");
+        assert!(measured.log_pages > measured.client_pages, "garbage collection relocates records");
         assert!(claim(case, &measured).value.is_some());
     }
 
     #[test]
-    fn a_case_without_time_has_no_value() {
+    fn case_without_time_has_no_value() {
         let context = Context::open(crate::Options::default()).unwrap();
         let case = Case { policy: POLICIES[0], spare: 0.30, blocks: 64 };
         let measured = measure(&context, case, QUICK_EFFORT, Nanos::ZERO).unwrap();

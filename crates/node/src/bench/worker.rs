@@ -6,8 +6,8 @@
 use super::latency::Latencies;
 use super::workload::{Chooser, Operation, is_value_of, write_key, write_value};
 use super::{BenchError, Pace, Plan, Until, Verify};
-use crate::kv_target::live::LiveTarget;
-use crate::resp_client::{ClientError, Input, Reply, Stream, encode};
+use crate::kv::resp_client::{ClientError, Input, Reply, Stream, encode};
+use crate::kv::target::live::LiveTarget;
 use headwater_host::clock::{Clock, Nanos};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::VecDeque;

@@ -4,16 +4,16 @@
 
 use super::failure::{Failure, answer_json, answer_line};
 use super::progress::Progress;
+use crate::bench::device::DevicePlan;
 use crate::bench::workload::VERIFIABLE_BYTES;
 use crate::bench::{Distribution, Pace, Plan, Until, Verify, Workload};
 use crate::config::Bytes;
-use crate::device_bench::DevicePlan;
-use crate::resp_client::Endpoint;
+use crate::kv::resp_client::Endpoint;
 use clap::{Args, ValueEnum};
-use headwater_converged::limits::VALUE_BYTES_MAX;
 use headwater_host::clock::Nanos;
 use headwater_io::completion::{Aggregation, CompletionPolicy, Pace as Looks};
 use headwater_io::scheduler::Scheduling;
+use headwater_ssd::limits::VALUE_BYTES_MAX;
 use std::time::Duration;
 
 /// Bytes of a value, unless sizes are given.
@@ -157,7 +157,7 @@ fn device_plan(args: &BenchArgs, url: &str) -> Result<DevicePlan, Failure> {
 }
 
 fn run_on_device(args: &BenchArgs, url: &str) -> Result<(), Failure> {
-    let report = crate::device_bench::run(&device_plan(args, url)?)?;
+    let report = crate::bench::device::run(&device_plan(args, url)?)?;
     if args.json {
         answer_json(&report)?;
     } else {

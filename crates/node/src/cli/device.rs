@@ -5,8 +5,8 @@
 use super::failure::{Failure, answer_json, answer_line};
 use super::progress::Progress;
 use crate::config::{Bytes, Config, Overrides};
-use crate::data_dir::DataDir;
-use crate::device_scan;
+use crate::daemon::data_dir::DataDir;
+use crate::doctor::device_scan;
 use clap::{Args, Subcommand};
 use headwater::Device;
 use headwater_host::clock::Clock;
@@ -160,7 +160,7 @@ fn check(data: PathBuf, json: bool) -> Result<(), Failure> {
     let config = Config::assemble(None, Overrides { data: Some(data), ..Overrides::default() })?;
     let directory = DataDir::look(&config.data)?;
     let mut progress = Progress::start("opening");
-    let report = crate::device_file::check_device(&directory, &config, Clock::start(), &mut |step| {
+    let report = crate::daemon::device_file::check_device(&directory, &config, Clock::start(), &mut |step| {
         progress.phase(step.stage);
         progress.total(Some(step.total));
         progress.set(step.done, 0);

@@ -5,13 +5,13 @@
 use super::failure::Failure;
 use super::progress::Progress;
 use crate::config::{Config, Overrides};
-use crate::data_dir::{DataDir, IfMissing};
-use crate::device_file::{FileDevice, open_device, open_pool};
-use crate::kv_target::KvTarget;
-use crate::kv_target::embedded::EmbeddedTarget;
-use crate::resp::glob;
-use headwater_converged::command::NamespaceId;
+use crate::daemon::data_dir::{DataDir, IfMissing};
+use crate::daemon::device_file::{FileDevice, open_device, open_pool};
+use crate::kv::target::KvTarget;
+use crate::kv::target::embedded::EmbeddedTarget;
+use headwater_frontend::resp::glob;
 use headwater_host::clock::Clock;
+use headwater_ssd::command::NamespaceId;
 use std::path::Path;
 
 /// A device without a node.

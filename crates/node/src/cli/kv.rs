@@ -3,12 +3,12 @@
 //! In: arguments, standard input. Out: values and tables on standard output, exit code 1 when a key is not there.
 
 use super::failure::{Failure, answer, answer_json, answer_line};
-use crate::kv_target::live::LiveTarget;
-use crate::kv_target::{Cursor, KvTarget, Record, Stored};
-use crate::resp_client::Endpoint;
+use crate::kv::resp_client::Endpoint;
+use crate::kv::target::live::LiveTarget;
+use crate::kv::target::{Cursor, KvTarget, Record, Stored};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use headwater_converged::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use headwater_ssd::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
@@ -207,7 +207,7 @@ fn get(target: &mut dyn KvTarget, Key(key): Key, output: Option<PathBuf>) -> Res
 fn del(target: &mut dyn KvTarget, keys: &[Key], json: bool) -> Result<(), Failure> {
     let keys = keys_of(keys)?;
     let mut deleted = 0;
-    for keys in keys.chunks(crate::kv_target::BATCH_ITEMS) {
+    for keys in keys.chunks(crate::kv::target::BATCH_ITEMS) {
         deleted += target.del(keys)?;
     }
     if json {
@@ -244,7 +244,7 @@ impl KeyText {
 fn exists(target: &mut dyn KvTarget, keys: &[Key], json: bool) -> Result<(), Failure> {
     let keys = keys_of(keys)?;
     let mut found = Vec::with_capacity(keys.len());
-    for keys in keys.chunks(crate::kv_target::BATCH_ITEMS) {
+    for keys in keys.chunks(crate::kv::target::BATCH_ITEMS) {
         found.extend(target.exists(keys)?);
     }
     if json {

@@ -6,8 +6,8 @@
 use super::failure::{Failure, answer_json, answer_line};
 use super::progress::Progress;
 use crate::config::Bytes;
-use crate::dump::{DumpReport, Sink};
-use crate::kv_target::KvTarget;
+use crate::kv::target::KvTarget;
+use crate::load::dump::{DumpReport, Sink};
 use crate::load::{IfLarge, LoadPlan, LoadReport, Source};
 use clap::Args;
 use std::collections::BTreeMap;
@@ -162,7 +162,7 @@ pub fn dump(target: &mut dyn KvTarget, args: &DumpArgs) -> Result<(), Failure> {
             Sink::Folder(path)
         }
     };
-    let report = crate::dump::dump(target, pattern, &mut sink, &mut expected, &mut advance)?;
+    let report = crate::load::dump::dump(target, pattern, &mut sink, &mut expected, &mut advance)?;
     if let Sink::Records(out) = &mut sink {
         out.flush()?;
     }

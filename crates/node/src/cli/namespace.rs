@@ -6,12 +6,12 @@ use super::attach::SocketArgs;
 use super::embedded::{StoppedNode, open_stopped};
 use super::failure::{Failure, answer_json, answer_line};
 use crate::config::{Bytes, DurabilityMode};
-use crate::core_device::CoreWork;
-use crate::pipeline::carry_out;
+use crate::kv::pipeline::carry_out;
 use clap::{Args, Subcommand};
 use headwater::namespace_wish::{change_of, durability_text, table};
-use headwater_converged::command::Command;
+use headwater_frontend::core_device::CoreWork;
 use headwater_io::attach::admin::{AdminAnswer, AdminRequest, DurabilityText, NamespaceText, NamespaceWish};
+use headwater_ssd::command::Command;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 

@@ -6,9 +6,9 @@
 use super::failure::{Failure, answer_line};
 use super::progress::Progress;
 use crate::config::{AttachPlace, Bytes, Config, DurabilityMode, Overrides, OwnedDevice};
-use crate::core_loop::Ended;
-use crate::serve::{Console, Recovery, Serving, modes};
-use crate::stop::Stop;
+use crate::daemon::core_loop::Ended;
+use crate::daemon::serve::{Console, Recovery, Serving, modes};
+use crate::daemon::stop::Stop;
 use clap::Args;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -103,11 +103,11 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     let stop = Stop::on_signals()?;
     let mut console = Terminal { recovery: Some(Progress::start("recovering")) };
     match &config.device {
-        Some(device) => crate::serve::serve(&config, &stop, &mut console, |directory, clock, _| {
-            crate::forward::open_node(&config, device, directory, clock)
+        Some(device) => crate::daemon::serve::serve(&config, &stop, &mut console, |directory, clock, _| {
+            crate::daemon::shared_ssd::open_node(&config, device, directory, clock)
         })?,
-        None => crate::serve::serve(&config, &stop, &mut console, |directory, clock, progress| {
-            crate::device_file::open_node(&config, directory, clock, progress)
+        None => crate::daemon::serve::serve(&config, &stop, &mut console, |directory, clock, progress| {
+            crate::daemon::device_file::open_node(&config, directory, clock, progress)
         })?,
     }
     Ok(())

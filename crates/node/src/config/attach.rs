@@ -4,7 +4,7 @@
 //! socket is `attach.sock` in the data directory.
 
 use super::size::Bytes;
-use crate::attach::policy;
+use headwater_frontend::attach::policy;
 use headwater_io::attach::admin::{Grant, MEMORY_DEFAULT, QUEUES_DEFAULT, Who};
 use serde::Deserialize;
 use std::convert::Infallible;

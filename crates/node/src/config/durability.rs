@@ -3,8 +3,8 @@
 //! In: text. Out: the device's [`Durability`]. The same words serve the command line, the configuration file and every
 //! place that prints a mode.
 
-use headwater_converged::device::Durability;
 use headwater_host::clock::Nanos;
+use headwater_ssd::engine::Durability;
 use serde::Deserialize;
 use std::fmt;
 use std::str::FromStr;

@@ -5,7 +5,7 @@
 
 use super::{Finding, Verdict, machine};
 use crate::config::capacity_for;
-use crate::data_dir::free_bytes;
+use crate::daemon::data_dir::free_bytes;
 use headwater_host::file::{DirectChoice, FileMode};
 use headwater_host::uring::{FileRing, RingKind, UringChoice};
 use rustix::fs::{AtFlags, StatxFlags, statx};

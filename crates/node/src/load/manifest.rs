@@ -3,7 +3,7 @@
 //! In: keys, lengths and BLAKE3 sums of acknowledged records, or whole records. Out: one JSON object a line. Bytes that are
 //! UTF-8 stand as text (`key`, `value`), others as base64 (`key_base64`, `value_base64`).
 
-use crate::kv_target::Record;
+use crate::kv::target::Record;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};

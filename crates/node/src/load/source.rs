@@ -4,8 +4,8 @@
 //! why. Symbolic links are not followed; names are bytes.
 
 use super::manifest::parse_record;
-use crate::kv_target::{BATCH_BYTES, BATCH_ITEMS, Record};
-use headwater_converged::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::kv::target::{BATCH_BYTES, BATCH_ITEMS, Record};
+use headwater_ssd::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
 use std::os::unix::ffi::OsStrExt as _;

@@ -9,7 +9,7 @@ mod node;
 mod tree;
 
 use headwater_host::clock::{Clock, Nanos};
-use headwater_node::kv_target::{BATCH_BYTES, BATCH_ITEMS, KvTarget as _, Record, Stored};
+use headwater_node::kv::target::{BATCH_BYTES, BATCH_ITEMS, KvTarget as _, Record, Stored};
 use headwater_node::load::manifest::{ManifestLine, read_manifest};
 use node::Node;
 use std::collections::BTreeMap;

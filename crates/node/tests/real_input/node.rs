@@ -1,8 +1,8 @@
 //! A node of the proof: a real process, killed as a crash would kill it, and what it tells of itself.
 
 use headwater_host::clock::{Clock, Nanos};
-use headwater_node::kv_target::live::LiveTarget;
-use headwater_node::resp_client::{Endpoint, Reply, RespClient};
+use headwater_node::kv::resp_client::{Endpoint, Reply, RespClient};
+use headwater_node::kv::target::live::LiveTarget;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;

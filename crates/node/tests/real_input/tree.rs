@@ -3,10 +3,10 @@
 //! In: a folder that others filled. Out: [`Item`]s whose every content can be computed again from the file, so that the
 //! proof keeps nothing of the values in memory.
 
-use headwater_converged::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use headwater_converged::media::PAGES_PER_BLOCK;
-use headwater_converged::media::geometry::BLOCK_DATA_BYTES;
-use headwater_converged::record::{HEADER_BYTES, UNIT_BYTES};
+use headwater_ssd::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use headwater_ssd::log::record::{HEADER_BYTES, UNIT_BYTES};
+use headwater_ssd::media::PAGES_PER_BLOCK;
+use headwater_ssd::media::geometry::BLOCK_DATA_BYTES;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 

@@ -1,11 +1,11 @@
-//! One controller: registers, admin commands, events. No I/O, no clock, no memory of a host.
+//! One controller: registers, admin commands and events, without I/O, clock or host memory.
 //!
-//! In: register accesses, admin entries with the data that came with them, the [`Subsystem`] they ask about, and time.
-//! Out: values, [`RegisterEffect`]s, and for each admin command one [`AdminStep`]. A PCIe function and a fabrics target
+//! Input: register accesses, admin entries with their data, the [`Subsystem`] they refer to, and the time. Output:
+//! values, [`RegisterEffect`]s, and one [`AdminStep`] for each admin command. A PCIe function and a fabrics target
 //! drive the same object: the first by memory, the second by Property Get and Set and by capsules.
 //!
-//! # What this does not do
-//! It has no queues and moves no data. Fabrics commands (7Fh) never come here.
+//! # Out of scope
+//! Queues and data transfer. Fabrics commands (7Fh) are handled elsewhere.
 
 mod config;
 mod data;
@@ -47,17 +47,17 @@ use headwater_host::clock::Nanos;
 use keep_alive::KeepAlive;
 use watch::{Look, NamespaceWatch};
 
-/// What a turn of [`Controller::poll`] found.
+/// The outcome of [`Controller::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vitality {
-    /// Everything goes on.
+    /// The controller works.
     Alive,
     /// The host was silent for longer than its Keep Alive timer. The controller has failed (CSTS.CFS); on fabrics the
     /// association ends.
     KeepAliveExpired,
 }
 
-/// Critical warnings that a host can be told of.
+/// Critical warnings that the controller can report to a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Warnings {
     spare_is_low: bool,
@@ -70,7 +70,7 @@ impl Warnings {
     }
 }
 
-/// The controller.
+/// The registers and admin state of one controller.
 #[derive(Clone, Debug)]
 pub struct Controller {
     config: ControllerConfig,
@@ -80,16 +80,16 @@ pub struct Controller {
     errors: ErrorLog,
     keep_alive: KeepAlive,
     watch: NamespaceWatch,
-    /// A sanitize operation that this controller began and whose end it has not told.
+    /// True while a sanitize operation of this controller runs whose end is not reported.
     sanitizing: bool,
-    /// Which warnings of SMART were there at the last look.
+    /// The SMART warnings at the last poll.
     warned: Warnings,
-    /// Since CC.EN: after the first I/O queue the number of queues is fixed.
+    /// True once an I/O queue was created since CC.EN was set: the number of queues is fixed then.
     queues_created: bool,
 }
 
 impl Controller {
-    /// A controller as it is after power on.
+    /// Creates a controller in its state after power on.
     #[must_use]
     pub fn new(config: ControllerConfig) -> Self {
         Self {
@@ -106,19 +106,19 @@ impl Controller {
         }
     }
 
-    /// What it was made with.
+    /// Returns the configuration it was created with.
     #[must_use]
     pub fn config(&self) -> &ControllerConfig {
         &self.config
     }
 
-    /// Reads a register, or part of one. On fabrics: Property Get.
+    /// Reads a register or part of one. On fabrics: Property Get.
     #[must_use]
     pub fn read_register(&self, offset: u32, bytes: u32) -> u64 {
         self.registers.read(offset, bytes)
     }
 
-    /// Writes a register. On fabrics: Property Set. The effect must be carried out.
+    /// Writes a register. On fabrics: Property Set. The caller must perform the effect.
     #[must_use]
     pub fn write_register(&mut self, offset: u32, bytes: u32, value: u64, now: Nanos) -> RegisterEffect {
         let effect = self.registers.write(offset, bytes, value);
@@ -130,35 +130,35 @@ impl Controller {
         effect
     }
 
-    /// Carried out: the admin queues stand, commands may come.
+    /// Completes [`RegisterEffect::Enable`]: the admin queues exist and commands may arrive.
     pub fn enabled(&mut self) {
         self.registers.enabled();
     }
 
-    /// Carried out: every queue is gone.
+    /// Completes [`RegisterEffect::Disable`]: every queue is gone.
     pub fn disabled(&mut self) {
         self.registers.disabled();
     }
 
-    /// Carried out: everything acknowledged is durable.
+    /// Completes [`RegisterEffect::Shutdown`]: every acknowledged write is durable.
     pub fn shut_down(&mut self) {
         self.registers.shut_down();
     }
 
-    /// The controller cannot go on (CSTS.CFS); its host will reset it.
+    /// Marks the controller failed (CSTS.CFS), so that its host resets it.
     pub fn fail(&mut self) {
         self.registers.fail();
     }
 
-    /// The NVM subsystem is reset, by whichever controller's NSSR. Queues must go as after
-    /// [`RegisterEffect::Disable`].
+    /// Resets the controller because the NSSR of any controller reset the NVM subsystem. Queues must be removed as
+    /// after [`RegisterEffect::Disable`].
     pub fn reset_with_subsystem(&mut self, now: Nanos) {
         self.registers.reset_with_subsystem();
         self.forget(now);
     }
 
-    /// Everything but the registers, as a Controller Level Reset leaves it. The error log stays: its entries are counted
-    /// over the life of the controller.
+    /// Resets everything but the registers, as a Controller Level Reset does. The error log stays: its entries are
+    /// counted over the life of the controller.
     fn forget(&mut self, now: Nanos) {
         self.features = Features::new(&self.config, now);
         self.events = Events::default();
@@ -168,31 +168,31 @@ impl Controller {
         self.queues_created = false;
     }
 
-    /// Whether commands are carried out: CSTS.RDY, and no shutdown.
+    /// Returns true if the controller executes commands: CSTS.RDY is set and no shutdown was requested.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.registers.is_ready() && !self.registers.is_shut_down()
     }
 
-    /// Whether it failed and waits for a reset.
+    /// Returns true if the controller failed and waits for a reset.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.registers.has_failed()
     }
 
-    /// CC.
+    /// Returns CC.
     #[must_use]
     pub fn configuration(&self) -> Configuration {
         self.registers.configuration()
     }
 
-    /// INTMS less INTMC, for functions without MSI-X.
+    /// Returns the interrupt mask that INTMS and INTMC set, for functions without MSI-X.
     #[must_use]
     pub fn interrupt_mask(&self) -> u32 {
         self.registers.interrupt_mask()
     }
 
-    /// How submission queues take turns (CC.AMS).
+    /// Returns the arbitration mechanism of the submission queues (CC.AMS).
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
         match self.configuration().arbitration() {
@@ -201,47 +201,47 @@ impl Controller {
         }
     }
 
-    /// The Arbitration feature, for the owner of the queues.
+    /// Returns the Arbitration feature, for the owner of the queues.
     #[must_use]
     pub fn arbitration(&self) -> ArbitrationSettings {
         self.features.arbitration()
     }
 
-    /// The Interrupt Coalescing feature, for the owner of the interrupts.
+    /// Returns the Interrupt Coalescing feature, for the owner of the interrupts.
     #[must_use]
     pub fn coalescing(&self) -> Coalescing {
         self.features.coalescing()
     }
 
-    /// The Interrupt Vector Configuration feature of one vector.
+    /// Returns the Interrupt Vector Configuration feature of one vector.
     #[must_use]
     pub fn vector_coalescing(&self, vector: u16) -> VectorCoalescing {
         self.features.vector_coalescing(vector)
     }
 
-    /// How many I/O queues of each kind the host may create.
+    /// Returns the number of I/O queues of each kind that the host may create.
     #[must_use]
     pub fn io_queues(&self) -> u16 {
         self.features.io_queues()
     }
 
-    /// Fabrics: the host identifier that came with Connect.
+    /// Sets the host identifier that Connect carried (fabrics).
     pub fn set_host_identifier(&mut self, identifier: [u8; 16]) {
         self.features.set_host_identifier(identifier);
     }
 
-    /// The host identifier, zero before one was given.
+    /// Returns the host identifier, zero until one is set.
     #[must_use]
     pub fn host_identifier(&self) -> [u8; 16] {
         self.features.host_identifier()
     }
 
-    /// Fabrics: the Keep Alive timer that came with Connect; 0 for none.
+    /// Sets the Keep Alive timer that Connect carried (fabrics); 0 for none.
     pub fn set_keep_alive(&mut self, timeout_ms: u32, now: Nanos) {
         self.keep_alive.set(timeout_ms, now);
     }
 
-    /// Looks at what changed and what time it is.
+    /// Reports changes of the subsystem as events and checks the Keep Alive timer.
     pub fn poll(&mut self, subsystem: &impl Subsystem, now: Nanos) -> Vitality {
         self.observe(subsystem);
         if self.registers.is_ready() && self.keep_alive.has_expired(now) {
@@ -251,7 +251,7 @@ impl Controller {
         Vitality::Alive
     }
 
-    /// When [`poll`](Self::poll) next has something to find but a change.
+    /// Returns the Keep Alive deadline, by which [`poll`](Self::poll) must be called even if nothing changes.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         self.keep_alive.deadline().filter(|_| self.registers.is_ready())
@@ -275,31 +275,31 @@ impl Controller {
         }
     }
 
-    /// Something happened that the host may want to know.
+    /// Enqueues an event for the host, if the host enabled it.
     pub fn notify(&mut self, event: AsyncEvent) {
         self.events.notify(event, self.features.async_events());
     }
 
-    /// A command of an I/O queue, or a doorbell, was wrong in a way that belongs in the error log.
+    /// Adds a faulty command of an I/O queue, or a faulty doorbell write, to the error log.
     pub fn record_error(&mut self, queue: QueueId, command: u16, nsid: u32, status: Status) {
         self.errors.record(queue.0, command, nsid, status);
     }
 
-    /// The next answer to an Asynchronous Event Request, if there is one.
+    /// Returns the next completion of an Asynchronous Event Request, if there is one.
     pub fn take_async_event(&mut self) -> Option<AsyncAnswer> {
         self.events.take()
     }
 
-    /// What data comes with an admin command.
+    /// Returns the direction and length of an admin command's data.
     ///
     /// # Errors
-    /// The status that refuses the command: an opcode this controller does not take, or more data than it moves.
+    /// The status that refuses the command: an unsupported opcode, or more data than the maximum transfer size.
     pub fn admin_data(&self, entry: &SubmissionEntry) -> Result<AdminData, Status> {
         data::admin_data(&self.config, entry)
     }
 
-    /// Carries an admin command out as far as a controller can alone. `data` are the bytes that
-    /// [`admin_data`](Self::admin_data) asked for.
+    /// Executes an admin command as far as the controller can alone. `data` are the bytes that
+    /// [`admin_data`](Self::admin_data) requires.
     pub fn admin(
         &mut self,
         entry: &SubmissionEntry,
@@ -368,7 +368,7 @@ impl Controller {
         AdminStep::Abort { queue: QueueId(queue), command }
     }
 
-    /// Whether namespaces of Key Value exist for this host: it chose more than the NVM command set.
+    /// Returns true if the host can see Key Value namespaces: it selected more than the NVM command set.
     fn has_key_value(&self) -> bool {
         self.configuration().command_sets() != Some(CommandSets::Nvm)
     }

@@ -1,8 +1,9 @@
-//! The queues of a controller: their commands by turns, their answers in order.
+//! The queues of a controller: fetches commands by arbitration and posts completions in order.
 //!
-//! In: queues, in pairs or made apart by a host. Out: their commands, as [`Mechanism`] says, and a completion for each.
-//! Invariant: a queue leaves only when nothing of it is live, or all leave at once by a reset; a token of a time before
-//! the reset answers nobody. Fetching allocates nothing.
+//! Input: queues, added in pairs or created separately by a host. Output: their commands, in the order of
+//! [`Mechanism`], and a completion for each. Invariant: a queue is removed only when it has no live command, or a reset
+//! removes all queues at once; a completion against a token from before the reset is discarded. Fetching does not
+//! allocate.
 
 mod doorbells;
 mod host_queues;
@@ -24,13 +25,13 @@ use std::num::NonZeroU16;
 pub use doorbells::{DoorbellCells, DoorbellError};
 pub use host_queues::{AdminQueues, CompletionQueueSpec, QueueLimits, SubmissionQueueSpec};
 
-/// Most I/O queues of each kind of a controller.
+/// The maximum number of I/O queues of each kind in a controller.
 pub const QUEUES_MAX: u16 = 1_024;
 
-/// Entries answered on the spot before a fetch lets its caller do something else.
+/// The maximum number of entries completed at once within one fetch, before control returns to the caller.
 const ANSWERED_MAX: u32 = 64;
 
-/// Why a queue could not be added, found or deleted.
+/// The reason why a queue could not be added, found or deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArbiterError {
@@ -40,38 +41,38 @@ pub enum ArbiterError {
     /// The number is in use.
     #[error("{0} exists already; delete it first or choose another")]
     Taken(QueueId),
-    /// No such queue.
+    /// The queue does not exist.
     #[error("{0} does not exist; create it first")]
     Missing(QueueId),
     /// The completion queue that a submission queue names does not exist.
     #[error("completion {0} does not exist; create it before its submission queues")]
     NoCompletionQueue(QueueId),
-    /// A queue cannot have so many slots.
-    #[error("a queue of {slots} slots was asked for; choose 2 to {max}")]
+    /// The number of slots is not allowed.
+    #[error("a queue of {slots} slots was requested; choose 2 to {max}")]
     Slots {
-        /// What was asked for.
+        /// The requested number.
         slots: u32,
-        /// Most that the controller takes.
+        /// The maximum that the controller accepts.
         max: u32,
     },
-    /// Submission queues still answer to this completion queue.
+    /// Submission queues still use this completion queue.
     #[error("completion {0} is in use; delete its submission queues first")]
     InUse(QueueId),
-    /// No such interrupt vector.
+    /// The interrupt vector does not exist.
     #[error("interrupt vector {vector} does not exist; there are {vectors}")]
     Vector {
-        /// What was asked for.
+        /// The requested vector.
         vector: u16,
-        /// How many there are.
+        /// The number of vectors.
         vectors: u16,
     },
-    /// The memory of the queue is not there, or is not contiguous.
+    /// The memory of the queue is missing or not contiguous.
     #[error("the memory of {0} is not a contiguous range of the host's memory")]
     Memory(QueueId),
 }
 
 impl ArbiterError {
-    /// What a host is told (NVMe Base 2.0 sections 5.4 to 5.7).
+    /// Returns the status that the host receives (NVMe Base 2.0 sections 5.4 to 5.7).
     #[must_use]
     pub const fn status(self) -> Status {
         match self {
@@ -85,25 +86,26 @@ impl ArbiterError {
     }
 }
 
-/// The queues and whose turn it is.
+/// The queues of a controller and the schedule that arbitrates among them.
 #[derive(Debug)]
 pub struct Arbiter<M> {
-    /// By number.
+    /// Indexed by queue number.
     submissions: Vec<Option<SubmissionQueue<M>>>,
-    /// By number.
+    /// Indexed by queue number.
     completions: Vec<Option<CompletionQueue<M>>>,
     schedule: Schedule,
-    /// How often the controller was reset.
+    /// The number of controller resets.
     generation: u32,
     limits: QueueLimits,
     doorbells: Doorbells<M>,
     interrupts: Interrupts,
-    /// Submission queues that a host has asked to delete.
+    /// Submission queues that a host requested to delete and that still drain.
     deleting: Vec<QueueId>,
 }
 
 impl<M: RingMemory> Arbiter<M> {
-    /// For pairs: no queues yet, round robin. `burst` is the most commands taken from one queue in its turn.
+    /// Creates an arbiter for pairs: no queues, round robin. `burst` is the maximum number of commands taken from one
+    /// queue in a row.
     #[must_use]
     pub fn new(burst: NonZeroU16) -> Self {
         let limits = QueueLimits {
@@ -116,7 +118,7 @@ impl<M: RingMemory> Arbiter<M> {
         Self::with(limits, Schedule::new(Mechanism::RoundRobin, settings))
     }
 
-    /// For pairs: no queues yet, weighted round robin with an urgent class.
+    /// Creates an arbiter for pairs: no queues, weighted round robin with an urgent class.
     #[must_use]
     pub fn weighted(settings: ArbitrationSettings) -> Self {
         Self {
@@ -138,7 +140,7 @@ impl<M: RingMemory> Arbiter<M> {
         }
     }
 
-    /// Adds a pair at the end of the circle.
+    /// Adds a pair at the end of the medium-priority class.
     ///
     /// # Errors
     /// [`ArbiterError::OutOfRange`] or [`ArbiterError::Taken`] by its number.
@@ -146,7 +148,7 @@ impl<M: RingMemory> Arbiter<M> {
         self.add_with(queue, Priority::Medium)
     }
 
-    /// Adds a pair at the end of the circle of its class.
+    /// Adds a pair at the end of its priority class.
     ///
     /// # Errors
     /// As for [`add`](Self::add).
@@ -170,8 +172,8 @@ impl<M: RingMemory> Arbiter<M> {
         self.schedule.add(id, priority);
     }
 
-    /// The next command by turns, or `None` when no queue has one to fetch. Looks at each queue a bounded number of
-    /// times, whatever hosts write meanwhile.
+    /// Returns the next command by arbitration, or `None` when no queue has an entry to fetch. Polls each queue a
+    /// bounded number of times, also while hosts keep writing.
     #[inline]
     pub fn fetch(&mut self) -> Option<Fetched> {
         let mut answered = 0;
@@ -199,7 +201,7 @@ impl<M: RingMemory> Arbiter<M> {
         None
     }
 
-    /// The next admin command, whoever's turn it is: for an owner that can take no other command now.
+    /// Returns the next admin command regardless of arbitration, for an owner that can accept no other command now.
     pub fn fetch_admin(&mut self) -> Option<Fetched> {
         let (queue, to) = both_mut(&mut self.submissions, &mut self.completions, QueueId::ADMIN)?;
         match queue.fetch(to) {
@@ -208,20 +210,21 @@ impl<M: RingMemory> Arbiter<M> {
         }
     }
 
-    /// Abort of a command that was not fetched: it is answered [`Status::ABORT_REQUESTED`] at once and never fetched. False
-    /// if it does not wait in that queue. Ask first for a fetched command with this id, which counts before it.
+    /// Aborts a command that was not fetched: completes it with [`Status::ABORT_REQUESTED`] at once and never fetches
+    /// it. Returns false if it does not wait in that queue. First check for a fetched command with this id, which takes
+    /// precedence.
     #[must_use]
     pub fn abort(&mut self, id: QueueId, command_id: u16) -> bool {
         both_mut(&mut self.submissions, &mut self.completions, id)
             .is_some_and(|(queue, to)| queue.abort(to, command_id))
     }
 
-    /// Answers a command. `result` is dword 0 of the completion. The host sees it at once and is told by
-    /// [`ring`](Self::ring) or [`interrupt`](Self::interrupt). A command of a time before the last
-    /// [`reset`](Self::reset) ends without an answer.
+    /// Completes a command. `result` is dword 0 of the completion. The host can read it at once and is notified by
+    /// [`ring`](Self::ring) or [`interrupt`](Self::interrupt). Discards the completion of a command fetched before the
+    /// last [`reset`](Self::reset).
     ///
     /// # Panics
-    /// When the token's queue is gone: queues leave only when nothing of theirs is live.
+    /// If the token's queue is gone: queues are removed only when they have no live command.
     #[inline]
     pub fn complete(&mut self, token: CommandToken, result: u32, status: Status) {
         if token.generation() != self.generation {
@@ -238,14 +241,14 @@ impl<M: RingMemory> Arbiter<M> {
         }
     }
 
-    /// Whether the answer to this command would reach anybody: false after a reset.
+    /// Returns true if the completion of this command would reach its host: false after a reset.
     #[must_use]
     pub fn is_current(&self, token: &CommandToken) -> bool {
         token.generation() == self.generation
     }
 
-    /// Posts answers that waited for room, then calls `wake` for each pair whose host sleeps and has new completions.
-    /// Once for a batch of answers.
+    /// Posts completions that wait for room, then calls `wake` for each pair whose host sleeps and has new completions.
+    /// Call it once for a batch of completions.
     pub fn ring(&mut self, mut wake: impl FnMut(QueueId)) {
         for queue in self.completions.iter_mut().flatten() {
             queue.post_waiting();
@@ -255,18 +258,18 @@ impl<M: RingMemory> Arbiter<M> {
         }
     }
 
-    /// Begins to delete a pair; it leaves through [`remove_drained`](Self::remove_drained).
+    /// Begins to delete a pair; [`remove_drained`](Self::remove_drained) removes it.
     ///
     /// # Errors
-    /// [`ArbiterError::Missing`] for a queue that is not there.
+    /// [`ArbiterError::Missing`] for a queue that does not exist.
     pub fn begin_delete(&mut self, id: QueueId) -> Result<(), ArbiterError> {
         find_mut(&mut self.submissions, id).map(SubmissionQueue::begin_delete).ok_or(missing(id))
     }
 
-    /// Gives up a pair whose host is gone; it leaves through [`remove_drained`](Self::remove_drained).
+    /// Abandons a pair whose host is gone; [`remove_drained`](Self::remove_drained) removes it.
     ///
     /// # Errors
-    /// [`ArbiterError::Missing`] for a queue that is not there.
+    /// [`ArbiterError::Missing`] for a queue that does not exist.
     pub fn abandon(&mut self, id: QueueId) -> Result<(), ArbiterError> {
         let both = both_mut(&mut self.submissions, &mut self.completions, id);
         let (queue, to) = both.ok_or(missing(id))?;
@@ -275,11 +278,11 @@ impl<M: RingMemory> Arbiter<M> {
         Ok(())
     }
 
-    /// Moves the deletion of one pair on; when every command has its completion the pair is taken out of the circle
-    /// and handed back (ring it once more before it goes).
+    /// Advances the deletion of one pair. When every command has its completion, removes the pair and returns it (the
+    /// caller rings it once more before dropping it).
     ///
     /// # Errors
-    /// [`ArbiterError::Missing`] for a queue that is not there.
+    /// [`ArbiterError::Missing`] for a queue that does not exist.
     pub fn remove_drained(&mut self, id: QueueId) -> Result<Option<IoQueue<M>>, ArbiterError> {
         if !self.drain(id)? {
             return Ok(None);
@@ -289,7 +292,7 @@ impl<M: RingMemory> Arbiter<M> {
         Ok(submission.zip(completion).map(|(submission, completion)| IoQueue { submission, completion }))
     }
 
-    /// Moves a deletion on. True when the submission queue can leave.
+    /// Advances a deletion. Returns true when the submission queue can be removed.
     fn drain(&mut self, id: QueueId) -> Result<bool, ArbiterError> {
         let both = both_mut(&mut self.submissions, &mut self.completions, id);
         let (queue, to) = both.ok_or(missing(id))?;
@@ -301,8 +304,9 @@ impl<M: RingMemory> Arbiter<M> {
         self.submissions.get_mut(usize::from(id.0)).and_then(Option::take)
     }
 
-    /// Asks every host to announce what it rings and looks once more. [`Sleep::No`] means something came meanwhile, or a
-    /// doorbell lies where nobody announces it; then nothing is armed.
+    /// Arms a notification from every host for its next doorbell write, then polls once more. Returns
+    /// [`Sleep::No`], with nothing armed, if work arrived in between or a doorbell lies where hosts send no
+    /// notification.
     pub fn prepare_sleep(&mut self) -> Sleep {
         let mut announced = true;
         for queue in self.submissions.iter().flatten() {
@@ -320,23 +324,23 @@ impl<M: RingMemory> Arbiter<M> {
         Sleep::Until
     }
 
-    /// Says that this side is awake, so that commands cost their hosts no call into the kernel.
+    /// Disarms the notifications, so that submitting a command costs hosts no system call.
     pub fn awake(&self) {
         self.submissions.iter().flatten().for_each(SubmissionQueue::disarm);
         self.completions.iter().flatten().for_each(CompletionQueue::disarm);
     }
 
-    /// A submission queue by its number.
+    /// Returns a view of a submission queue by its number.
     ///
     /// # Errors
-    /// [`ArbiterError`] for a number out of range or a queue that is not there.
+    /// [`ArbiterError`] for a number out of range or a queue that does not exist.
     pub fn queue(&self, id: QueueId) -> Result<QueueView<'_, M>, ArbiterError> {
         let submission = find(&self.submissions, id).ok_or(missing(id))?;
         let completion = find(&self.completions, submission.completion()).ok_or(missing(id))?;
         Ok(QueueView { submission, completion })
     }
 
-    /// Every submission queue, by number.
+    /// Returns views of all submission queues, in order of their numbers.
     pub fn queues(&self) -> impl Iterator<Item = QueueView<'_, M>> {
         self.submissions.iter().flatten().filter_map(|submission| {
             let completion = find(&self.completions, submission.completion())?;
@@ -358,7 +362,7 @@ fn find_mut<Q>(queues: &mut [Option<Q>], id: QueueId) -> Option<&mut Q> {
     queues.get_mut(usize::from(id.0)).and_then(Option::as_mut)
 }
 
-/// A submission queue and the completion queue that it answers to.
+/// Returns a submission queue and the completion queue that it posts to.
 #[inline]
 fn both_mut<'a, M: RingMemory>(
     submissions: &'a mut [Option<SubmissionQueue<M>>],
@@ -371,9 +375,9 @@ fn both_mut<'a, M: RingMemory>(
 }
 
 fn put<Q>(queues: &mut Vec<Option<Q>>, id: QueueId, queue: Q) {
-    let place = usize::from(id.0);
-    if queues.len() <= place {
-        queues.resize_with(place + 1, || None);
+    let index = usize::from(id.0);
+    if queues.len() <= index {
+        queues.resize_with(index + 1, || None);
     }
-    queues[place] = Some(queue);
+    queues[index] = Some(queue);
 }

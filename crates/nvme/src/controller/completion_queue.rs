@@ -1,8 +1,8 @@
-//! The controller's end of one completion queue: answers of one or several submission queues, in the order they came.
+//! The controller side of one completion queue: posts completions of one or several submission queues in order.
 //!
-//! In: answers. Out: completion entries in the host's memory. Invariant: what was fetched for this queue and is not
-//! answered never exceeds its size; answers that do not fit wait here in order, and while any waits nothing is fetched
-//! for it.
+//! Input: completions. Output: completion entries in the host's memory. Invariant: the number of commands fetched for
+//! this queue and not completed never exceeds its size; completions that do not fit wait here in order, and while any
+//! waits no command is fetched for the queue.
 
 use crate::controller::queue::QueueId;
 use crate::queue_pair::DeviceEnd;
@@ -14,46 +14,46 @@ use crate::spec::completion::CompletionWords;
 use headwater_host::ring_memory::RingMemory;
 use std::collections::VecDeque;
 
-/// Commands of the admin queue that stay without an answer for long (Asynchronous Event Requests) and so take no part
-/// in what its completion queue bounds.
+/// Commands of the admin queue that stay uncompleted for long (Asynchronous Event Requests) and so do not count against
+/// the size of its completion queue.
 const ADMIN_HELD_MAX: u32 = 16;
 
-/// Where a completion queue is in its life.
+/// The lifecycle state of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompletionState {
-    /// Takes answers.
+    /// Accepts completions.
     Serving,
-    /// Its host wrote an impossible doorbell: answers go nowhere.
+    /// Stopped by an invalid doorbell value: discards completions.
     Failed(DoorbellFault),
-    /// Its host is gone: answers go nowhere.
+    /// Abandoned because its host is gone: discards completions.
     Abandoned,
 }
 
-/// The controller's end.
+/// The controller side of a completion queue.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue<M> {
     id: QueueId,
     state: CompletionState,
-    /// A fault that nobody was told of yet.
+    /// A fault that was not reported yet.
     untold: Option<DoorbellFault>,
     producer: CompletionProducer<M>,
-    /// Commands fetched for this queue and not answered.
+    /// Commands fetched for this queue and not completed.
     live: u32,
-    /// Most of them.
+    /// The maximum of `live`.
     live_max: u32,
-    /// Answers that found the queue full, first in first out.
+    /// Completions that found the queue full, first in first out.
     waiting: VecDeque<CompletionWords>,
     /// The interrupt vector, if it has one.
     vector: Option<u16>,
 }
 
 impl<M: RingMemory> CompletionQueue<M> {
-    /// A queue in memory of its own.
+    /// Creates a queue over its own memory.
     pub(crate) fn over(id: QueueId, memory: M, slots: QueueSlots, vector: Option<u16>) -> Self {
         Self::new(id, CompletionProducer::over(memory, slots), slots, vector)
     }
 
-    /// The two halves of a pair's end.
+    /// Splits the device end of a pair into its two halves.
     pub(crate) fn of_pair(id: QueueId, end: DeviceEnd<M>) -> (SubmissionConsumer<M>, Self) {
         (end.submissions, Self::new(id, end.completions, end.layout.completion_slots, None))
     }
@@ -61,7 +61,7 @@ impl<M: RingMemory> CompletionQueue<M> {
     fn new(id: QueueId, producer: CompletionProducer<M>, slots: QueueSlots, vector: Option<u16>) -> Self {
         let held = if id == QueueId::ADMIN { ADMIN_HELD_MAX } else { 0 };
         let live_max = slots.entries_max() + held;
-        // Every live command may find the queue full, and one more answer of a duplicate id.
+        // Every live command may find the queue full, plus one completion of a duplicate id.
         let waiting_max = usize::try_from(live_max).map_or(0, |max| max + 1);
         Self {
             id,
@@ -87,30 +87,30 @@ impl<M: RingMemory> CompletionQueue<M> {
         self.vector
     }
 
-    /// Answers that wait for room.
+    /// Returns the number of completions that wait for room.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Of these, answers of one submission queue.
+    /// Returns the number of waiting completions of one submission queue.
     pub(crate) fn waiting_of(&self, submission: QueueId) -> usize {
         self.waiting.iter().filter(|answer| answer.entry().submission_queue.get() == submission.0).count()
     }
 
-    /// Whether a command may be fetched whose answer comes here.
+    /// Returns true if a command may be fetched whose completion is posted here.
     #[inline]
     pub(crate) fn may_fetch(&self) -> bool {
         self.waiting.is_empty() && self.live < self.live_max && self.state == CompletionState::Serving
     }
 
-    /// A command was fetched whose answer will come here.
+    /// Counts a fetched command whose completion will be posted here.
     #[inline]
     pub(crate) fn expect_answer(&mut self) {
         self.live += 1;
     }
 
-    /// The answer of a command that was expected.
+    /// Posts the completion of a command that was counted when it was fetched.
     #[inline]
     pub(crate) fn answer_expected(&mut self, answer: CompletionWords) {
         self.live -= 1;
@@ -120,14 +120,14 @@ impl<M: RingMemory> CompletionQueue<M> {
         self.waiting.push_back(answer);
     }
 
-    /// An answer that nobody expected: of an entry that never became a command.
+    /// Posts a completion that was not counted before: of an entry that never became a command.
     #[cold]
     pub(crate) fn answer(&mut self, answer: CompletionWords) {
         self.live += 1;
         self.answer_expected(answer);
     }
 
-    /// Posts the answers that waited, in order, as far as there is room.
+    /// Posts the completions that wait for room, in order, until the queue is full.
     #[inline]
     pub(crate) fn post_waiting(&mut self) {
         if !self.waiting.is_empty() {
@@ -141,12 +141,12 @@ impl<M: RingMemory> CompletionQueue<M> {
             if !self.post(answer) {
                 return;
             }
-            // Empty if the host's doorbell turned out impossible meanwhile.
+            // Empty if the host's doorbell turned out invalid in `post`.
             self.waiting.pop_front();
         }
     }
 
-    /// Posts an answer, or forgets it where nobody can read it. False when it must wait.
+    /// Posts a completion, or discards it if the queue does not serve. Returns false if it must wait.
     #[inline]
     fn post(&mut self, answer: CompletionWords) -> bool {
         if self.state != CompletionState::Serving {
@@ -168,35 +168,35 @@ impl<M: RingMemory> CompletionQueue<M> {
         self.waiting.clear();
     }
 
-    /// Forgets answers: the host is gone.
+    /// Discards completions from now on, because the host is gone.
     pub(crate) fn abandon(&mut self) {
         self.state = CompletionState::Abandoned;
         self.waiting.clear();
     }
 
-    /// Fence, ring: whether the host of a pair must be woken for the answers since the last call.
+    /// Issues a fence and returns whether the host of a pair must be woken for the completions since the last call.
     #[inline]
     pub(crate) fn ring(&mut self) -> Wake {
         self.producer.ring()
     }
 
-    /// Answers posted since the last call, for interrupts.
+    /// Returns the number of completions posted since the last call, for interrupts.
     #[inline]
     pub(crate) fn take_unannounced(&mut self) -> u32 {
         self.producer.take_unannounced()
     }
 
-    /// Whether the host has answers that it has not taken.
+    /// Returns true if the host has completions that it has not consumed.
     pub(crate) fn has_unreaped(&self) -> bool {
         self.state == CompletionState::Serving && self.producer.has_unreaped()
     }
 
-    /// Whether answers wait and the host gave slots back.
+    /// Returns true if completions wait and the host released slots.
     pub(crate) fn has_work(&self) -> bool {
         !self.waiting.is_empty() && self.producer.head_moved()
     }
 
-    /// A write to the head doorbell's register.
+    /// Applies a write to the head doorbell register.
     pub(crate) fn write_doorbell(&mut self, value: u32) -> Result<(), DoorbellFault> {
         if self.state != CompletionState::Serving {
             return Ok(());
@@ -207,29 +207,29 @@ impl<M: RingMemory> CompletionQueue<M> {
         })
     }
 
-    /// Moves the head doorbell to a cell of memory.
+    /// Moves the head doorbell to a memory cell.
     pub(crate) fn share_doorbell(&mut self, cell: DoorbellCell<M>) {
         self.producer.share_doorbell(cell);
     }
 
-    /// A fault that was found on the way and not reported yet.
+    /// Returns a fault that was found while posting and not reported yet.
     pub(crate) fn take_fault(&mut self) -> Option<DoorbellFault> {
         self.untold.take()
     }
 
-    /// Asks the host to announce slots that it gives back, if answers wait for them.
+    /// Arms a notification from the host for slots that it releases, if completions wait for them.
     pub(crate) fn arm(&self) {
         if !self.waiting.is_empty() {
             self.producer.arm();
         }
     }
 
-    /// Says that this side is awake.
+    /// Withdraws the request for a notification.
     pub(crate) fn disarm(&self) {
         self.producer.disarm();
     }
 
-    /// Whether a host that was asked announces slots that it gives back.
+    /// Returns true if an armed host sends a notification when it releases slots.
     pub(crate) fn is_announced(&self) -> bool {
         self.producer.is_announced()
     }

@@ -1,34 +1,34 @@
-//! When to interrupt: which vectors have completions to announce, and which of these wait for more.
+//! Interrupt coalescing: tracks which vectors have completions to announce and when each must fire.
 //!
-//! In: completions by vector, and the time. Out: vectors to fire, and when to look again. Invariant: a completion is
-//! announced at once where nothing aggregates, and else no later than the aggregation time after it was posted; a vector
-//! that has nothing to announce never fires.
+//! Input: completions by vector, and the time. Output: vectors to fire, and the next deadline. Invariant: a completion
+//! is announced at once without coalescing, and otherwise no later than the aggregation time after it was posted; a
+//! vector that has no completion to announce never fires.
 //!
-//! Aggregation is the Interrupt Coalescing feature (08h) and its exceptions by vector (09h; NVMe Base 2.0 sections
-//! 5.27.1.6 and 5.27.1.7). It concerns I/O queues: an admin completion fires its vector at once.
+//! Coalescing is the Interrupt Coalescing feature (08h) and its exceptions by vector (09h; NVMe Base 2.0 sections
+//! 5.27.1.6 and 5.27.1.7). It applies to I/O queues: an admin completion fires its vector at once.
 //!
-//! # What this does not do
-//! It masks nothing and writes no message: INTMS, MSI-X tables and descriptors are the transport's.
+//! # Out of scope
+//! Masking and messages: INTMS, MSI-X tables and descriptors belong to the transport.
 
 use headwater_host::clock::Nanos;
 
-/// Microseconds of one step of the aggregation time.
+/// Microseconds per step of the aggregation time.
 const AGGREGATION_STEP_MICROS: u64 = 100;
 
 /// The Interrupt Coalescing feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalescing {
-    /// Completions that are announced together.
+    /// The number of completions that one interrupt announces.
     threshold: u32,
-    /// How long the first of them may wait. Zero: no aggregation.
+    /// The maximum time that the first of them waits. Zero: no coalescing.
     time: Nanos,
 }
 
 impl Coalescing {
-    /// Nothing waits.
+    /// No completion waits.
     pub const OFF: Self = Self { threshold: 1, time: Nanos::ZERO };
 
-    /// From dword 11 of Set Features: threshold, 0's based, in bits 7:0, time in steps of 100 us in bits 15:8.
+    /// Decodes dword 11 of Set Features: threshold, 0's based, in bits 7:0, time in steps of 100 us in bits 15:8.
     #[must_use]
     pub const fn from_dword(dword: u32) -> Self {
         let [threshold, steps, ..] = dword.to_le_bytes();
@@ -37,66 +37,67 @@ impl Coalescing {
     }
 }
 
-/// Whether a completion may wait for others.
+/// Permission to delay the announcement of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Haste {
-    /// Of an I/O queue: as the vector is set.
+    /// A completion of an I/O queue: the setting of the vector applies.
     Aggregated,
-    /// Of the admin queue: no.
+    /// A completion of the admin queue: announced at once.
     AtOnce,
 }
 
-/// Whether the completions of one vector are aggregated (the Interrupt Vector Configuration feature, CD).
+/// The coalescing of one vector's completions (the Interrupt Vector Configuration feature, CD).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VectorCoalescing {
-    /// As the Interrupt Coalescing feature says.
+    /// The Interrupt Coalescing feature applies.
     #[default]
     Enabled,
-    /// Never.
+    /// Every completion is announced at once.
     Disabled,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Vector {
     coalescing: VectorCoalescing,
-    /// Completions that nobody was told of.
+    /// Completions not announced yet.
     pending: u32,
-    /// When they must be announced at the latest.
+    /// The latest time to announce them.
     deadline: Nanos,
 }
 
-/// All vectors of a controller.
+/// The interrupt vectors of a controller.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     vectors: Vec<Vector>,
     coalescing: Coalescing,
-    /// Vectors with something to announce: usually none.
+    /// Vectors with completions to announce: usually none.
     waiting: usize,
 }
 
 impl Interrupts {
-    /// So many vectors, none with anything to announce, none aggregated.
+    /// Creates that many vectors, with nothing to announce and no coalescing.
     pub(crate) fn new(vectors: u16) -> Self {
         let idle = Vector { coalescing: VectorCoalescing::Enabled, pending: 0, deadline: Nanos::ZERO };
         Self { vectors: vec![idle; usize::from(vectors)], coalescing: Coalescing::OFF, waiting: 0 }
     }
 
-    /// Whether there is such a vector.
+    /// Returns true if the vector exists.
     pub(crate) fn has(&self, vector: u16) -> bool {
         usize::from(vector) < self.vectors.len()
     }
 
-    /// How many vectors there are.
+    /// Returns the number of vectors.
     pub(crate) fn vectors(&self) -> u16 {
         u16::try_from(self.vectors.len()).unwrap_or(u16::MAX)
     }
 
-    /// What is posted from now on is aggregated so; what waits keeps its deadline or fires on the new threshold.
+    /// Sets coalescing for completions posted from now on; waiting ones keep their deadline or fire at the new
+    /// threshold.
     pub(crate) fn set(&mut self, coalescing: Coalescing) {
         self.coalescing = coalescing;
     }
 
-    /// Sets one vector. False if there is no such vector.
+    /// Sets one vector. Returns false if it does not exist.
     pub(crate) fn set_vector(&mut self, vector: u16, coalescing: VectorCoalescing) -> bool {
         let there = self.vectors.get_mut(usize::from(vector));
         let found = there.is_some();
@@ -106,7 +107,7 @@ impl Interrupts {
         found
     }
 
-    /// Completions were posted for a vector, at least one.
+    /// Counts completions posted for a vector, at least one.
     #[inline]
     pub(crate) fn posted(&mut self, vector: u16, completions: u32, haste: Haste, now: Nanos) {
         let Some(vector) = self.vectors.get_mut(usize::from(vector)) else {
@@ -124,7 +125,7 @@ impl Interrupts {
         vector.pending = vector.pending.saturating_add(completions);
     }
 
-    /// Fires the vectors whose time or number has come.
+    /// Fires the vectors that reached their deadline or threshold.
     #[inline]
     pub(crate) fn fire_due(&mut self, now: Nanos, mut fire: impl FnMut(u16)) {
         if self.waiting == 0 {
@@ -142,7 +143,7 @@ impl Interrupts {
         }
     }
 
-    /// When a vector that waits for more completions must fire at the latest.
+    /// Returns the earliest deadline of the vectors that wait for more completions.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
         if self.waiting == 0 {
             return None;

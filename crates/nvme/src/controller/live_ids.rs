@@ -1,10 +1,10 @@
-//! Which command ids of a queue are in use by a live command.
+//! The set of command ids that live commands of one queue use.
 //!
-//! In: ids as hosts choose them, any 16 bits. Out: whether one was free. Invariant: the count equals the bits set.
+//! Input: ids chosen by hosts, any 16 bits. Output: true if an id was free. Invariant: the count equals the bits set.
 
 const WORDS: usize = (1 << 16) / 64;
 
-/// A set of command ids: 8 KiB, no allocation after the first.
+/// A set of command ids: 8 KiB, allocated once.
 #[derive(Debug)]
 pub struct LiveIds {
     bits: Box<[u64]>,
@@ -16,7 +16,7 @@ impl LiveIds {
         Self { bits: vec![0; WORDS].into_boxed_slice(), count: 0 }
     }
 
-    /// Adds an id; false if it was there.
+    /// Adds an id. Returns false if it was already present.
     #[inline]
     pub(crate) fn insert(&mut self, id: u16) -> bool {
         let (word, bit) = place(id);
@@ -26,23 +26,23 @@ impl LiveIds {
         free
     }
 
-    /// Removes an id; false if it was not there.
+    /// Removes an id. Returns false if it was absent.
     #[inline]
     pub(crate) fn remove(&mut self, id: u16) -> bool {
         let (word, bit) = place(id);
-        let there = self.bits[word] & bit != 0;
+        let present = self.bits[word] & bit != 0;
         self.bits[word] &= !bit;
-        self.count -= u32::from(there);
-        there
+        self.count -= u32::from(present);
+        present
     }
 
-    /// Whether an id is in.
+    /// Returns true if the id is present.
     pub(crate) fn contains(&self, id: u16) -> bool {
         let (word, bit) = place(id);
         self.bits[word] & bit != 0
     }
 
-    /// How many ids are in.
+    /// Returns the number of ids present.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count

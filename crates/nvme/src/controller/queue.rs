@@ -1,8 +1,8 @@
-//! What a queue of a controller is, and the controller's end of one pair.
+//! The types that describe a controller's queues, and the controller side of one queue pair.
 //!
-//! In: what a host wrote into its rings, true or not. Out: commands with their tokens, and exactly one completion for
-//! each. Invariant: a pair is one submission queue and one completion queue of the kind that real hosts make apart; the
-//! rules are theirs.
+//! Input: what a host wrote into its rings, valid or not. Output: commands with their tokens, and exactly one
+//! completion for each. Invariant: a pair is one submission queue and one completion queue, and follows the rules of
+//! queues that hosts create separately.
 
 use crate::controller::completion_queue::CompletionQueue;
 use crate::controller::submission_queue::SubmissionQueue;
@@ -14,12 +14,12 @@ use crate::spec::status::Status;
 use headwater_host::ring_memory::RingMemory;
 use std::fmt;
 
-/// Names a submission queue, a completion queue or a pair of both of a controller. 0 is the admin queue's number.
+/// The number of a submission queue, a completion queue or a pair. 0 is the admin queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u16);
 
 impl QueueId {
-    /// The admin queues.
+    /// The admin queue pair.
     pub const ADMIN: Self = Self(0);
 }
 
@@ -29,65 +29,66 @@ impl fmt::Display for QueueId {
     }
 }
 
-/// Which commands a queue takes; fixed when it is made.
+/// The commands that a queue accepts; fixed at creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueKind {
     /// The command set of each namespace: Key Value or NVM.
     Standard,
-    /// These, and on key spaces the UIO put and get, whose keys lie in client memory.
+    /// The standard commands, and on key spaces also UIO put and get, whose keys lie in client memory.
     Uio,
 }
 
-/// Where a queue is in its life.
+/// The lifecycle state of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueState {
-    /// Takes commands.
+    /// Accepts commands.
     Serving,
-    /// Being deleted: takes none, answers all.
+    /// Being deleted: accepts no command, completes every command that it accepted.
     Draining,
-    /// Its host wrote an impossible doorbell: takes none. Live commands are still answered if their queue can be trusted.
+    /// Stopped by an invalid doorbell value: accepts no command. Live commands are still completed unless their
+    /// completion queue failed.
     Failed(DoorbellFault),
-    /// Its host is gone: takes none, and answers go nowhere.
+    /// Abandoned because its host is gone: accepts no command and discards completions.
     Abandoned,
 }
 
-/// A command and the duty to answer it.
+/// A command and the token that obliges its holder to complete it.
 #[derive(Debug)]
 pub struct Fetched {
-    /// What kind of queue it came from; the token says which one.
+    /// The kind of the queue that the command came from; the token names the queue.
     pub kind: QueueKind,
-    /// The command, a copy that the host cannot change any more.
+    /// The command, a copy that the host cannot change.
     pub entry: SubmissionEntry,
-    /// The duty.
+    /// The token to complete it with.
     pub token: CommandToken,
 }
 
-/// What one look at a queue brought.
+/// The outcome of one fetch from a queue.
 #[derive(Debug)]
 pub enum Fetch {
-    /// A command.
+    /// A fetched command.
     Command(Fetched),
-    /// An entry that was answered on the spot: its command id is in use by a live command.
+    /// An entry that was completed at once because a live command uses its id.
     Answered,
-    /// Nothing that may be fetched now.
+    /// No entry can be fetched now.
     Empty,
 }
 
-/// How far a deletion is.
+/// The progress of a queue deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drain {
     /// Every command has its completion; the queue can be removed.
     Done,
-    /// Not yet.
+    /// The deletion is not complete.
     Waiting {
-        /// Commands fetched and not answered.
+        /// Commands fetched and not completed.
         live: u32,
-        /// Answers that do not fit the completion queue.
+        /// Completions that do not fit the completion queue.
         unposted: usize,
     },
 }
 
-/// The controller's end of one queue pair.
+/// The controller side of one queue pair.
 #[derive(Debug)]
 pub struct IoQueue<M> {
     pub(crate) submission: SubmissionQueue<M>,
@@ -95,14 +96,14 @@ pub struct IoQueue<M> {
 }
 
 impl<M: RingMemory> IoQueue<M> {
-    /// A serving queue.
+    /// Creates a serving queue pair.
     #[must_use]
     pub fn new(id: QueueId, kind: QueueKind, end: DeviceEnd<M>) -> Self {
         let (consumer, completion) = CompletionQueue::of_pair(id, end);
         Self { submission: SubmissionQueue::new(id, id, kind, consumer), completion }
     }
 
-    /// What it is and does.
+    /// Returns a read-only view of both queues.
     #[must_use]
     pub fn view(&self) -> QueueView<'_, M> {
         QueueView { submission: &self.submission, completion: &self.completion }
@@ -114,51 +115,52 @@ impl<M: RingMemory> IoQueue<M> {
         self.submission.fetch(&mut self.completion)
     }
 
-    /// Fetches what there is, and answers each on the spot: with `judge`'s dword 0 and status.
+    /// Fetches every available entry and completes each at once with the dword 0 and status that `answer` returns.
     #[inline]
-    pub fn answer_each(&mut self, judge: impl FnMut(&SubmissionEntry) -> (u32, Status)) {
-        self.submission.answer_each(&mut self.completion, judge);
+    pub fn answer_each(&mut self, answer: impl FnMut(&SubmissionEntry) -> (u32, Status)) {
+        self.submission.answer_each(&mut self.completion, answer);
     }
 
-    /// Answers a command. `result` is dword 0 of the completion.
+    /// Completes a command. `result` is dword 0 of the completion.
     ///
     /// # Panics
-    /// When the token is another queue's, or was answered: our own promise is broken.
+    /// If the token belongs to another queue or was completed before: both are bugs of the caller.
     #[inline]
     pub fn complete(&mut self, token: CommandToken, result: u32, status: Status) {
         self.submission.complete(&mut self.completion, token, result, status);
     }
 
-    /// Posts the answers that waited, in order, as far as there is room.
+    /// Posts the completions that wait for room, in order, until the completion queue is full.
     pub fn post_waiting(&mut self) {
         self.completion.post_waiting();
     }
 
-    /// Fence, ring: says whether the host must be woken for the answers since the last call.
+    /// Issues a fence and returns whether the host must be woken for the completions posted since the last call.
     #[inline]
     pub fn ring(&mut self) -> Wake {
         self.completion.ring()
     }
 
-    /// Stops taking commands. What the host rang for so far still gets its completion: what is live from whoever
-    /// answers it, the rest [`Status::ABORTED_SQ_DELETION`]. Call [`drain`](Self::drain) until it is done.
+    /// Stops accepting commands. Each command that the host submitted before still gets a completion: live commands
+    /// from their token holders, the rest [`Status::ABORTED_SQ_DELETION`]. Call [`drain`](Self::drain) until it returns
+    /// [`Drain::Done`].
     pub fn begin_delete(&mut self) {
         self.submission.begin_delete();
     }
 
-    /// Moves a deletion on as far as the completion queue has room.
+    /// Advances a deletion as far as the completion queue has room.
     pub fn drain(&mut self) -> Drain {
         self.submission.drain(&mut self.completion)
     }
 
-    /// Whether a look at this queue would bring something.
+    /// Returns true if a fetch would return an entry, or a waiting completion can be posted.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.submission.has_work(&self.completion)
     }
 }
 
-/// What a submission queue is and does, and the completion queue it answers to.
+/// A read-only view of a submission queue and its completion queue.
 #[derive(Debug)]
 pub struct QueueView<'a, M> {
     pub(crate) submission: &'a SubmissionQueue<M>,
@@ -166,31 +168,31 @@ pub struct QueueView<'a, M> {
 }
 
 impl<M: RingMemory> QueueView<'_, M> {
-    /// Its name.
+    /// Returns the number of the submission queue.
     #[must_use]
     pub fn id(&self) -> QueueId {
         self.submission.id()
     }
 
-    /// Where it is in its life.
+    /// Returns the lifecycle state of the submission queue.
     #[must_use]
     pub fn state(&self) -> QueueState {
         self.submission.state(self.completion)
     }
 
-    /// Commands fetched and not answered.
+    /// Returns the number of commands fetched and not completed.
     #[must_use]
     pub fn live(&self) -> u32 {
         self.submission.live()
     }
 
-    /// Whether a command was fetched and not answered.
+    /// Returns true if a command with this id was fetched and not completed.
     #[must_use]
     pub fn is_live(&self, command_id: u16) -> bool {
         self.submission.is_live(command_id)
     }
 
-    /// Answers that wait for room in the completion queue, of whichever submission queue.
+    /// Returns the number of completions that wait for room in the completion queue, of all its submission queues.
     #[must_use]
     pub fn unposted(&self) -> usize {
         self.completion.waiting()

@@ -1,14 +1,14 @@
-//! The registers of one controller, and the handshakes that go through them (NVMe Base 2.0 sections 3.1.3, 3.5, 3.6, 3.7).
+//! The registers of one controller, and the handshakes that use them (NVMe Base 2.0 sections 3.1.3, 3.5, 3.6, 3.7).
 //!
-//! In: reads and writes of any width at any offset, by a host that may not follow the rules. Out: values, and the
-//! [`RegisterEffect`] that whoever owns the queues must carry out. Invariant: an illegal write changes nothing, or fails
-//! the controller (CSTS.CFS) where the specification says so; CSTS.RDY falls only after every queue is gone.
+//! Input: reads and writes of any width at any offset, by a host that may violate the rules. Output: values, and the
+//! [`RegisterEffect`] that the owner of the queues must perform. Invariant: an illegal write changes nothing, or fails
+//! the controller (CSTS.CFS) where the specification says so; CSTS.RDY is cleared only after every queue is gone.
 //!
 //! ```text
-//!               CC.EN 0 -> 1, possible              enabled()
+//!               CC.EN 0 -> 1, valid                 enabled()
 //!   Disabled ---------------------------> Enabling -----------> Ready
 //!    ^    |                                | |  |               |  |
-//!    |    | CC.EN 0 -> 1, impossible       | |  | fail()        |  | fail()
+//!    |    | CC.EN 0 -> 1, invalid          | |  | fail()        |  | fail()
 //!    |    +----------------> Failed <------|-+--+---------------|--+
 //!    |                          |          |                    |
 //!    |                          | CC.EN 1 -> 0, NSSR            |
@@ -16,7 +16,8 @@
 //!    +----------------------- Resetting <-----------------------+
 //! ```
 //!
-//! A shutdown runs beside this: SHN starts it in any state but Resetting, `shut_down()` completes it, a reset forgets it.
+//! A shutdown is independent of these states: SHN starts it in any state but Resetting, `shut_down()` completes it, a
+//! reset cancels it.
 
 use crate::controller::admin::Transport;
 use crate::spec::register::{
@@ -24,41 +25,41 @@ use crate::spec::register::{
     SUBMISSION_ENTRY_SHIFT, SUBSYSTEM_RESET_SIGNATURE, ShutdownKind, VERSION_2_0, status_bit,
 };
 
-/// Bits of ASQ and ACQ that are reserved: both lie at pages.
+/// Reserved bits of ASQ and ACQ: both are page-aligned.
 const BASE_RESERVED: u64 = 0xFFF;
-/// CRTO is in the same 500 ms as CAP.TO.
+/// The position of CAP.TO, whose value CRTO repeats in the same 500 ms units.
 const READY_TIMEOUT_SHIFT: u32 = 24;
 
-/// Where the admin queues lie and how long they are.
+/// The addresses and lengths of the admin queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AdminQueuePlaces {
     /// ASQ.
     pub submission_base: u64,
     /// ACQ.
     pub completion_base: u64,
-    /// AQA.ASQS plus one; 0 on fabrics, where Connect makes the queue.
+    /// AQA.ASQS plus one; 0 on fabrics, where Connect creates the queue.
     pub submission_slots: u32,
     /// AQA.ACQS plus one; 0 on fabrics.
     pub completion_slots: u32,
 }
 
-/// What a register write asks of whoever owns queues and interrupts.
+/// The action that a register write requires from the owner of queues and interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterEffect {
     /// Nothing.
     None,
-    /// Make the admin queues, then call [`Controller::enabled`](super::Controller::enabled), or
-    /// [`Controller::fail`](super::Controller::fail) if they cannot be made.
+    /// Create the admin queues, then call [`Controller::enabled`](super::Controller::enabled), or
+    /// [`Controller::fail`](super::Controller::fail) if they cannot be created.
     Enable(AdminQueuePlaces),
-    /// Take no more commands, let those in flight end, forget all queues, then call
+    /// Accept no more commands, wait for those in flight, remove all queues, then call
     /// [`Controller::disabled`](super::Controller::disabled).
     Disable,
-    /// Make everything acknowledged durable, then call [`Controller::shut_down`](super::Controller::shut_down).
+    /// Make every acknowledged write durable, then call [`Controller::shut_down`](super::Controller::shut_down).
     Shutdown(ShutdownKind),
     /// As [`Disable`](Self::Disable), for every controller of the subsystem
     /// ([`Controller::reset_with_subsystem`](super::Controller::reset_with_subsystem)).
     SubsystemReset,
-    /// Look at [`Controller::interrupt_mask`](super::Controller::interrupt_mask) again.
+    /// Read [`Controller::interrupt_mask`](super::Controller::interrupt_mask) again.
     InterruptMask,
 }
 
@@ -78,13 +79,13 @@ enum Shutdown {
     Complete,
 }
 
-/// The registers.
+/// The register values and the handshake states of one controller.
 #[derive(Clone, Debug)]
 pub(crate) struct Registers {
     transport: Transport,
     capabilities: u64,
     state: State,
-    /// RDY: the admin queues stand. It outlives a failure, and falls only when they are gone.
+    /// RDY: the admin queues exist. A failure does not clear it; only their removal does.
     queues_stand: bool,
     shutdown: Shutdown,
     configuration: Configuration,
@@ -132,7 +133,7 @@ impl Registers {
         self.interrupt_mask
     }
 
-    /// Reads 1, 2, 4 or 8 bytes; what is no register, or crosses one in an odd way, reads as zero.
+    /// Reads 1, 2, 4 or 8 bytes; an offset without a register, or a misaligned access, reads as zero.
     pub(crate) fn read(&self, offset: u32, bytes: u32) -> u64 {
         if !matches!(bytes, 1 | 2 | 4 | 8) || !offset.is_multiple_of(bytes) {
             return 0;
@@ -191,7 +192,7 @@ impl Registers {
         if bytes == 4 {
             return low;
         }
-        // Of two registers in one write at most one has an effect that matters: CC behind INTMC, NSSR before AQA.
+        // A write covers two registers, of which at most one has an effect: CC after INTMC, NSSR before AQA.
         match self.write_dword(offset.saturating_add(4), high_half(value)) {
             RegisterEffect::None => low,
             effect => effect,
@@ -237,7 +238,7 @@ impl Registers {
         RegisterEffect::None
     }
 
-    /// CC was written.
+    /// Applies a write to CC.
     fn configure(&mut self, written: Configuration) -> RegisterEffect {
         let written = Configuration(written.0 & Configuration::MEANINGFUL);
         match (self.state, written.is_enabled()) {
@@ -284,7 +285,7 @@ impl Registers {
         }
     }
 
-    /// The admin queues, or `None` if CC or AQA ask for what this controller has not.
+    /// Returns the admin queues, or `None` if CC or AQA request a setting that the controller does not support.
     fn admin_queues(&self) -> Option<AdminQueuePlaces> {
         let configuration = self.configuration;
         let wrr = self.capabilities & (1 << 17) != 0;
@@ -314,7 +315,7 @@ impl Registers {
         (queues.submission_slots > 1 && queues.completion_slots > 1).then_some(queues)
     }
 
-    /// The admin queues stand.
+    /// Completes enabling: the admin queues exist.
     pub(crate) fn enabled(&mut self) {
         if self.state == State::Enabling {
             self.state = State::Ready;
@@ -322,7 +323,7 @@ impl Registers {
         }
     }
 
-    /// Every queue is gone.
+    /// Completes disabling: every queue is gone.
     pub(crate) fn disabled(&mut self) {
         if self.state == State::Resetting {
             self.state = State::Disabled;
@@ -331,21 +332,21 @@ impl Registers {
         }
     }
 
-    /// What a shutdown promises is done.
+    /// Completes a shutdown.
     pub(crate) fn shut_down(&mut self) {
         if self.shutdown == Shutdown::Occurring {
             self.shutdown = Shutdown::Complete;
         }
     }
 
-    /// The controller cannot go on.
+    /// Marks the controller failed.
     pub(crate) fn fail(&mut self) {
         if matches!(self.state, State::Enabling | State::Ready) {
             self.state = State::Failed;
         }
     }
 
-    /// The subsystem is reset: everything but what the reset leaves a trace in.
+    /// Resets with the subsystem: every value but RDY and NSSRO returns to its default.
     pub(crate) fn reset_with_subsystem(&mut self) {
         *self = Self {
             state: State::Resetting,

@@ -1,38 +1,38 @@
-//! Whose turn it is: round robin, and weighted round robin with an urgent class (NVMe Base 2.0 section 3.4.4).
+//! Queue arbitration: round robin, and weighted round robin with an urgent class (NVMe Base 2.0 section 3.4.4).
 //!
-//! In: queue numbers with their priorities, and which have something. Out: whose entry is next. Invariant: by
-//! round robin a queue that has commands is reached after at most a burst of each other queue; by weight, after at most
-//! one round of credits for each turn of the queues before it in its class, as long as nothing urgent waits. Nothing here
-//! allocates but adding a queue.
+//! Input: queue numbers with their priorities, and whether each candidate had an entry. Output: the queue to fetch from
+//! next. Invariant: with round robin, a queue that has commands is reached after at most one burst of each other queue;
+//! with weights, after at most one round of credits for each turn of the queues before it in its class, as long as no
+//! urgent command waits. Only adding a queue allocates.
 //!
 //! ```text
 //!   round robin:   one circle, the admin queue in it
-//!   weighted:      admin  >  urgent  >  [ high: its credits | medium: its credits | low: its credits ], again and again
+//!   weighted:      admin  >  urgent  >  [ high: its credits | medium: its credits | low: its credits ], repeated
 //! ```
 
 use crate::controller::queue::QueueId;
 
-/// Classes that share by weight.
+/// The number of weighted classes.
 const WEIGHTED: usize = 3;
-/// Entries in a row without a limit: all that a queue can hold.
+/// A burst without a limit: the maximum number of entries in a queue.
 const BURST_UNLIMITED: u32 = 1 << 16;
-/// Arbitration Burst value that means no limit.
+/// The Arbitration Burst value that means no limit.
 const BURST_CODE_UNLIMITED: u32 = 7;
 
-/// How a controller chooses among its submission queues (CC.AMS).
+/// The mechanism by which a controller selects among its submission queues (CC.AMS).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mechanism {
-    /// Every queue in turn.
+    /// Each queue in turn.
     #[default]
     RoundRobin,
     /// Admin, then urgent, then high, medium and low by weight.
     WeightedWithUrgent,
 }
 
-/// The class of a submission queue (QPRIO); without meaning in round robin.
+/// The class of a submission queue (QPRIO); unused with round robin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
-    /// Before all other I/O queues.
+    /// Served before all other I/O queues.
     Urgent,
     /// High.
     High,
@@ -43,7 +43,7 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// From the two bits of a Create I/O Submission Queue command.
+    /// Decodes the two bits of a Create I/O Submission Queue command.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
         match bits & 0x3 {
@@ -54,7 +54,7 @@ impl Priority {
         }
     }
 
-    /// The two bits of a Create I/O Submission Queue command.
+    /// Returns the two bits of a Create I/O Submission Queue command.
     #[must_use]
     pub const fn to_bits(self) -> u32 {
         match self {
@@ -69,20 +69,20 @@ impl Priority {
 /// The Arbitration feature (01h; NVMe Base 2.0 section 5.27.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArbitrationSettings {
-    /// Most entries taken in a row from one queue.
+    /// The maximum number of entries taken from one queue in a row.
     burst: u32,
-    /// Entries a round of the high, medium and low class.
+    /// Entries per round of the high, medium and low class.
     weights: [u32; WEIGHTED],
 }
 
 impl ArbitrationSettings {
-    /// That burst, and one entry a round for each class.
+    /// Returns settings with that burst and one entry per round for each class.
     #[must_use]
     pub const fn with_burst(burst: u16) -> Self {
         Self { burst: if burst == 0 { 1 } else { burst as u32 }, weights: [1; WEIGHTED] }
     }
 
-    /// From dword 11 of Set Features. Every value means something.
+    /// Decodes dword 11 of Set Features. Every value is valid.
     #[must_use]
     pub const fn from_dword(dword: u32) -> Self {
         let [burst, low, medium, high] = dword.to_le_bytes();
@@ -94,12 +94,12 @@ impl ArbitrationSettings {
     }
 }
 
-/// Queues that take turns with each other.
+/// Queues that take turns.
 #[derive(Debug, Default)]
 struct Circle {
     /// In the order of creation.
     queues: Vec<QueueId>,
-    /// Whose turn it is.
+    /// Index of the queue whose turn it is.
     turn: usize,
     /// Entries taken in this turn.
     taken: u32,
@@ -109,32 +109,32 @@ struct Circle {
 #[derive(Debug)]
 pub(crate) struct Search {
     stage: Stage,
-    /// Looks that are left at the queues of this stage.
+    /// The remaining polls of queues of this stage.
     looks: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// The first circle.
+    /// The first group: the admin queue, or all queues with round robin.
     First,
     /// The urgent class.
     Urgent,
-    /// The classes that share by weight; how many of them the search has left behind.
+    /// The weighted classes, with the number of classes that the search has finished.
     Weighted(usize),
 }
 
-/// Which queue comes next.
+/// The arbitration state: selects the next queue.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     mechanism: Mechanism,
     settings: ArbitrationSettings,
-    /// The admin queue; in round robin, every queue.
+    /// The admin queue; with round robin, every queue.
     first: Circle,
     urgent: Circle,
     weighted: [Circle; WEIGHTED],
-    /// Which of the weighted classes has its part of the round.
+    /// The weighted class that is being served.
     class: usize,
-    /// Entries that are left of this part.
+    /// Entries left in its share of the round.
     credits: u32,
 }
 
@@ -151,14 +151,14 @@ impl Schedule {
         }
     }
 
-    /// New burst and weights. What the running part of a round has had counts against its new weight.
+    /// Sets burst and weights. Entries that the current class has already taken count against its new weight.
     pub(crate) fn set(&mut self, settings: ArbitrationSettings) {
         let used = self.settings.weights[self.class] - self.credits;
         self.credits = settings.weights[self.class].saturating_sub(used);
         self.settings = settings;
     }
 
-    /// Puts a queue at the end of its circle.
+    /// Appends a queue to its class.
     pub(crate) fn add(&mut self, id: QueueId, priority: Priority) {
         let circle = match (self.mechanism, priority) {
             (Mechanism::RoundRobin, _) => &mut self.first,
@@ -171,21 +171,21 @@ impl Schedule {
         circle.queues.push(id);
     }
 
-    /// Takes a queue out; no other loses its turn.
+    /// Removes a queue; the turns of all other queues stay.
     pub(crate) fn remove(&mut self, id: QueueId) {
         for circle in [&mut self.first, &mut self.urgent].into_iter().chain(&mut self.weighted) {
             circle.remove(id);
         }
     }
 
-    /// Begins to look for the next entry.
+    /// Begins a search for the next entry.
     #[inline]
     pub(crate) fn search(&self) -> Search {
         Search { stage: Stage::First, looks: self.first.looks() }
     }
 
-    /// Whom to look at next, or `None` when the search is over. The caller answers with [`took`](Self::took) or
-    /// [`passed`](Self::passed). A search looks at each queue a bounded number of times.
+    /// Returns the next queue to fetch from, or `None` when the search is over. The caller reports the outcome with
+    /// [`took`](Self::took) or [`passed`](Self::passed). A search polls each queue a bounded number of times.
     #[inline]
     pub(crate) fn candidate(&mut self, search: &mut Search) -> Option<QueueId> {
         loop {
@@ -196,7 +196,7 @@ impl Schedule {
             let burst = self.settings.burst;
             let circle = self.circle(search.stage);
             if circle.taken < burst {
-                // No looks are left for a circle without queues.
+                // A rotation without queues has no polls left.
                 return circle.queues.get(circle.turn).copied();
             }
             circle.end_turn();
@@ -204,7 +204,7 @@ impl Schedule {
         }
     }
 
-    /// The candidate gave an entry.
+    /// Counts the entry that the candidate had.
     #[inline]
     pub(crate) fn took(&mut self, search: &Search) {
         self.circle(search.stage).taken += 1;
@@ -213,20 +213,20 @@ impl Schedule {
         }
     }
 
-    /// The candidate had none.
+    /// Ends the turn of the candidate, which had no entry.
     #[inline]
     pub(crate) fn passed(&mut self, search: &mut Search) {
         self.circle(search.stage).end_turn();
         search.looks -= 1;
     }
 
-    /// Goes on to the queues that come after those of this stage, if there are any.
+    /// Advances to the queues after those of this stage, if there are any.
     fn next_stage(&mut self, search: &mut Search) -> Option<()> {
         search.stage = match search.stage {
             Stage::First if self.mechanism == Mechanism::RoundRobin => return None,
             Stage::First => Stage::Urgent,
             Stage::Urgent => Stage::Weighted(0),
-            // The class whose part is running may be looked at again, with a new part, after the two others.
+            // The class that is being served may be polled again, with new credits, after the two other classes.
             Stage::Weighted(WEIGHTED) => return None,
             Stage::Weighted(seen) => Stage::Weighted(seen + 1),
         };
@@ -251,7 +251,7 @@ impl Schedule {
         }
     }
 
-    /// The next class's part of the round begins.
+    /// Begins the share of the next class.
     fn end_part(&mut self) {
         let circle = &mut self.weighted[self.class];
         if circle.taken > 0 {
@@ -263,7 +263,7 @@ impl Schedule {
 }
 
 impl Circle {
-    /// How often to look at one of these in a search: the queue whose turn is running once more, after all others.
+    /// Returns the number of polls in one search: one per queue, and a second one for the queue whose turn it is.
     #[inline]
     fn looks(&self) -> usize {
         if self.queues.is_empty() { 0 } else { self.queues.len() + 1 }
@@ -279,7 +279,7 @@ impl Circle {
     }
 
     fn remove(&mut self, id: QueueId) {
-        let Some(at) = self.queues.iter().position(|&other| other == id) else {
+        let Some(at) = self.queues.iter().position(|&queue| queue == id) else {
             return;
         };
         self.queues.remove(at);

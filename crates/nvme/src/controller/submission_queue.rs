@@ -1,13 +1,14 @@
-//! The controller's end of one submission queue: fetch, and the duty to answer what was fetched.
+//! The controller side of one submission queue: fetches commands and tracks those that are not completed.
 //!
-//! In: what a host wrote into its ring, true or not. Out: commands with their tokens; answers to the completion queue that
-//! it was created with. Invariant: a command id is live at most once, and each live command has one token.
+//! Input: what a host wrote into its ring, valid or not. Output: commands with their tokens; completions for the
+//! completion queue that it was created with. Invariant: a command id is live at most once, and each live command has
+//! one token.
 //!
 //! ```text
 //!             begin_delete                    nothing live, nothing waiting
 //!   Serving ---------------> Draining -------------------------------> Drain::Done, removed
 //!      |                        |                                          ^
-//!      | impossible doorbell    | impossible doorbell, abandon             | nothing live
+//!      | invalid doorbell       | invalid doorbell, abandon                | nothing live
 //!      +--------> Failed <------+------------------> Abandoned ------------+
 //! ```
 
@@ -25,20 +26,22 @@ use headwater_host::ring_memory::RingMemory;
 use std::collections::VecDeque;
 use zerocopy::little_endian::{U16, U32};
 
-/// The controller's end. Each method that fetches or answers is given the completion queue that this one was made with.
+/// The controller side of a submission queue. Each method that fetches or completes takes the completion queue that
+/// this one was created with.
 #[derive(Debug)]
 pub(crate) struct SubmissionQueue<M> {
     id: QueueId,
     completion: QueueId,
     kind: QueueKind,
     state: QueueState,
-    /// A fault that nobody was told of yet.
+    /// A fault that was not reported yet.
     untold: Option<DoorbellFault>,
     consumer: SubmissionConsumer<M>,
-    /// Taken from the ring before their turn, because a command behind them was aborted. At most what the ring holds.
+    /// Entries taken from the ring before their turn because a command behind them was aborted. At most the ring's
+    /// capacity.
     ahead: VecDeque<SubmissionEntry>,
     live: LiveIds,
-    /// Of the controller at the time the queue was made: its tokens carry it.
+    /// The controller's generation when the queue was created; its tokens carry it.
     generation: u32,
 }
 
@@ -66,13 +69,13 @@ impl<M: RingMemory> SubmissionQueue<M> {
         self.id
     }
 
-    /// Number of its completion queue.
+    /// Returns the number of its completion queue.
     #[inline]
     pub(crate) fn completion(&self) -> QueueId {
         self.completion
     }
 
-    /// Of its completion queue, whose fault is this queue's too, and of itself.
+    /// Returns the state of the queue; a fault of its completion queue counts as its own.
     pub(crate) fn state(&self, to: &CompletionQueue<M>) -> QueueState {
         match (self.state, to.state()) {
             (QueueState::Serving | QueueState::Draining, CompletionState::Failed(fault)) => {
@@ -90,12 +93,13 @@ impl<M: RingMemory> SubmissionQueue<M> {
         self.live.contains(command_id)
     }
 
-    /// The controller's generation that tokens carry from now on.
+    /// Sets the controller's generation that new tokens carry.
     pub(crate) fn set_generation(&mut self, generation: u32) {
         self.generation = generation;
     }
 
-    /// Whether [`fetch`](Self::fetch) would bring something now. Looks at the doorbell when all it covered is fetched.
+    /// Returns true if [`fetch`](Self::fetch) would return an entry. Reads the doorbell after all entries it covered
+    /// are fetched.
     #[inline]
     fn is_ready(&mut self, to: &mut CompletionQueue<M>) -> bool {
         to.post_waiting();
@@ -114,13 +118,13 @@ impl<M: RingMemory> SubmissionQueue<M> {
         }
     }
 
-    /// Whether an entry is there that the last look at the doorbell covered.
+    /// Returns true if an entry is available that the last doorbell value read covers.
     #[inline]
     fn has_entry(&self) -> bool {
         self.consumer.has_seen() || !self.ahead.is_empty()
     }
 
-    /// The next entry that the last look at the doorbell covered.
+    /// Returns the next entry that the last doorbell value read covers.
     #[inline]
     fn next_entry(&mut self) -> Option<SubmissionEntry> {
         if self.ahead.is_empty() { self.consumer.fetch_seen() } else { self.ahead.pop_front() }
@@ -145,28 +149,32 @@ impl<M: RingMemory> SubmissionQueue<M> {
         Fetch::Command(Fetched { kind: self.kind, entry, token })
     }
 
-    /// Fetches what there is, and answers each on the spot with what `judge` says. A command that never waits is never live.
+    /// Fetches every available entry and completes each at once with what `answer` returns. No such command becomes
+    /// live.
     #[inline]
     pub(crate) fn answer_each(
         &mut self,
         to: &mut CompletionQueue<M>,
-        mut judge: impl FnMut(&SubmissionEntry) -> (u32, Status),
+        mut answer: impl FnMut(&SubmissionEntry) -> (u32, Status),
     ) {
         while self.is_ready(to) {
             let Some(entry) = self.next_entry() else {
                 return;
             };
             let command_id = entry.command_id.get();
-            let (result, status) =
-                if self.live.contains(command_id) { (0, Status::COMMAND_ID_CONFLICT) } else { judge(&entry) };
+            let (result, status) = if self.live.contains(command_id) {
+                (0, Status::COMMAND_ID_CONFLICT)
+            } else {
+                answer(&entry)
+            };
             to.expect_answer();
             to.answer_expected(self.words_of(command_id, result, status));
         }
     }
 
-    /// Gives up a command that waits in the ring (Base 2.0 section 5.1): it is answered
-    /// [`Status::ABORT_REQUESTED`] and never fetched. What lies before it leaves the ring too, so that the head in the answer
-    /// is true, and keeps its turn. False if there is no such command, or no room to take it out.
+    /// Aborts a command that waits in the ring (Base 2.0 section 5.1): completes it with [`Status::ABORT_REQUESTED`]
+    /// and never fetches it. Entries before it leave the ring too, so that the head in the completion is correct, and
+    /// keep their order. Returns false if there is no such command, or no room to take it out.
     pub(crate) fn abort(&mut self, to: &mut CompletionQueue<M>, command_id: u16) -> bool {
         to.post_waiting();
         if self.state != QueueState::Serving || !to.may_fetch() {
@@ -196,14 +204,14 @@ impl<M: RingMemory> SubmissionQueue<M> {
         for _ in 0..before {
             self.ahead.extend(self.consumer.fetch_seen());
         }
-        // The host may have written over it since it was looked at; then it is a command like any other.
+        // The host may have overwritten the entry since it was read; then it is a command like any other.
         let entry = self.consumer.fetch_seen();
         let changed = entry.filter(|entry| entry.command_id.get() != command_id);
         self.ahead.extend(changed);
         entry.is_some() && changed.is_none()
     }
 
-    /// Answers a command. Panics when the token is another queue's, or was answered.
+    /// Completes a command. Panics if the token belongs to another queue or was completed before.
     #[inline]
     pub(crate) fn complete(
         &mut self,
@@ -212,9 +220,9 @@ impl<M: RingMemory> SubmissionQueue<M> {
         result: u32,
         status: Status,
     ) {
-        assert_eq!(token.queue(), self.id, "a token was answered on a queue it did not come from");
+        assert_eq!(token.queue(), self.id, "a token was completed on a queue that it did not come from");
         let command_id = token.answer();
-        assert!(self.live.remove(command_id), "a command was answered twice");
+        assert!(self.live.remove(command_id), "a command was completed twice");
         to.answer_expected(self.words_of(command_id, result, status));
     }
 
@@ -237,8 +245,8 @@ impl<M: RingMemory> SubmissionQueue<M> {
         self.untold = Some(fault);
     }
 
-    /// Stops taking commands. What the host rang for so far still gets its completion: what is live from whoever
-    /// answers it, the rest [`Status::ABORTED_SQ_DELETION`].
+    /// Stops accepting commands. Each command that the host submitted before still gets a completion: live commands
+    /// from their token holders, the rest [`Status::ABORTED_SQ_DELETION`].
     pub(crate) fn begin_delete(&mut self) {
         if self.state != QueueState::Serving {
             return;
@@ -249,15 +257,15 @@ impl<M: RingMemory> SubmissionQueue<M> {
         }
     }
 
-    /// Stops taking commands: the host is gone. Live commands must still be completed.
+    /// Stops accepting commands because the host is gone. Live commands must still be completed.
     pub(crate) fn abandon(&mut self) {
         self.state = QueueState::Abandoned;
     }
 
-    /// Moves a deletion on as far as the completion queue has room.
+    /// Advances a deletion as far as the completion queue has room.
     pub(crate) fn drain(&mut self, to: &mut CompletionQueue<M>) -> Drain {
         to.post_waiting();
-        // A completion queue that failed takes answers and forgets them.
+        // A failed completion queue accepts completions and discards them.
         while self.state == QueueState::Draining && to.waiting() == 0 {
             let Some(entry) = self.next_entry() else {
                 break;
@@ -266,7 +274,7 @@ impl<M: RingMemory> SubmissionQueue<M> {
             to.answer(self.words_of(command_id, 0, Status::ABORTED_SQ_DELETION));
         }
         let unposted = to.waiting_of(self.id);
-        // Entries that were not fetched for want of room are still owed theirs.
+        // Entries that were not fetched for lack of room still need a completion.
         let owes_entries = self.state == QueueState::Draining && self.has_entry();
         if self.live.count() == 0 && unposted == 0 && !owes_entries {
             return Drain::Done;
@@ -274,7 +282,7 @@ impl<M: RingMemory> SubmissionQueue<M> {
         Drain::Waiting { live: self.live.count(), unposted }
     }
 
-    /// Whether a look at this queue would bring something.
+    /// Returns true if a fetch would return an entry, or a waiting completion can be posted.
     pub(crate) fn has_work(&self, to: &CompletionQueue<M>) -> bool {
         if to.waiting() > 0 {
             return to.has_work();
@@ -284,7 +292,7 @@ impl<M: RingMemory> SubmissionQueue<M> {
             && (!self.ahead.is_empty() || self.consumer.has_work())
     }
 
-    /// A write to the tail doorbell's register.
+    /// Applies a write to the tail doorbell register.
     pub(crate) fn write_doorbell(&mut self, value: u32) -> Result<(), DoorbellFault> {
         if self.state != QueueState::Serving {
             return Ok(());
@@ -292,27 +300,27 @@ impl<M: RingMemory> SubmissionQueue<M> {
         self.consumer.write_doorbell(value).inspect_err(|&fault| self.state = QueueState::Failed(fault))
     }
 
-    /// Moves the tail doorbell to a cell of memory.
+    /// Moves the tail doorbell to a memory cell.
     pub(crate) fn share_doorbell(&mut self, cell: DoorbellCell<M>) {
         self.consumer.share_doorbell(cell);
     }
 
-    /// A fault that was found on the way and not reported yet.
+    /// Returns a fault that was found while fetching and not reported yet.
     pub(crate) fn take_fault(&mut self) -> Option<DoorbellFault> {
         self.untold.take()
     }
 
-    /// Asks the host to announce its next command.
+    /// Arms a notification from the host for its next command.
     pub(crate) fn arm(&self) {
         self.consumer.arm();
     }
 
-    /// Says that this side is awake.
+    /// Withdraws the request for a notification.
     pub(crate) fn disarm(&self) {
         self.consumer.disarm();
     }
 
-    /// Whether a host that was asked announces its next command.
+    /// Returns true if an armed host sends a notification for its next command.
     pub(crate) fn is_announced(&self) -> bool {
         self.consumer.is_announced()
     }

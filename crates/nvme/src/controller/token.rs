@@ -1,11 +1,11 @@
-//! The duty to answer one command.
+//! A token that obliges its holder to complete one command.
 //!
-//! In: a fetched command. Out: its completion, given against this token. Invariant: a command has one token, a token
-//! cannot be copied, and dropping it unanswered panics in debug builds and tests.
+//! Input: a fetched command. Output: its completion, posted against this token. Invariant: a command has one token, a
+//! token cannot be copied, and dropping an unanswered token panics in debug builds and tests.
 
 use crate::controller::queue::QueueId;
 
-/// Must be handed to [`Arbiter::complete`](crate::controller::Arbiter::complete) or
+/// The obligation to complete one command, discharged by [`Arbiter::complete`](crate::controller::Arbiter::complete) or
 /// [`IoQueue::complete`](crate::controller::IoQueue::complete).
 #[derive(Debug)]
 #[must_use = "every accepted command gets exactly one completion"]
@@ -21,26 +21,26 @@ impl CommandToken {
         Self { queue, command_id, generation, answered: false }
     }
 
-    /// The queue the command came from.
+    /// Returns the queue that the command came from.
     #[must_use]
     pub fn queue(&self) -> QueueId {
         self.queue
     }
 
-    /// The id its host gave it.
+    /// Returns the id that the host gave the command.
     #[must_use]
     pub fn command_id(&self) -> u16 {
         self.command_id
     }
 
-    /// How often the controller had been reset when the command was fetched.
+    /// Returns the number of controller resets before the command was fetched.
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// Ends the duty without an answer, for the cases where nobody is there to read it: the device itself goes down,
-    /// in a power cut or at the end of the process, or the host reset the controller.
+    /// Discards the token without a completion, for cases in which no host reads it: a power cut, the end of the
+    /// process, or a controller reset.
     pub fn abandon(mut self) {
         self.answered = true;
     }
@@ -70,12 +70,12 @@ mod tests {
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "dropped without a completion")]
-    fn dropping_an_unanswered_command_is_noticed() {
+    fn dropping_an_unanswered_token_panics() {
         drop(CommandToken::new(QueueId(1), 7, 0));
     }
 
     #[test]
-    fn answered_and_abandoned_tokens_are_quiet() {
+    fn dropping_an_answered_or_abandoned_token_does_not_panic() {
         assert_eq!(CommandToken::new(QueueId(1), 7, 0).answer(), 7);
         CommandToken::new(QueueId(1), 8, 0).abandon();
     }

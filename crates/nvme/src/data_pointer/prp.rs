@@ -1,9 +1,9 @@
-//! Physical Region Pages (NVMe Base 2.0 section 4.1.1).
+//! Translation of Physical Region Pages (NVMe Base 2.0 section 4.1.1).
 //!
-//! In: PRP entries 1 and 2, and lists in host memory. Out: runs of host memory. The first entry may begin inside a page;
-//! every other one is a whole page but for the end of the data. What the second entry is follows from the length: nothing,
-//! a page, or the address of a list, whose last place in a page leads to the next list page while more than one entry is
-//! left.
+//! Input: PRP entries 1 and 2, and lists in host memory. Output: ranges of host memory. The first entry may have an
+//! offset in its page; every other one is a whole page, except at the end of the data. The length determines the second
+//! entry: unused, a page, or the address of a list. The last entry of a list page points to the next list page if more
+//! than one entry is left.
 //!
 //! ```text
 //!   PRP1 ----> |    data|     PRP2 ----> |    list: a, b, next |---> | c, d, e, .. |---> ..
@@ -16,14 +16,14 @@ use headwater_dma::iova::Iova;
 
 /// Bytes of a PRP entry.
 const ENTRY_BYTES: u64 = 8;
-/// Entries read at a time.
+/// Entries read per call of `read`.
 const CHUNK: usize = 64;
 
-/// Finds the runs of `bytes` bytes. `ranges` are replaced, whatever comes of it.
+/// Translates the PRPs of `bytes` bytes of data. Replaces `ranges`, also on error.
 ///
 /// # Errors
-/// [`Status::PRP_OFFSET_INVALID`] for a first entry that is not dword aligned, a page that does not begin at its front, a
-/// list that is not qword aligned or does not go on at the front of a page. What `read` says, where a list is not there.
+/// [`Status::PRP_OFFSET_INVALID`] for a first entry that is not dword aligned, a page entry with an offset, a list that
+/// is not qword aligned or a further list page with an offset. The error of `read` if a list is not readable.
 pub fn prp_ranges(
     entry: &SubmissionEntry,
     bytes: u32,
@@ -59,17 +59,17 @@ fn push_page(ranges: &mut Vec<DataRange>, page: PageBytes, start: u64, bytes: u3
     Ok(())
 }
 
-/// A list on its way.
+/// The state of reading a PRP list.
 struct List {
-    /// The next entry.
+    /// Address of the next entry.
     at: u64,
-    /// Bytes of data that the entries to come describe.
+    /// Bytes of data that the remaining entries describe.
     left: u32,
     page: PageBytes,
 }
 
 impl List {
-    /// Each round but the first goes through a whole list page, so there are as many as the data needs.
+    /// Reads all list pages. Each iteration but the first reads a whole list page, so the data bounds their number.
     fn walk(
         mut self,
         mut read: impl FnMut(Iova, &mut [u8]) -> Result<(), Status>,
@@ -79,12 +79,12 @@ impl List {
             return Err(Status::PRP_OFFSET_INVALID);
         }
         loop {
-            let places = (u64::from(self.page.get()) - self.page.offset(self.at)) / ENTRY_BYTES;
+            let slots = (u64::from(self.page.get()) - self.page.offset(self.at)) / ENTRY_BYTES;
             let entries = u64::from(self.left.div_ceil(self.page.get()));
-            if entries <= places {
+            if entries <= slots {
                 return self.take(entries, &mut read, ranges);
             }
-            self.take(places - 1, &mut read, ranges)?;
+            self.take(slots - 1, &mut read, ranges)?;
             let mut next = [0; 8];
             read(Iova(self.at), &mut next)?;
             self.at = u64::from_le_bytes(next);
@@ -94,7 +94,7 @@ impl List {
         }
     }
 
-    /// Takes so many entries of the same list page.
+    /// Reads this many entries of the same list page.
     fn take(
         &mut self,
         mut entries: u64,
@@ -110,7 +110,7 @@ impl List {
                 let bytes = self.left.min(self.page.get());
                 push_page(ranges, self.page, u64::from_le_bytes(*entry), bytes)?;
                 self.left -= bytes;
-                // Only the end of the address space wraps, and there the page ends too.
+                // Wraps only at the end of the address space, where the page ends too.
                 self.at = self.at.wrapping_add(ENTRY_BYTES);
                 entries -= 1;
             }

@@ -1,8 +1,8 @@
-//! Scatter gather lists in host memory (NVMe Base 2.0 section 4.1.2).
+//! Translation of scatter gather lists in host memory (NVMe Base 2.0 section 4.1.2).
 //!
-//! In: the descriptor of an entry, and segments in host memory. Out: runs of host memory, and bytes that the host does not
-//! want. A list that describes more than the data is fine (SGLS reports it); what lies behind the data is not looked at.
-//! Keyed and transport descriptors are other transports' and refused.
+//! Input: the descriptor of an entry, and segments in host memory. Output: ranges of host memory, and bytes that the
+//! host discards. A list may describe more than the data (SGLS reports it); descriptors beyond the data are not
+//! evaluated. Keyed and transport descriptors belong to other transports and are refused.
 //!
 //! ```text
 //!   entry: segment ---> | data | bit bucket | data | segment ---> | data | last segment ---> | data | data |
@@ -15,20 +15,22 @@ use crate::spec::status::Status;
 use headwater_dma::iova::Iova;
 use zerocopy::IntoBytes;
 
-/// Descriptors of one command. Without a limit, segments that lead in a circle would never end.
+/// Maximum descriptors of one command. It bounds the work for segments that form a cycle.
 pub const SGL_DESCRIPTORS_MAX: u32 = 8_192;
 
-/// Descriptors read at a time.
+/// Descriptors read per call of `read`.
 const CHUNK: usize = 32;
 
-/// Finds the places of the data. `ranges` are replaced, whatever comes of it.
+/// Translates the SGL of an entry. Replaces `ranges`, also on error.
 ///
 /// # Errors
-/// [`Status::SGL_TYPE_INVALID`] for a type or sub type that is none of host memory's, [`Status::INVALID_SGL_SEGMENT`] for
-/// a segment that is empty or no whole number of descriptors, a last segment that goes on, or another one that does not,
-/// [`Status::INVALID_SGL_COUNT`] for a segment descriptor that is not the last of its segment, or more than
-/// [`SGL_DESCRIPTORS_MAX`] descriptors, [`Status::DATA_SGL_LENGTH_INVALID`] for a list that ends before the data. What
-/// `read` says, where a segment is not there.
+/// - [`Status::SGL_TYPE_INVALID`] for a type or sub type that is not valid in host memory.
+/// - [`Status::INVALID_SGL_SEGMENT`] for a segment that is empty or no whole number of descriptors, a last segment with
+///   a successor, or another segment without one.
+/// - [`Status::INVALID_SGL_COUNT`] for a segment descriptor that is not the last of its segment, or more than
+///   [`SGL_DESCRIPTORS_MAX`] descriptors.
+/// - [`Status::DATA_SGL_LENGTH_INVALID`] for a list that ends before the data.
+/// - The error of `read` if a segment is not readable.
 pub fn sgl_ranges(
     entry: &SubmissionEntry,
     transfer: Transfer,
@@ -59,18 +61,18 @@ fn kind(descriptor: &SglDescriptor) -> Result<SglKind, Status> {
     descriptor.kind().ok_or(Status::SGL_TYPE_INVALID)
 }
 
-/// A list on its way.
+/// The state of reading an SGL.
 struct Walk<'a> {
     /// Bytes of data that are not described yet.
     left: u32,
-    /// Descriptors of the segments so far.
+    /// Descriptors of the segments read so far.
     descriptors: u32,
     transfer: Transfer,
     ranges: &'a mut Vec<DataRange>,
 }
 
 impl Walk<'_> {
-    /// Goes through a segment as far as there is data; returns the descriptor of the next one.
+    /// Reads a segment until the data is described; returns the descriptor of the next segment.
     fn segment(
         &mut self,
         segment: &SglDescriptor,
@@ -95,7 +97,7 @@ impl Walk<'_> {
             read(Iova(at), chunk.as_mut_bytes())?;
             for descriptor in chunk {
                 left -= 1;
-                // A segment that ran over the end of the address space would not have been read.
+                // `read` fails for a segment that extends over the end of the address space.
                 at = at.wrapping_add(16);
                 match kind(descriptor)? {
                     SglKind::DataBlock | SglKind::BitBucket => self.take(descriptor)?,
@@ -115,7 +117,7 @@ impl Walk<'_> {
         if is_last { Ok(None) } else { Err(Status::INVALID_SGL_SEGMENT) }
     }
 
-    /// Takes as much of a piece of data as is needed.
+    /// Adds the range of a data or bit bucket descriptor, limited to the bytes left.
     #[inline]
     fn take(&mut self, descriptor: &SglDescriptor) -> Result<(), Status> {
         let bytes = descriptor.bytes.get().min(self.left);
@@ -123,7 +125,7 @@ impl Walk<'_> {
             return Ok(());
         }
         match (kind(descriptor)?, self.transfer) {
-            // There are no bytes of a host that it does not want.
+            // In a transfer from the host a bit bucket has no effect.
             (SglKind::BitBucket, Transfer::FromHost(_)) => return Ok(()),
             (SglKind::BitBucket, Transfer::ToHost(_)) => self.ranges.push(DataRange::Discard(bytes)),
             _ => push(self.ranges, descriptor.address.get(), bytes),

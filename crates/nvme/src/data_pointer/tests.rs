@@ -1,4 +1,4 @@
-//! Lists that hosts build lead to the data they meant, in any shape; lists that nobody would build end in a status.
+//! Tests of PRP and SGL translation: well-formed lists of any shape yield their data; malformed lists yield a status.
 
 mod lists;
 
@@ -36,7 +36,7 @@ fn by_sgl(first: SglDescriptor, transfer: Transfer, memory: &HostMemory) -> Resu
 }
 
 #[test]
-fn data_in_one_page_needs_the_first_entry_only() {
+fn data_in_one_page_uses_only_the_first_entry() {
     let none = HostMemory::default();
     let junk = 0x1234_5677;
     assert_eq!(by_prp(&prp(junk, junk), 0, PageBytes::MIN, &none), Ok(vec![]));
@@ -47,7 +47,7 @@ fn data_in_one_page_needs_the_first_entry_only() {
 }
 
 #[test]
-fn data_in_two_pages_has_the_second_in_the_second_entry() {
+fn data_in_two_pages_uses_the_second_entry_as_page() {
     let none = HostMemory::default();
     let two = by_prp(&prp(0x5800, 0x9000), 4_096, PageBytes::MIN, &none);
     assert_eq!(two, Ok(vec![memory_run(0x5800, 2_048), memory_run(0x9000, 2_048)]));
@@ -56,7 +56,7 @@ fn data_in_two_pages_has_the_second_in_the_second_entry() {
 }
 
 #[test]
-fn prp_offsets_are_judged_by_place() {
+fn prp_offset_rules_depend_on_position() {
     let mut memory = HostMemory::default();
     memory.write(0x1_0000, &[0x2_0000, 0x3_0000, 0x4_0800]);
     let offset = Err(Status::PRP_OFFSET_INVALID);
@@ -65,7 +65,7 @@ fn prp_offsets_are_judged_by_place() {
     }
     for bit in 0..12 {
         let second = 0x9000 | 1 << bit;
-        assert_eq!(by_prp(&prp(0x5800, second), 4_096, PageBytes::MIN, &memory), offset, "a page's front");
+        assert_eq!(by_prp(&prp(0x5800, second), 4_096, PageBytes::MIN, &memory), offset, "page aligned");
     }
     for bit in 0..3 {
         let list = 0x1_0000 | 1 << bit;
@@ -76,8 +76,8 @@ fn prp_offsets_are_judged_by_place() {
 }
 
 #[test]
-fn a_list_goes_on_at_its_last_place_only_while_more_than_one_entry_is_left() {
-    // Two places are left in the page of the list: two more pages are two entries, three are an entry and a pointer.
+fn last_list_slot_is_pointer_only_if_more_than_one_entry_is_left() {
+    // Two slots are left in the list page: two more data pages take two entries, three take an entry and a pointer.
     let list = 0x1_0FF0;
     let mut memory = HostMemory::default();
     memory.write(list, &[0x2_0000, 0x3_0000]);
@@ -89,11 +89,11 @@ fn a_list_goes_on_at_its_last_place_only_while_more_than_one_entry_is_left() {
     assert_eq!(three, expected.map(|(start, bytes)| memory_run(start, bytes)));
     memory.write(0x1_0FF8, &[0x3_0008]);
     let refused = by_prp(&prp(0x5000, list), 4 * 4_096, PageBytes::MIN, &memory);
-    assert_eq!(refused, Err(Status::PRP_OFFSET_INVALID), "a further list page begins at its front");
+    assert_eq!(refused, Err(Status::PRP_OFFSET_INVALID), "a further list page has no offset");
 }
 
 #[test]
-fn a_list_that_is_not_there_is_a_data_transfer_error() {
+fn unreadable_list_is_a_data_transfer_error() {
     let memory = HostMemory::default();
     for list in [0x1_0000, 0, u64::MAX - 7] {
         let refused = by_prp(&prp(0x5000, list), 1 << 20, PageBytes::MIN, &memory);
@@ -104,36 +104,36 @@ fn a_list_that_is_not_there_is_a_data_transfer_error() {
 }
 
 #[test]
-fn a_list_that_leads_to_itself_ends_with_the_data() {
+fn cyclic_prp_list_ends_with_the_data() {
     let mut memory = HostMemory::default();
-    // Every entry is the list's own page.
+    // Every entry is the address of the list page itself.
     memory.write(0x1_0000, &[0x1_0000; 512]);
     let ranges = by_prp(&prp(0x1_0000, 0x1_0000), 16 << 20, PageBytes::MIN, &memory).unwrap();
     assert_eq!(ranges.len(), 4_096);
-    // The last place of the page is a pointer seven times, and an entry never.
+    // The last slot of the page is read as a pointer seven times and never as an entry.
     assert!(memory.reads() < 600, "{} reads", memory.reads());
 }
 
 #[test]
-fn pages_are_as_large_as_the_host_says() {
+fn page_size_follows_mps() {
     assert_eq!(PageBytes::of_mps(0).unwrap().get(), 4_096);
     assert_eq!(PageBytes::of_mps(15).unwrap().get(), 128 << 20);
     assert_eq!(PageBytes::of_mps(16), None);
 }
 
 #[test]
-fn one_data_block_describes_data_without_a_list() {
+fn single_data_block_needs_no_segment() {
     let none = HostMemory::default();
     let block = |bytes| SglDescriptor::new(SglKind::DataBlock, 0x1235, bytes);
     let exact = Ok(vec![memory_run(0x1235, 100)]);
-    assert_eq!(by_sgl(block(100), Transfer::FromHost(100), &none), exact, "of any alignment");
-    assert_eq!(by_sgl(block(u32::MAX), Transfer::ToHost(100), &none), exact, "a longer one is fine");
+    assert_eq!(by_sgl(block(100), Transfer::FromHost(100), &none), exact, "any alignment is valid");
+    assert_eq!(by_sgl(block(u32::MAX), Transfer::ToHost(100), &none), exact, "a longer block is valid");
     assert_eq!(by_sgl(block(99), Transfer::ToHost(100), &none), Err(Status::DATA_SGL_LENGTH_INVALID));
     assert_eq!(by_sgl(block(0), Transfer::ToHost(0), &none), Ok(vec![]));
 }
 
 #[test]
-fn bit_buckets_swallow_what_is_read_and_are_nothing_to_what_is_written() {
+fn bit_buckets_discard_reads_and_have_no_effect_on_writes() {
     let mut memory = HostMemory::default();
     let list = [
         SglDescriptor::new(SglKind::DataBlock, 0x1000, 10),
@@ -150,7 +150,7 @@ fn bit_buckets_swallow_what_is_read_and_are_nothing_to_what_is_written() {
 }
 
 #[test]
-fn keyed_transport_and_unknown_descriptors_are_invalid_types() {
+fn keyed_transport_and_unknown_descriptors_are_refused() {
     let mut memory = HostMemory::default();
     let good = SglDescriptor::new(SglKind::DataBlock, 0x1000, 10);
     for identifier in 0..=u8::MAX {
@@ -165,7 +165,7 @@ fn keyed_transport_and_unknown_descriptors_are_invalid_types() {
 }
 
 #[test]
-fn segments_have_whole_descriptors_and_one_pointer_at_the_end() {
+fn segments_hold_whole_descriptors_and_one_final_segment_descriptor() {
     let data = SglDescriptor::new(SglKind::DataBlock, 0x1000, 10);
     let mut memory = HostMemory::default();
     let last = memory.segment(0xA000, &[data], SglKind::LastSegment);
@@ -174,9 +174,9 @@ fn segments_have_whole_descriptors_and_one_pointer_at_the_end() {
         by_sgl(segment, Transfer::ToHost(20), &memory)
     };
     assert!(with(&[data, last], SglKind::Segment).is_ok());
-    assert_eq!(with(&[last, data], SglKind::Segment), Err(Status::INVALID_SGL_COUNT), "a pointer in front");
-    assert_eq!(with(&[data, last], SglKind::LastSegment), Err(Status::INVALID_SGL_SEGMENT), "it goes on");
-    assert_eq!(with(&[data], SglKind::Segment), Err(Status::INVALID_SGL_SEGMENT), "it does not go on");
+    assert_eq!(with(&[last, data], SglKind::Segment), Err(Status::INVALID_SGL_COUNT), "not at the end");
+    assert_eq!(with(&[data, last], SglKind::LastSegment), Err(Status::INVALID_SGL_SEGMENT), "successor");
+    assert_eq!(with(&[data], SglKind::Segment), Err(Status::INVALID_SGL_SEGMENT), "no successor");
     for bytes in [0, 1, 15, 17, 31] {
         let odd = SglDescriptor::new(SglKind::LastSegment, 0x9000, bytes);
         assert_eq!(by_sgl(odd, Transfer::ToHost(20), &memory), Err(Status::INVALID_SGL_SEGMENT));
@@ -184,19 +184,19 @@ fn segments_have_whole_descriptors_and_one_pointer_at_the_end() {
 }
 
 #[test]
-fn segments_that_lead_in_a_circle_end_with_a_status() {
+fn cyclic_segments_end_with_a_status() {
     let mut memory = HostMemory::default();
     let empty = SglDescriptor::new(SglKind::DataBlock, 0x1000, 0);
-    let circle = SglDescriptor::new(SglKind::Segment, 0x9000, 32);
-    memory.segment(0x9000, &[empty, circle], SglKind::Segment);
-    assert_eq!(by_sgl(circle, Transfer::ToHost(1), &memory), Err(Status::INVALID_SGL_COUNT));
+    let cycle = SglDescriptor::new(SglKind::Segment, 0x9000, 32);
+    memory.segment(0x9000, &[empty, cycle], SglKind::Segment);
+    assert_eq!(by_sgl(cycle, Transfer::ToHost(1), &memory), Err(Status::INVALID_SGL_COUNT));
     assert!(memory.reads() <= u64::from(SGL_DESCRIPTORS_MAX));
     let vast = SglDescriptor::new(SglKind::LastSegment, 0x9000, !15);
     assert_eq!(by_sgl(vast, Transfer::ToHost(1), &memory), Err(Status::INVALID_SGL_COUNT));
 }
 
 #[test]
-fn the_kind_of_pointer_is_what_the_entry_says() {
+fn psdt_selects_the_pointer_format() {
     let memory = HostMemory::default();
     let plain = prp(0x1000, 0);
     let with = |flags| {
@@ -216,22 +216,22 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn prp_lists_of_any_shape_lead_to_the_data_they_were_built_for(host in PrpHost::any()) {
+    fn valid_prp_lists_yield_their_data(host in PrpHost::any()) {
         let built = host.build();
         let ranges = by_prp(&built.entry, host.bytes, host.page(), &built.memory);
         prop_assert_eq!(runs(&ranges.unwrap()), built.data);
     }
 
     #[test]
-    fn sgls_of_any_shape_lead_to_the_data_they_were_built_for(host in SglHost::any()) {
+    fn valid_sgls_yield_their_data(host in SglHost::any()) {
         let built = host.build();
         let ranges = by_sgl(built.first, host.transfer(), &built.memory);
         prop_assert_eq!(runs(&ranges.unwrap()), built.data);
     }
 
-    /// Memory in which every list may lie anywhere and lead anywhere.
+    /// Reads random memory in which lists may point anywhere.
     #[test]
-    fn no_memory_makes_a_pointer_longer_than_its_data(
+    fn random_memory_never_yields_more_than_the_data(
         words in prop::collection::vec(lists::wild_word(), 512),
         entry in any::<[u64; 8]>(),
         first in lists::wild_word(),

@@ -1,7 +1,7 @@
-//! The admin queue: commands of the driver's own and of its owner, each with a page for its data.
+//! The admin queue: commands of the driver and of its owner, each with a page for its data.
 //!
-//! In: entries with a purpose. Out: the purpose again with the answer. Invariant: each purpose comes back once, by an
-//! answer or by [`lose`](AdminQueue::lose).
+//! Input: entries with a purpose. Output: the purpose with the completion. Invariant: each purpose is returned once,
+//! with a completion or by [`lose`](AdminQueue::lose).
 
 use super::capabilities::Capabilities;
 use super::memory::{Block, HostMemory};
@@ -17,21 +17,21 @@ use zerocopy::little_endian::U64;
 
 /// Slots of the admin queues.
 pub(super) const ADMIN_SLOTS: u32 = 32;
-/// Bytes of data that come with an admin command.
+/// Bytes of the data page of each admin command.
 pub(super) const ADMIN_DATA_BYTES: usize = 4_096;
-/// A command that is answered when something happens has no deadline.
+/// The deadline of a command without one: an Asynchronous Event Request.
 const NEVER: Nanos = Nanos(u64::MAX);
 
-/// What an admin command is for.
+/// The purpose of an admin command.
 #[derive(Debug)]
 pub(super) enum Purpose<M> {
-    /// A step of bringing up or looking again.
+    /// A step of bring-up or of a namespace scan.
     Step(super::bring_up::Step),
     /// Create I/O Completion Queue.
     CreateCompletion(Box<QueueJob<M>>),
     /// Create I/O Submission Queue.
     CreateSubmission(Box<QueueJob<M>>),
-    /// Delete I/O Completion Queue, whose submission queue was refused.
+    /// Delete I/O Completion Queue after its submission queue was refused.
     Undo(Box<QueueJob<M>>, crate::spec::status::Status),
     /// Delete I/O Submission Queue.
     DeleteSubmission(u16),
@@ -41,20 +41,20 @@ pub(super) enum Purpose<M> {
     Abort,
     /// Asynchronous Event Request.
     Event,
-    /// Get Log Page that lets an event go.
+    /// Get Log Page that clears an event.
     Clear(super::events::AsyncNotice),
-    /// The owner's.
+    /// A command of the owner, with its ticket.
     Asked(u64),
 }
 
-/// What a command does with its data page.
+/// The use of the data page by a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PageUse<'a> {
-    /// Nothing.
+    /// Unused.
     None,
     /// The controller writes it.
     ToHost,
-    /// The controller reads these bytes, at most a page of them.
+    /// The controller reads these bytes, at most one page.
     FromHost(&'a [u8]),
 }
 
@@ -65,16 +65,16 @@ struct Pending<M> {
     deadline: Nanos,
 }
 
-/// An answer, and what it is the answer to.
+/// A completion with the purpose of its command.
 #[derive(Debug)]
 pub(super) struct AdminAnswered<M> {
     pub(super) purpose: Purpose<M>,
     pub(super) completion: Completion,
-    /// The command's data page, when it succeeded.
+    /// The command's data page, if it succeeded.
     pub(super) data: Vec<u8>,
 }
 
-/// Memory of the admin queue, which outlives resets.
+/// Memory of the admin queue, kept across resets.
 #[derive(Clone, Debug)]
 pub(super) struct AdminMemory<M> {
     rings: PairMemory<M>,
@@ -82,7 +82,7 @@ pub(super) struct AdminMemory<M> {
 }
 
 impl<M: RingMemory + Clone> AdminMemory<M> {
-    /// Takes it; `None` when there is none.
+    /// Allocates it; returns `None` if there is no memory.
     pub(super) fn take(
         memory: &mut impl HostMemory<Words = M>,
         page: usize,
@@ -98,13 +98,13 @@ impl<M: RingMemory + Clone> AdminMemory<M> {
         })
     }
 
-    /// ASQ and ACQ.
+    /// Returns ASQ and ACQ.
     pub(super) fn bases(&self) -> (u64, u64) {
         (self.rings.submissions.address, self.rings.completions.address)
     }
 }
 
-/// The queue.
+/// The admin queue pair.
 #[derive(Debug)]
 pub(super) struct AdminQueue<M, R> {
     pair: Pair<M, R>,
@@ -114,7 +114,7 @@ pub(super) struct AdminQueue<M, R> {
 }
 
 impl<M: RingMemory + Clone, R: Registers> AdminQueue<M, R> {
-    /// The queue before its controller is enabled.
+    /// Creates the queue; its controller must not be enabled yet.
     pub(super) fn new(
         memory: &AdminMemory<M>,
         slots: QueueSlots,
@@ -130,12 +130,12 @@ impl<M: RingMemory + Clone, R: Registers> AdminQueue<M, R> {
 }
 
 impl<M: RingMemory, R: Registers> AdminQueue<M, R> {
-    /// Commands that can be sent now.
+    /// Returns the number of commands that can be sent now.
     pub(super) fn room(&self) -> u32 {
         self.pair.depth() - self.pair.in_flight()
     }
 
-    /// Sends a command. The purpose comes back when there is no room.
+    /// Writes a command to the ring. Returns the purpose if there is no room.
     pub(super) fn send(
         &mut self,
         mut entry: SubmissionEntry,
@@ -143,12 +143,13 @@ impl<M: RingMemory, R: Registers> AdminQueue<M, R> {
         purpose: Purpose<M>,
         deadline: Option<Nanos>,
     ) -> Result<(), Purpose<M>> {
-        // The page goes by the slot, which the entry gets only when it is submitted; the next one to be given out is known.
+        // The page belongs to the slot; the entry gets its slot at submission, but the next slot to be allocated is
+        // known. known.
         let Some(slot) = self.pair.next_slot() else { return Err(purpose) };
         let at = slot * ADMIN_DATA_BYTES;
         match data {
             PageUse::None => {}
-            // What the controller does not write reads as zeroes, not as the answer before.
+            // Bytes that the controller does not write read as zeroes, not as data of an earlier command.
             PageUse::ToHost => self.data.write(at, &[0; ADMIN_DATA_BYTES]),
             PageUse::FromHost(bytes) => self.data.write(at, bytes.get(..ADMIN_DATA_BYTES).unwrap_or(bytes)),
         }
@@ -163,12 +164,12 @@ impl<M: RingMemory, R: Registers> AdminQueue<M, R> {
         Ok(())
     }
 
-    /// Shows what was sent.
+    /// Rings the doorbells.
     pub(super) fn ring(&mut self) {
         self.pair.ring();
     }
 
-    /// Takes the next answer; what answers nothing is dropped and counted.
+    /// Returns the next completion; drops and counts completions of no pending command.
     pub(super) fn reap(&mut self) -> Option<AdminAnswered<M>> {
         for _ in 0..ADMIN_SLOTS {
             match self.pair.reap()? {
@@ -187,23 +188,23 @@ impl<M: RingMemory, R: Registers> AdminQueue<M, R> {
         None
     }
 
-    /// Answers to nothing so far, and an impossible submission head.
+    /// Returns the number of stray completions so far, and an impossible submission head.
     pub(super) fn faults(&self) -> (u32, Option<u16>) {
         (self.strays, self.pair.fault().map(|fault| fault.head))
     }
 
-    /// The opcode of a command that takes too long.
+    /// Returns the opcode of an overdue command.
     pub(super) fn overdue(&self, now: Nanos) -> Option<u8> {
         let late = |pending: &&Pending<M>| pending.deadline <= now;
         self.pending.iter().flatten().find(late).map(|pending| pending.opcode)
     }
 
-    /// When the next command is overdue.
+    /// Returns the earliest deadline.
     pub(super) fn next_deadline(&self) -> Option<Nanos> {
         self.pending.iter().flatten().map(|pending| pending.deadline).min().filter(|&at| at != NEVER)
     }
 
-    /// The purposes of everything that will not be answered any more.
+    /// Returns the purposes of all pending commands, which will not complete any more.
     pub(super) fn lose(&mut self) -> impl Iterator<Item = Purpose<M>> {
         self.pending.iter_mut().filter_map(Option::take).map(|pending| pending.purpose)
     }

@@ -1,7 +1,7 @@
-//! What a controller is asked before it is used, one question after the other, and again when its namespaces changed.
+//! The sequence of admin commands that prepares a controller, and the scan of namespaces, also repeated after changes.
 //!
-//! In: answers. Out: facts and namespaces, and a controller that is ready. Invariant: the number of questions is bounded,
-//! by [`NAMESPACES_MAX`] namespaces; what is refused and can be done without is done without.
+//! Input: completions. Output: facts, namespaces, and a controller that is ready. Invariant: the number of commands is
+//! bounded by [`NAMESPACES_MAX`] namespaces; a refused optional step is skipped.
 //!
 //! ```text
 //!   Controller > Combinations > Profile > Queues > Active > [ Descriptors > Namespace ] ... > Events > Weights > ready
@@ -24,12 +24,12 @@ use crate::spec::identify::{CommandSet, NSID_LIST_MAX, View};
 use crate::spec::status::Status;
 use headwater_host::clock::Nanos;
 
-/// Namespaces that are looked at; a controller may have more, which stay unknown.
+/// Most namespaces that the driver scans; further namespaces of a controller are not used.
 pub const NAMESPACES_MAX: usize = 1_024;
-/// Versions before this have no list of active namespaces (VS 1.1).
+/// First version with a list of active namespaces (VS 1.1).
 const VERSION_WITH_LISTS: u32 = 0x0001_0100;
 
-/// A question.
+/// A step of the sequence: one admin command, except for `Ready`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Controller,
@@ -44,18 +44,18 @@ pub(super) enum Step {
     Ready,
 }
 
-/// A look at all namespaces, while it goes on.
+/// A scan of all namespaces in progress.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     ids: Vec<u32>,
     found: Vec<Namespace>,
-    /// Namespaces changed again meanwhile.
+    /// True if namespaces changed again during the scan.
     pub(super) again: bool,
     pub(super) running: bool,
 }
 
 impl<F: Function, H: HostMemory> Controller<F, H> {
-    /// Asks a question, or goes on to the next if it need not be asked.
+    /// Sends the command of a step, or begins the next step if this one is not needed.
     pub(super) fn begin(&mut self, step: Step, now: Nanos) {
         let by_set = self.capabilities.is_some_and(|found| found.sets == SetChoice::All);
         let (entry, page) = match step {
@@ -108,14 +108,15 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         };
         let deadline = Some(now.after(self.config.admin_timeout));
         let Some(admin) = &mut self.admin else { return };
-        // Questions come one at a time and the queue keeps room for them: a full one is out of order.
+        // The driver sends one step at a time and the queue reserves room for it: a full queue is a fault of the
+        // controller.
         if admin.send(entry, page, Purpose::Step(step), deadline).is_err() {
             return self.recover(Trouble::AdminTimeout { opcode: entry.opcode }, now);
         }
         admin.ring();
     }
 
-    /// An answer of whatever kind.
+    /// Processes the completion of any admin command.
     pub(super) fn answered(&mut self, answered: AdminAnswered<H::Words>, now: Nanos) {
         let AdminAnswered { purpose, completion, data } = answered;
         match purpose {
@@ -136,7 +137,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
                 0 => self.begin(Step::Queues, now),
                 index => self.begin(Step::Profile(index), now),
             },
-            // Without a profile, combination 0 stands.
+            // If no profile is set, combination 0 stays in effect.
             Step::Combinations | Step::Profile(_) => self.begin(Step::Queues, now),
             Step::Queues if succeeded => {
                 self.queues_granted(completion.result);
@@ -144,7 +145,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
             }
             Step::Queues => self.refused("Set Features Number of Queues", status, now),
             Step::Active { after } if succeeded => self.listed(after, data, now),
-            Step::Active { .. } => self.refused("the list of active namespaces", status, now),
+            Step::Active { .. } => self.refused("Identify Active Namespace ID list", status, now),
             Step::Descriptors { index } => {
                 let set = if succeeded { command_set(data) } else { 0 };
                 self.begin(Step::Namespace { index, set }, now);
@@ -185,7 +186,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         self.config.io_queues.clamp(1, possible)
     }
 
-    /// NSQA and NCQA, 0's based; a controller may grant more than was asked for.
+    /// Stores NSQA and NCQA, which are 0's based; a controller may grant more than the driver requested.
     fn queues_granted(&mut self, result: u32) {
         let [a, b, c, d] = result.to_le_bytes();
         let granted = u16::from_le_bytes([a, b]).min(u16::from_le_bytes([c, d])).saturating_add(1);
@@ -199,11 +200,11 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         self.capabilities.is_some_and(|found| found.version < VERSION_WITH_LISTS)
     }
 
-    /// A controller without lists has namespaces 1 to NN, some of them inactive.
+    /// Scans namespaces 1 to NN of a controller without namespace lists; some of them may be inactive.
     fn without_lists(&mut self, now: Nanos) {
         let count = self.facts.as_ref().map_or(0, |facts| facts.namespaces_max);
-        let most = u32::try_from(NAMESPACES_MAX).unwrap_or(u32::MAX);
-        self.scan = Scan { ids: (1..=count.min(most)).collect(), running: true, ..Scan::default() };
+        let max = u32::try_from(NAMESPACES_MAX).unwrap_or(u32::MAX);
+        self.scan = Scan { ids: (1..=count.min(max)).collect(), running: true, ..Scan::default() };
         self.begin(Step::Descriptors { index: 0 }, now);
     }
 
@@ -213,7 +214,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         }
         let mut last = after;
         for id in data.chunks_exact(4).map(|id| id.try_into().map_or(0, u32::from_le_bytes)) {
-            // A list is in ascending order and ends with a zero; what is not is no list.
+            // Identifiers ascend and a zero ends the list; the first that does not ascend ends it too.
             if id <= last || self.scan.ids.len() == NAMESPACES_MAX {
                 break;
             }
@@ -250,15 +251,16 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
 
     fn become_ready(&mut self, now: Nanos) {
         self.state = State::Ready { since: now };
-        let most = self.facts.as_ref().map_or(1, |facts| facts.events_max);
-        for _ in 0..events::REQUESTS.min(most) {
+        let max = self.facts.as_ref().map_or(1, |facts| facts.events_max);
+        for _ in 0..events::REQUESTS.min(max) {
             self.request_event();
         }
         self.life.set(Phase::Ready);
     }
 }
 
-/// The index of the combination with the most command sets that this driver has; the first of equals (CNS 1Ch).
+/// Returns the index of the combination with the most command sets that this driver supports; the first of equals
+/// (CNS 1Ch).
 fn combination(data: &[u8]) -> u32 {
     let known = |vector: u64| (vector & 0b11).count_ones();
     let vectors = data.chunks_exact(8).map(|vector| vector.try_into().map_or(0, u64::from_le_bytes));
@@ -277,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_combination_with_most_known_sets_is_chosen_and_the_first_of_equals() {
+    fn combination_with_most_supported_sets_is_chosen_first_of_equals() {
         let page =
             |vectors: &[u64]| vectors.iter().flat_map(|vector| vector.to_le_bytes()).collect::<Vec<_>>();
         assert_eq!(combination(&page(&[0b1, 0b101, 0b111, 0b11, 0])), 2);

@@ -1,7 +1,7 @@
-//! What a controller's registers say before anything is asked of it (NVMe Base 2.0 sections 3.1.3.1 and 3.1.3.2).
+//! The limits in a controller's registers, read before any command (NVMe Base 2.0 sections 3.1.3.1 and 3.1.3.2).
 //!
-//! In: CAP, VS and CRTO. Out: limits that can be worked with, or what is wrong with them. Invariant: no value of a register
-//! leads to a doorbell outside the window, a division by zero or a wait without end.
+//! Input: CAP, VS and CRTO. Output: validated limits, or the implausible field. Invariant: no value of a register leads
+//! to a doorbell outside the window, a division by zero or an unbounded wait.
 
 use super::error::RequestError;
 use crate::data_pointer::PageBytes;
@@ -11,45 +11,45 @@ use crate::spec::register::{DOORBELLS, Register};
 use headwater_host::clock::Nanos;
 use headwater_host::registers::Registers;
 
-/// CAP.TO and CRTO count in these.
+/// The unit of CAP.TO and CRTO.
 const READY_UNIT_MS: u64 = 500;
-/// MPSMIN above this asks for pages of more than 64 KiB, for which nobody has memory.
+/// Largest supported MPSMIN: pages of 64 KiB.
 const PAGE_SHIFT_MAX: u8 = 4;
-/// Most I/O queue pairs that are ever asked for.
+/// Most I/O queue pairs that the driver requests.
 pub(super) const IO_QUEUES_MAX: u16 = 1_024;
 
-/// Registers that make no sense.
+/// An implausible register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CapabilityFault {
     /// Every register reads as all ones.
     #[error("every register reads as all ones: the device is gone, or its memory space is switched off")]
     Absent,
-    /// VS names no version of NVMe.
-    #[error("VS is {version:#010x}, no version of NVMe: this is no NVMe controller")]
+    /// VS is no version of NVMe.
+    #[error("VS is {version:#010x}, which is no version of NVMe: the device is not an NVMe controller")]
     Version {
         /// VS.
         version: u32,
     },
     /// CAP.MQES is 0.
-    #[error("CAP {capabilities:#018x}: queues of one entry cannot hold any")]
+    #[error("CAP {capabilities:#018x}: a queue of one slot cannot hold an entry (MQES)")]
     QueueEntries {
         /// CAP.
         capabilities: u64,
     },
-    /// CAP.MPSMIN is above what a host has.
-    #[error("CAP {capabilities:#018x}: the smallest page (MPSMIN) is above 64 KiB")]
+    /// CAP.MPSMIN is above 64 KiB.
+    #[error("CAP {capabilities:#018x}: the smallest page (MPSMIN) is above 64 KiB, which is not supported")]
     PageSize {
         /// CAP.
         capabilities: u64,
     },
-    /// CAP.CSS offers nothing.
-    #[error("CAP {capabilities:#018x}: no I/O command set (CSS)")]
+    /// CAP.CSS offers no supported command set.
+    #[error("CAP {capabilities:#018x}: no supported I/O command set (CSS)")]
     CommandSets {
         /// CAP.
         capabilities: u64,
     },
-    /// The doorbells do not lie in BAR0.
+    /// BAR0 is too short for the doorbells.
     #[error(
         "CAP {capabilities:#018x}: doorbells of queue 1 do not lie in the {bytes:#x} bytes of BAR0 (DSTRD)"
     )]
@@ -61,29 +61,29 @@ pub enum CapabilityFault {
     },
 }
 
-/// CC.CSS as it is to be chosen.
+/// The value to select in CC.CSS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SetChoice {
     /// 000b.
     NvmOnly,
-    /// 110b: namespaces say which command set they are of.
+    /// 110b: each namespace reports its command set.
     All,
 }
 
-/// What can be worked with.
+/// The validated limits of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Most slots of a queue.
     pub queue_slots_max: u32,
-    /// How long a change of CC.EN may take.
+    /// Time limit of a change of CC.EN.
     pub ready_timeout: Nanos,
     /// Bytes from one doorbell to the next.
     pub doorbell_stride: usize,
-    /// The page that is chosen: the smallest, and at least 4 KiB.
+    /// The page size in use: the smallest supported, and at least 4 KiB.
     pub page: PageBytes,
     /// CC.MPS of that page.
     pub(super) page_code: u8,
-    /// Whether weighted round robin with an urgent class may be chosen.
+    /// True if weighted round robin with an urgent class is supported.
     pub weighted_round_robin: bool,
     pub(super) sets: SetChoice,
     /// VS: the major version in 31:16, the minor in 15:8.
@@ -93,7 +93,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Reads and judges the registers.
+    /// Reads and validates the registers.
     ///
     /// # Errors
     /// [`CapabilityFault`] names the field.
@@ -115,7 +115,7 @@ impl Capabilities {
     fn judge(capabilities: u64, version: u32, crto: u32, bytes: usize) -> Result<Self, CapabilityFault> {
         let field =
             |shift: u32, width: u32| u8::try_from(capabilities >> shift & ((1 << width) - 1)).unwrap_or(0);
-        // 1.0 to 9.x; the major version is a number of a few bits in every specification there is.
+        // 1.0 to 9.x; the major version is a small number in every specification so far.
         if !(0x0001_0000..0x000A_0000).contains(&version) {
             return Err(CapabilityFault::Version { version });
         }
@@ -130,7 +130,7 @@ impl Capabilities {
         let sets = match field(37, 8) {
             css if css & 1 << 6 != 0 => SetChoice::All,
             css if css & 1 != 0 => SetChoice::NvmOnly,
-            // Controllers before 1.1 said nothing else and meant the one there was.
+            // Controllers before 1.1 leave this field 0 and have the NVM command set.
             0 if version < 0x0001_0100 => SetChoice::NvmOnly,
             _ => return Err(CapabilityFault::CommandSets { capabilities }),
         };
@@ -140,7 +140,7 @@ impl Capabilities {
         if io_queues_max == 0 {
             return Err(CapabilityFault::Doorbells { capabilities, bytes });
         }
-        // CRTO counts if CAP.CRMS says that it is there, and then it may be longer than the eight bits of TO.
+        // CRTO is valid if CAP.CRMS is set, and may then exceed the eight bits of TO.
         let [crto_low, crto_high, ..] = crto.to_le_bytes();
         let crto = if field(59, 2) == 0 { 0 } else { u16::from_le_bytes([crto_low, crto_high]) };
         let units = u64::from(field(24, 8)).max(u64::from(crto)).max(1);
@@ -157,7 +157,7 @@ impl Capabilities {
         })
     }
 
-    /// The slots of a queue for so many commands in flight.
+    /// Returns the slots of a queue for `depth` commands in flight.
     pub(super) fn slots_for(&self, depth: u32) -> Result<QueueSlots, RequestError> {
         // One slot stays empty: a queue of depth commands has one more (NVMeDirect's defect B4).
         let most = (self.queue_slots_max - 1).min(QUEUE_DEPTH_MAX);
@@ -165,7 +165,7 @@ impl Capabilities {
         slots.ok_or(RequestError::Depth { depth, most })
     }
 
-    /// Where the tail doorbell of a queue lies; its head doorbell is a stride behind.
+    /// Returns the offset of a queue's tail doorbell; its head doorbell follows one stride later.
     pub(super) fn doorbell(&self, queue: u16) -> usize {
         DOORBELLS as usize + 2 * usize::from(queue) * self.doorbell_stride
     }
@@ -182,9 +182,9 @@ mod tests {
         Capabilities::judge(capabilities, 0x0001_0400, 0, BAR)
     }
 
-    /// What QEMU's controller says.
+    /// Uses the values of QEMU's controller.
     #[test]
-    fn a_plain_controller_is_understood() {
+    fn capabilities_of_a_plain_controller_are_accepted() {
         let found = judge(0x0040_1820_0f01_07ff).unwrap();
         assert_eq!((found.queue_slots_max, found.page, found.doorbell_stride), (2_048, PageBytes::MIN, 4));
         assert_eq!(found.ready_timeout, Nanos::from_millis(7_500));
@@ -193,14 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn implausible_registers_are_named() {
+    fn implausible_registers_are_refused_with_the_field() {
         let good = 0x0000_0020_0f01_07ff_u64;
         assert!(judge(good).is_ok());
         assert!(matches!(judge(good & !0xFFFF), Err(CapabilityFault::QueueEntries { .. })));
         assert!(matches!(judge(good | 5 << 48), Err(CapabilityFault::PageSize { .. })));
         assert!(matches!(judge(good & !(1 << 37)), Err(CapabilityFault::CommandSets { .. })));
         assert!(matches!(judge(good | 15 << 32), Err(CapabilityFault::Doorbells { .. })));
-        assert_eq!(judge(good | 6 << 32).unwrap().io_queues_max, 23, "256 bytes from one to the next");
+        assert_eq!(judge(good | 6 << 32).unwrap().io_queues_max, 23, "a stride of 256 bytes");
         for version in [0, 0x0000_FFFF, 0x0010_0000, u32::MAX] {
             let fault = Capabilities::judge(good, version, 0, BAR);
             assert_eq!(fault, Err(CapabilityFault::Version { version }));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn no_registers_make_this_panic() {
+    fn arbitrary_registers_never_panic() {
         let mut random = 0x9E37_79B9_7F4A_7C15_u64;
         for _ in 0..100_000 {
             random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).rotate_left(17) ^ 0x1234_5678;

@@ -1,6 +1,7 @@
-//! What a driver is told before it begins.
+//! The configuration of a driver.
 //!
-//! In: choices of whoever opens a controller. Out: the same. Invariant: every value leads to a driver that ends.
+//! Input: choices of the caller that opens a controller. Output: the same. Invariant: with any value, the driver's
+//! bring-up and recovery end in bounded time.
 
 use super::describe::SglUse;
 use headwater_host::clock::Nanos;
@@ -19,7 +20,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Dword 11 of Set Features.
+    /// Returns dword 11 of Set Features.
     pub(super) fn dword(self) -> u32 {
         let field = |weight: u16| u32::from(weight.clamp(1, 256) - 1);
         field(self.high) << 24
@@ -29,24 +30,24 @@ impl Weights {
     }
 }
 
-/// How a controller is driven.
+/// The configuration of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverConfig {
-    /// I/O queue pairs to ask for.
+    /// I/O queue pairs to request.
     pub io_queues: u16,
-    /// How long an I/O command may take before it is aborted, and how long again before the controller is reset.
+    /// Time until an I/O command is aborted, and again until the controller is reset.
     pub command_timeout: Nanos,
-    /// How long an admin command may take before the controller is reset.
+    /// Time until the controller is reset for an admin command without completion.
     pub admin_timeout: Nanos,
-    /// Resets in a row after which the controller is given up.
+    /// Resets in a row after which the driver gives the controller up.
     pub resets_max: u32,
-    /// A controller that was ready for so long did recover: its resets are counted anew.
+    /// Time in the ready state after which a controller counts as recovered and its count of resets returns to 0.
     pub settle: Nanos,
-    /// Most bytes in one command, whatever the controller says.
+    /// Most bytes in one command; the controller's limit applies too.
     pub transfer_bytes_max: u64,
-    /// Where SGLs are used if the controller has them.
+    /// The use of SGLs, if the controller supports them.
     pub sgl: SglUse,
-    /// Weighted round robin with these weights, where the controller has it.
+    /// The weights of weighted round robin, if the controller supports it.
     pub weights: Option<Weights>,
 }
 

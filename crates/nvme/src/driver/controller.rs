@@ -1,8 +1,9 @@
-//! The host's half of one controller: what brings it up, keeps it going, and gives it up.
+//! The host side of one controller: brings it up, operates it, and stops it.
 //!
-//! In: a [`Function`], [`HostMemory`], time. Out: [`IoQueue`]s, facts, notices, and where the driver is with it. Nothing
-//! here waits: [`poll`](Controller::poll) does what can be done now, [`next_deadline`](Controller::next_deadline) says when
-//! the next limit of time is. Invariant: every request that was taken is answered once, whatever the controller does.
+//! Input: a [`Function`], [`HostMemory`], time. Output: [`IoQueue`]s, facts, notices, and the phase of the controller.
+//! Nothing here blocks: [`poll`](Controller::poll) does the work that is possible now,
+//! [`next_deadline`](Controller::next_deadline) returns the next deadline. Invariant: every accepted request has
+//! exactly one outcome, for any behaviour of the controller. taken is answered once, whatever the controller does.
 
 use super::admin_queue::{AdminMemory, AdminQueue};
 use super::bring_up::Scan;
@@ -23,12 +24,12 @@ use headwater_host::registers::Registers;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-/// Answers taken in one poll.
+/// Most completions taken in one poll.
 const ANSWERS_MAX: u32 = 64;
-/// Answers to nothing in the admin queue after which a controller is not believed any more.
+/// Stray completions on the admin queue after which the controller is reset.
 const STRAYS_MAX: u32 = 16;
 
-/// The controller.
+/// The driver of one controller.
 pub struct Controller<F: Function, H: HostMemory> {
     pub(super) function: F,
     pub(super) memory: H,
@@ -47,17 +48,17 @@ pub struct Controller<F: Function, H: HostMemory> {
     pub(super) aborts: VecDeque<(u16, u16)>,
     pub(super) aborts_in_flight: u32,
     pub(super) notices: VecDeque<AsyncNotice>,
-    /// Resets since the controller was last ready for long enough.
+    /// Resets since the controller last stayed ready for the settle time.
     pub(super) resets: u32,
     pub(super) resets_ever: u64,
     pub(super) trouble: Option<Trouble>,
     pub(super) death: Option<Death>,
-    /// Whether a dead controller certainly touches no memory.
+    /// True if a dead controller certainly accesses no memory.
     pub(super) is_quiet: bool,
 }
 
 impl<F: Function, H: HostMemory> Controller<F, H> {
-    /// A controller that nothing was done with. [`start`](Self::start) it.
+    /// Creates a driver that has not touched its controller; call [`start`](Self::start) next.
     pub fn new(function: F, memory: H, config: DriverConfig) -> Self {
         Self {
             function,
@@ -85,7 +86,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         }
     }
 
-    /// Begins to bring the controller up: [`poll`](Self::poll) until it is [`Phase::Ready`] or [`Phase::Dead`].
+    /// Starts the bring-up: call [`poll`](Self::poll) until it returns [`Phase::Ready`] or [`Phase::Dead`].
     pub fn start(&mut self, now: Nanos) {
         if !matches!(self.state, State::Off) {
             return;
@@ -97,8 +98,8 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         self.begin_disable(super::recovery::Then::Enable, now);
     }
 
-    /// Does what can be done now. Call it when the controller may have answered, and when the time of
-    /// [`next_deadline`](Self::next_deadline) has come.
+    /// Does the work that is possible now. Call it when the controller may have posted completions, and at
+    /// [`next_deadline`](Self::next_deadline).
     pub fn poll(&mut self, now: Nanos) -> Phase {
         match self.state {
             State::Off | State::Dead => {}
@@ -110,60 +111,61 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         self.life.phase()
     }
 
-    /// Where the driver is, for queues of other threads too.
+    /// Returns the shared state of the controller, which other threads may read.
     #[must_use]
     pub fn life(&self) -> &Life {
         &self.life
     }
 
-    /// Why the controller is dead.
+    /// Returns why the controller is dead.
     #[must_use]
     pub fn death(&self) -> Option<Death> {
         self.death
     }
 
-    /// Whether a dead controller certainly touches no memory. If it may, memory that it was lent must never be used again.
+    /// Returns true if a dead controller certainly accesses no memory. If false, memory given to it must never be
+    /// reused. again.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.is_quiet
     }
 
-    /// What the last reset was for.
+    /// Returns the cause of the last reset.
     #[must_use]
     pub fn trouble(&self) -> Option<Trouble> {
         self.trouble
     }
 
-    /// Resets so far.
+    /// Returns the number of resets so far.
     #[must_use]
     pub fn resets(&self) -> u64 {
         self.resets_ever
     }
 
-    /// What the controller says of itself, once it was ready.
+    /// Returns the properties of the controller, once it was ready.
     #[must_use]
     pub fn facts(&self) -> Option<&ControllerFacts> {
         self.facts.as_ref()
     }
 
-    /// Its namespaces, in the order of their numbers; also those that cannot be used, with the reason.
+    /// Returns the namespaces in the order of their identifiers; unusable ones are included with the reason.
     #[must_use]
     pub fn namespaces(&self) -> &[Namespace] {
         &self.namespaces
     }
 
-    /// The function.
+    /// Returns the PCI function.
     #[must_use]
     pub fn function(&self) -> &F {
         &self.function
     }
 
-    /// The next thing that the controller told without being asked.
+    /// Removes and returns the next asynchronous event.
     pub fn take_notice(&mut self) -> Option<AsyncNotice> {
         self.notices.pop_front()
     }
 
-    /// When [`poll`](Self::poll) has something to do if the controller does nothing.
+    /// Returns the time at which [`poll`](Self::poll) has work even if the controller does nothing.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         match self.state {
@@ -179,7 +181,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         self.function.registers().present(register.offset() as usize)
     }
 
-    /// A controller that is enabled: looks how it is, takes its answers, sends what waits.
+    /// Polls an enabled controller: reads its status, handles completions, sends waiting aborts.
     fn serve(&mut self, now: Nanos) {
         let Some(status) = self.load(Register::Status) else { return self.die(Death::Removed) };
         if status & status_bit::FATAL != 0 {
@@ -227,7 +229,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
 }
 
 impl<F: Function, H: HostMemory> Drop for Controller<F, H> {
-    /// Stops the controller, so that it touches no memory any more. If it does not stop, what it knows of stays taken.
+    /// Stops the controller, so that it accesses no memory any more. If it does not stop, its memory is leaked.
     fn drop(&mut self) {
         if !matches!(self.state, State::Off | State::Dead) {
             self.die(Death::Closed);

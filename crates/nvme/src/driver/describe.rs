@@ -1,9 +1,8 @@
-//! Where the data of a command lies, as the controller reads it: PRP entries and lists of any length, or SGLs (NVMe Base
-//! 2.0 sections 4.1.1 and 4.1.2).
+//! The builder of data pointers: PRP entries and lists of any length, or SGLs (NVMe Base 2.0 sections 4.1.1 and 4.1.2).
 //!
-//! In: runs of addresses in the order of the data, and pages for lists. Out: the data pointer of an entry, and the pages
-//! that it needs until the command is answered. Invariant: what the entry leads to is exactly the runs; on any error no
-//! page is taken and the entry is as it was.
+//! Input: address runs in the order of the data, and pages for lists. Output: the data pointer of an entry, and the
+//! pages that it needs until the command completes. Invariant: the entry describes exactly the runs; on any error no
+//! page is taken and the entry is unchanged.
 //!
 //! ```text
 //!   PRP1 ----> |    data|     PRP2 ----> | page, page, .., next |---> | page, page, .. |
@@ -19,13 +18,13 @@ use headwater_host::ring_memory::RingMemory;
 use zerocopy::little_endian::U64;
 use zerocopy::transmute;
 
-/// Bytes of a PRP entry and of an SGL descriptor, as a shift of the page.
+/// Bytes of a PRP entry and of an SGL descriptor, as shifts.
 const PRP_SHIFT: u32 = 3;
 const SGL_SHIFT: u32 = 4;
-/// What both data pointers ask of every address in the kinds that all controllers take: dwords.
+/// Alignment that every controller accepts in both data pointers: dwords.
 const DWORD: u64 = 4;
 
-/// Which data pointers a controller takes beside PRPs (SGLS in bits 1:0), and which are wanted.
+/// The use of SGLs beside PRPs (the controller accepts them: SGLS in bits 1:0).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SglUse {
     /// PRPs only.
@@ -33,57 +32,57 @@ pub enum SglUse {
     Never,
     /// SGLs for data that PRPs cannot describe.
     Needed,
-    /// SGLs wherever PRPs would take a list.
+    /// SGLs where PRPs would need a list.
     Lists,
 }
 
-/// Data that no data pointer can name, or not now.
+/// The reason why no data pointer was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DescribeError {
-    /// A run of no bytes, or one over the end of the address space.
-    #[error("run {run} of the data is empty, or runs over the end of the address space")]
+    /// A run is empty or passes the end of the address space.
+    #[error("run {run} of the data is empty, or passes the end of the address space")]
     Range {
-        /// Which, counted from 0.
+        /// Index of the run, from 0.
         run: usize,
     },
-    /// A run begins or ends between dwords.
-    #[error("run {run} of the data is no whole number of dwords at {address:#x}")]
+    /// A run begins or ends inside a dword.
+    #[error("run {run} of the data, at {address:#x}, is not dword aligned")]
     Unaligned {
-        /// Which, counted from 0.
+        /// Index of the run, from 0.
         run: usize,
-        /// Where it begins.
+        /// Start address of the run.
         address: u64,
     },
-    /// A run begins or ends within a page, other runs join there, and the controller takes no SGLs.
+    /// A run begins or ends inside a page next to another run, and the controller accepts no SGLs.
     #[error(
-        "run {run} of the data, at {address:#x}, leaves a gap within a page of {page} bytes, which PRPs cannot tell"
+        "run {run} of the data, at {address:#x}, leaves a gap in a page of {page} bytes, which PRPs cannot describe"
     )]
     Gap {
-        /// Which, counted from 0.
+        /// Index of the run, from 0.
         run: usize,
-        /// Where it begins.
+        /// Start address of the run.
         address: u64,
         /// Bytes of a page.
         page: u32,
     },
-    /// As many list pages as the data takes will never be there.
-    #[error("the data takes {pages} list pages, and there are {total}; send less in one command")]
+    /// The data needs more list pages than exist.
+    #[error("the data needs {pages} list pages, and the queue has {total}; send less in one command")]
     TooLong {
-        /// What it takes.
+        /// Pages needed.
         pages: usize,
-        /// What there is.
+        /// Pages that exist.
         total: usize,
     },
-    /// As many list pages are not there now: answer commands first.
+    /// Too few list pages are free now: reap completions first.
     #[error("all list pages are in use; take completions and submit again")]
     NoListPages,
 }
 
-/// Writes the data pointer of an entry. Data of no runs leaves it as it is.
+/// Writes the data pointer of an entry. Leaves it unchanged if there are no runs.
 ///
 /// # Errors
-/// [`DescribeError`]; nothing changed.
+/// [`DescribeError`]; the entry and the list pages are unchanged.
 #[inline]
 pub fn describe<M: RingMemory>(
     entry: &mut SubmissionEntry,
@@ -91,7 +90,7 @@ pub fn describe<M: RingMemory>(
     sgl: SglUse,
     lists: &mut ListPages<M>,
 ) -> Result<Chain, DescribeError> {
-    // What nearly every command moves: one run in one or two pages.
+    // The most frequent case: one run in one or two pages.
     if let [only] = runs
         && only.start.0.is_multiple_of(DWORD)
         && only.bytes > 0
@@ -125,7 +124,7 @@ fn describe_any<M: RingMemory>(
     }
 }
 
-/// Whether each run is one at all.
+/// Checks that each run is not empty, does not wrap and is dword aligned.
 fn check(runs: &[IovaRange]) -> Result<(), DescribeError> {
     for (run, range) in runs.iter().enumerate() {
         let address = range.start.0;
@@ -133,7 +132,7 @@ fn check(runs: &[IovaRange]) -> Result<(), DescribeError> {
         if last.is_none() {
             return Err(DescribeError::Range { run });
         }
-        // The last run may end anywhere: what is behind it is not looked at.
+        // The last run may end anywhere: no other run follows it.
         let ends_between = run + 1 < runs.len() && !u64::from(range.bytes).is_multiple_of(DWORD);
         if !address.is_multiple_of(DWORD) || ends_between {
             return Err(DescribeError::Unaligned { run, address });
@@ -142,7 +141,8 @@ fn check(runs: &[IovaRange]) -> Result<(), DescribeError> {
     Ok(())
 }
 
-/// How many PRP entries name the runs: all pages but the first begin at their front, all but the last end at their end.
+/// Counts the PRP entries of the runs: every page but the first is used from its start, every page but the last to its
+/// end.
 fn prp_entries(runs: &[IovaRange], page: PageBytes) -> Result<usize, DescribeError> {
     let mut entries = 0;
     for (run, range) in runs.iter().enumerate() {
@@ -158,7 +158,7 @@ fn prp_entries(runs: &[IovaRange], page: PageBytes) -> Result<usize, DescribeErr
     Ok(entries)
 }
 
-/// Pages that a list takes: all places of each page but the last hold entries but for one, which leads on.
+/// Returns the pages of a list: in every page but the last, one slot links to the next page.
 fn list_pages(entries: usize, places: usize) -> usize {
     if entries <= places { 1 } else { (entries - 1).div_ceil(places - 1) }
 }
@@ -180,7 +180,7 @@ fn describe_prp<M: RingMemory>(
     let mut addresses = runs.iter().flat_map(|range| {
         let first = range.start.0 - page.offset(range.start.0);
         let end = range.start.0 + u64::from(range.bytes - 1);
-        // The first entry of a run says where in its page it begins.
+        // The first entry of a run carries its offset in the page.
         (first..=end)
             .step_by(page.get() as usize)
             .enumerate()
@@ -237,7 +237,7 @@ fn describe_sgl<M: RingMemory>(
     Ok(chain)
 }
 
-/// The descriptor of a page in which `left` descriptors begin.
+/// Returns the descriptor of a list page at which `left` descriptors remain.
 fn segment<M: RingMemory>(
     lists: &ListPages<M>,
     page: PageIndex,

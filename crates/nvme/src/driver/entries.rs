@@ -1,6 +1,6 @@
-//! Admin entries as a host sends them (NVMe Base 2.0 section 5).
+//! Admin submission entries that a host builds (NVMe Base 2.0 section 5).
 //!
-//! In: numbers. Out: entries without a command id. The controller's half reads the same fields in
+//! Input: numbers. Output: entries without a command id. The controller side reads the same fields in
 //! [`spec::admin`](crate::spec::admin).
 
 use crate::controller::schedule::Priority;
@@ -10,7 +10,7 @@ use crate::spec::identify::View;
 use crate::spec::opcode::AdminOpcode;
 use zerocopy::little_endian::{U32, U64};
 
-/// PC: a queue lies in one piece. IEN: a completion queue interrupts.
+/// PC: the queue is physically contiguous. IEN: the completion queue interrupts.
 const CONTIGUOUS: u32 = 1;
 const INTERRUPTS: u32 = 1 << 1;
 
@@ -24,37 +24,37 @@ fn entry(opcode: AdminOpcode, namespace: u32, dwords: [u32; 2]) -> SubmissionEnt
     }
 }
 
-/// Identify (5.17).
+/// Builds Identify (5.17).
 pub(super) fn identify(view: View, namespace: u32, command_set: u8) -> SubmissionEntry {
     entry(AdminOpcode::Identify, namespace, [u32::from(view.number()), u32::from(command_set) << 24])
 }
 
-/// Identify of a list that a controller is named in: itself.
+/// Builds Identify with controller identifier FFFFh: the controller that processes the command.
 pub(super) fn identify_own(view: View) -> SubmissionEntry {
     entry(AdminOpcode::Identify, 0, [u32::from(view.number()) | 0xFFFF << 16, 0])
 }
 
-/// Set Features (5.27), of which nothing is saved.
+/// Builds Set Features (5.27) without the save bit.
 pub(super) fn set_feature(feature: Feature, value: u32) -> SubmissionEntry {
     entry(AdminOpcode::SetFeatures, 0, [u32::from(feature.number()), value])
 }
 
-/// Get Log Page (5.16) that lets the page's event go.
+/// Builds Get Log Page (5.16) with RAE 0, which clears the page's event.
 pub(super) fn log_page(page: u8, bytes: u32) -> SubmissionEntry {
     entry(AdminOpcode::GetLogPage, u32::MAX, [u32::from(page) | (bytes / 4 - 1) << 16, 0])
 }
 
-/// Asynchronous Event Request (5.2).
+/// Builds Asynchronous Event Request (5.2).
 pub(super) fn event_request() -> SubmissionEntry {
     entry(AdminOpcode::AsyncEventRequest, 0, [0, 0])
 }
 
-/// Abort (5.1).
+/// Builds Abort (5.1).
 pub(super) fn abort(queue: u16, command: u16) -> SubmissionEntry {
     entry(AdminOpcode::Abort, 0, [u32::from(command) << 16 | u32::from(queue), 0])
 }
 
-/// Create I/O Completion Queue (5.4).
+/// Builds Create I/O Completion Queue (5.4).
 pub(super) fn create_completion_queue(
     queue: u16,
     slots: u32,
@@ -71,7 +71,7 @@ pub(super) fn create_completion_queue(
     entry
 }
 
-/// Create I/O Submission Queue (5.5) on the completion queue of the same number.
+/// Builds Create I/O Submission Queue (5.5) on the completion queue of the same number.
 pub(super) fn create_submission_queue(
     queue: u16,
     slots: u32,
@@ -85,12 +85,12 @@ pub(super) fn create_submission_queue(
     entry
 }
 
-/// Delete I/O Submission Queue (5.7).
+/// Builds Delete I/O Submission Queue (5.7).
 pub(super) fn delete_submission_queue(queue: u16) -> SubmissionEntry {
     entry(AdminOpcode::DeleteSubmissionQueue, 0, [u32::from(queue), 0])
 }
 
-/// Delete I/O Completion Queue (5.6).
+/// Builds Delete I/O Completion Queue (5.6).
 pub(super) fn delete_completion_queue(queue: u16) -> SubmissionEntry {
     entry(AdminOpcode::DeleteCompletionQueue, 0, [u32::from(queue), 0])
 }
@@ -102,7 +102,7 @@ mod tests {
     use crate::spec::admin::{CreateQueueDwords, IdentifyDwords, LogDwords, halves};
 
     #[test]
-    fn the_controllers_half_reads_what_this_half_writes() {
+    fn controller_decodes_every_entry_that_the_host_builds() {
         let create = CreateQueueDwords::of(&create_completion_queue(7, 65_536, 0x1000, Some(5)));
         assert_eq!((create.id, create.slots, create.companion), (7, 65_536, 5));
         assert!(create.is_contiguous && create.interrupts_enabled);

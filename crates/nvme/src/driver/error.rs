@@ -1,7 +1,7 @@
-//! Why a controller is reset, why it is given up, and what a request comes to then.
+//! Causes of resets, causes of a controller's end, and errors of requests.
 //!
-//! In: what the driver saw. Out: errors with the numbers. Invariant: a dead controller says why, and the first reason
-//! stays.
+//! Input: observations of the driver. Output: errors with their values. Invariant: a dead controller has a reason, and
+//! the first reason is kept.
 
 use super::capabilities::CapabilityFault;
 use super::function::FunctionError;
@@ -9,7 +9,7 @@ use super::io_queue::QueueFault;
 use crate::queue_pair::CommandId;
 use crate::spec::status::Status;
 
-/// What made a reset necessary.
+/// The cause of a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Trouble {
@@ -19,89 +19,89 @@ pub enum Trouble {
         /// CSTS.
         status: u32,
     },
-    /// CSTS.RDY fell, and nobody had asked for that.
-    #[error("the controller is not ready any more (CSTS {status:#x})")]
+    /// CSTS.RDY became 0 without a request of the driver.
+    #[error("the controller is unexpectedly not ready (CSTS {status:#x})")]
     NotReady {
         /// CSTS.
         status: u32,
     },
-    /// It did not become ready in time.
+    /// The controller did not become ready in time.
     #[error("the controller did not become ready in time (CSTS {status:#x})")]
     EnableTimeout {
         /// CSTS.
         status: u32,
     },
-    /// An admin command was not answered in time.
-    #[error("admin command {opcode:02x}h was not answered in time")]
+    /// An admin command timed out.
+    #[error("admin command {opcode:02x}h timed out")]
     AdminTimeout {
         /// Its opcode.
         opcode: u8,
     },
-    /// An I/O command was not answered in time, nor when it was to be aborted.
-    #[error("a command of queue {queue} was not answered in time, nor after an abort ({command:?})")]
+    /// An I/O command timed out, and its abort as well.
+    #[error("a command of queue {queue} timed out, and its abort as well ({command:?})")]
     Stuck {
-        /// Its queue.
+        /// The command's queue.
         queue: u16,
         /// The command.
         command: CommandId,
     },
-    /// A queue broke the protocol.
+    /// The controller violated the protocol on a queue.
     #[error("queue {queue}: {fault}")]
     Queue {
-        /// Which.
+        /// The queue.
         queue: u16,
-        /// How.
+        /// The violation.
         fault: QueueFault,
     },
-    /// A command without which nothing goes was refused.
-    #[error("the controller refuses {what}: {status}")]
+    /// The controller refused a mandatory command.
+    #[error("the controller refused {what}: {status}")]
     Refused {
-        /// What was asked.
+        /// The refused command.
         what: &'static str,
-        /// Its answer.
+        /// Its status.
         status: Status,
     },
-    /// Somebody asked for a reset.
-    #[error("a reset was asked for")]
+    /// The owner requested a reset.
+    #[error("a reset was requested")]
     Asked,
 }
 
-/// Why a controller is dead.
+/// The reason why a controller is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Death {
-    /// It is not there any more.
+    /// The device was removed.
     #[error("the device was removed: its registers read as all ones")]
     Removed,
-    /// Its registers make no sense.
+    /// Its registers are implausible.
     #[error(transparent)]
     Implausible(#[from] CapabilityFault),
-    /// Its queue entries are not 64 and 16 bytes, or it describes itself in no way that makes sense.
-    #[error("Identify Controller makes no sense: queue entries must be 64 and 16 bytes")]
+    /// Its queue entries are not 64 and 16 bytes, or its Identify page is too short.
+    #[error("Identify Controller is invalid: queue entries must be 64 and 16 bytes")]
     Identify,
-    /// There is no memory for its admin queue.
-    #[error("there is no memory for the admin queue; allow this process more, or free some")]
+    /// The allocation of the admin queue failed.
+    #[error("no memory for the admin queue; raise the memory limit of this process, or free some")]
     NoMemory,
-    /// Resets did not help.
-    #[error("{resets} resets in a row did not help: {trouble}")]
+    /// Too many resets in a row failed.
+    #[error("the controller did not recover after {resets} resets in a row: {trouble}")]
     GaveUp {
-        /// How many.
+        /// Resets in a row.
         resets: u32,
-        /// What the last was for.
+        /// The cause of the last reset.
         trouble: Trouble,
     },
-    /// It can neither be disabled nor reset.
+    /// Neither disabling nor a function reset succeeded.
     #[error("the controller does not stop (CC.EN 0), and a function reset failed: {0}")]
     Unstoppable(FunctionError),
-    /// The function does not let itself be switched on.
-    #[error("bus mastering cannot be switched on: {0}")]
+    /// Enabling bus mastering failed.
+    #[error("bus mastering cannot be enabled: {0}")]
     Mastering(FunctionError),
     /// Its owner closed it.
     #[error("the controller was closed")]
     Closed,
 }
 
-/// A request that was not taken.
+/// The reason why a request was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -109,46 +109,48 @@ pub enum RequestError {
     #[error("the controller is not ready; wait until it is, or open it again")]
     NotReady,
     /// The admin queue is full.
-    #[error("the admin queue is full; take answers and ask again")]
+    #[error("the admin queue is full; poll for completions and retry")]
     Busy,
-    /// More data than an admin command of this driver carries.
-    #[error("{bytes} bytes of data with an admin command; {most} are carried")]
+    /// The request has more data than an admin command of this driver carries.
+    #[error("an admin command carries at most {most} bytes of data, not {bytes}")]
     Data {
-        /// What was asked for.
+        /// Requested bytes.
         bytes: usize,
-        /// The most.
+        /// Most bytes.
         most: usize,
     },
-    /// Every queue that the controller granted exists.
+    /// All queues that the controller granted are in use.
     #[error("all {granted} I/O queues of the controller are in use; close one")]
     NoQueue {
-        /// How many there are.
+        /// Queues that the controller granted.
         granted: u16,
     },
-    /// No queue can be so deep.
-    #[error("a queue of depth {depth} was asked for; choose 1 to {most}")]
+    /// The depth is out of range.
+    #[error("queue depth {depth} is out of range; choose 1 to {most}")]
     Depth {
-        /// What was asked for.
+        /// Requested depth.
         depth: u32,
-        /// The most.
+        /// Largest depth.
         most: u32,
     },
-    /// There is no memory for the queue.
-    #[error("there is no memory for a queue of depth {depth}; choose less, or allow this process more")]
+    /// The allocation of the queue's memory failed.
+    #[error(
+        "no memory for a queue of depth {depth}; choose a smaller one, or raise this process's memory limit"
+    )]
     Memory {
-        /// What was asked for.
+        /// Requested depth.
         depth: u32,
     },
 }
 
-/// A queue that was not made.
+/// The reason why a queue was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
-    /// The controller refused.
-    #[error("the controller refuses the queue: {0}")]
+    /// The controller refused it.
+    #[error("the controller refused the queue: {0}")]
     Refused(Status),
-    /// The controller was reset meanwhile.
-    #[error("the controller was reset meanwhile; ask again")]
+    /// The controller was reset during the creation.
+    #[error("the controller was reset while the queue was created; retry")]
     Reset,
 }

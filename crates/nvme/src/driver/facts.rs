@@ -1,8 +1,8 @@
-//! What a controller says of itself and of its namespaces, as far as a host needs it.
+//! The host's view of a controller and of its namespaces.
 //!
-//! In: the pages of Identify (NVMe Base 2.0 section 5.17, NVM 1.0 section 4.1.5, KV 1.0d section 4.1.5). Out: facts, or why
-//! a namespace cannot be used. Invariant: whatever the pages hold, no number here is zero where something is divided by
-//! it, and text is printable.
+//! Input: the pages of Identify (NVMe Base 2.0 section 5.17, NVM 1.0 section 4.1.5, KV 1.0d section 4.1.5). Output:
+//! facts, or why a namespace cannot be used. Invariant: for any content of the pages, no divisor is zero and all text
+//! is printable.
 
 use super::capabilities::Capabilities;
 use crate::data_pointer::PageBytes;
@@ -15,7 +15,7 @@ const BLOCK_SHIFTS: std::ops::RangeInclusive<u32> = 9..=16;
 /// NSATTR bit 0: the namespace is write protected now.
 const WRITE_PROTECTED: u8 = 1;
 
-/// A controller.
+/// The properties of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerFacts {
     /// PCI vendor.
@@ -32,21 +32,21 @@ pub struct ControllerFacts {
     pub id: u16,
     /// VS as major and minor.
     pub version: (u16, u8),
-    /// Most bytes that a command moves; `None` without a limit.
+    /// Most bytes that a command transfers; `None` without a limit.
     pub transfer_bytes_max: Option<u64>,
-    /// Whether acknowledged writes may be lost with the power until a flush (VWC).
+    /// True if acknowledged writes may be lost in a power failure until a flush (VWC).
     pub has_write_cache: bool,
     /// Optional commands of the NVM command set.
     pub optional: OptionalCommands,
-    /// Whether SGLs are taken on I/O queues.
+    /// True if I/O queues accept SGLs.
     pub has_sgl: bool,
-    /// I/O queue pairs that it granted.
+    /// I/O queue pairs that the controller granted.
     pub io_queues: u16,
-    /// Whether queues have priorities: weighted round robin is chosen.
+    /// True if weighted round robin is selected, so that queues have priorities.
     pub weighted_round_robin: bool,
-    /// The page of data pointers.
+    /// The page size of data pointers.
     pub page: PageBytes,
-    /// Most Abort commands at a time.
+    /// Most concurrent Abort commands.
     pub(super) aborts_max: u32,
     /// AERL plus one.
     pub(super) events_max: u32,
@@ -95,7 +95,7 @@ impl ControllerFacts {
             subsystem: text(&identify.subsystem_name),
             id: identify.controller_id.get(),
             version: (major, minor),
-            // A number that shifts out says that there is no limit worth the name.
+            // MDTS 0 means no limit; one of 32 or more is too large to matter.
             transfer_bytes_max: (1..=31).contains(&pages).then(|| unit << pages),
             has_write_cache: identify.write_cache & 1 == 1,
             optional: OptionalCommands {
@@ -123,13 +123,13 @@ impl ControllerFacts {
 pub struct Namespace {
     /// NSID.
     pub id: u32,
-    /// What it holds.
+    /// The kind of its content.
     pub kind: NamespaceKind,
-    /// Whether it may be written.
+    /// True if it is not write protected.
     pub is_writable: bool,
 }
 
-/// What a namespace holds.
+/// The kind of a namespace's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamespaceKind {
     /// Logical blocks.
@@ -148,15 +148,15 @@ pub enum NamespaceKind {
         /// Longest value.
         value_bytes_max: u32,
     },
-    /// What this driver does not use.
+    /// Unsupported content.
     Unusable(NamespaceFault),
 }
 
-/// Why a namespace cannot be used.
+/// The reason why a namespace cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NamespaceFault {
-    /// Its format has metadata.
+    /// The format has metadata.
     #[error(
         "namespace {namespace} has {bytes} bytes of metadata in each block, which are not supported: format it without \
          (nvme id-ns lists the formats, nvme format --lbaf chooses one; its data is lost)"
@@ -167,7 +167,7 @@ pub enum NamespaceFault {
         /// MS.
         bytes: u16,
     },
-    /// Its format has protection information.
+    /// The format has protection information.
     #[error(
         "namespace {namespace} is formatted with protection information of type {kind}, which is not supported: format \
          it without (nvme format --pi 0; its data is lost)"
@@ -178,15 +178,17 @@ pub enum NamespaceFault {
         /// DPS in bits 2:0.
         kind: u8,
     },
-    /// Blocks of an odd size.
-    #[error("namespace {namespace} has blocks of 2^{shift} bytes; 512 bytes to 64 KiB are supported")]
+    /// The block size is not supported.
+    #[error(
+        "namespace {namespace} has blocks of 2^{shift} bytes; blocks of 512 bytes to 64 KiB are supported"
+    )]
     BlockSize {
         /// NSID.
         namespace: u32,
         /// LBADS.
         shift: u32,
     },
-    /// A command set that this driver does not have.
+    /// The command set is not supported.
     #[error(
         "namespace {namespace} is of command set {command_set:02x}h; NVM (00h) and Key Value (01h) are supported"
     )]
@@ -196,12 +198,12 @@ pub enum NamespaceFault {
         /// CSI.
         command_set: u8,
     },
-    /// The controller does not describe it.
-    #[error("the controller does not describe namespace {namespace}: {status}")]
+    /// The controller refused Identify for the namespace.
+    #[error("Identify of namespace {namespace} failed: {status}")]
     Refused {
         /// NSID.
         namespace: u32,
-        /// Its answer.
+        /// The status of Identify.
         status: Status,
     },
 }
@@ -211,14 +213,14 @@ impl Namespace {
         Self { id, kind: NamespaceKind::Unusable(fault), is_writable: false }
     }
 
-    /// Reads Identify Namespace of the NVM command set. `None` for one that is not there: all zeroes.
+    /// Reads Identify Namespace of the NVM command set. Returns `None` for an inactive namespace: all zeroes.
     pub(super) fn read_block(id: u32, page: &[u8]) -> Option<Self> {
         let (identify, _) = IdentifyNvm::ref_from_prefix(page).ok()?;
         let blocks = identify.size.get();
         if blocks == 0 {
             return None;
         }
-        // FLBAS: bits 6:5 are the upper ones of the index where there are more than 16 formats.
+        // FLBAS: bits 6:5 are the upper bits of the index if there are more than 16 formats.
         let low = identify.format & 0xF;
         let index = if identify.lba_formats >= 16 { (identify.format >> 5 & 0b11) << 4 | low } else { low };
         let format = identify.formats.get(usize::from(index)).map_or(0, |format| format.get());
@@ -235,7 +237,7 @@ impl Namespace {
         Some(Self { id, kind, is_writable: identify.attributes & WRITE_PROTECTED == 0 })
     }
 
-    /// Reads Identify Namespace of the Key Value command set. `None` for one that is not there.
+    /// Reads Identify Namespace of the Key Value command set. Returns `None` for an inactive namespace.
     pub(super) fn read_keys(id: u32, page: &[u8]) -> Option<Self> {
         let (identify, _) = IdentifyKv::ref_from_prefix(page).ok()?;
         let format: &KvFormat = identify.formats.first()?;
@@ -249,7 +251,7 @@ impl Namespace {
     }
 }
 
-/// CSI of the namespace that the descriptors of CNS 03h are of; NVM where none says.
+/// Returns the CSI in the namespace identification descriptors (CNS 03h); NVM (0) if there is none.
 pub(super) fn command_set(page: &[u8]) -> u8 {
     let mut rest = page;
     while let [kind, length, _, _, behind @ ..] = rest {
@@ -265,7 +267,7 @@ pub(super) fn command_set(page: &[u8]) -> u8 {
     0
 }
 
-/// ASCII of a page, without the spaces and zeroes that fill it.
+/// Returns the printable ASCII of a field, without its padding of spaces and zeroes.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     let printable = |&byte: &u8| if byte.is_ascii_graphic() || byte == b' ' { char::from(byte) } else { '?' };
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_format_in_use_says_how_long_a_block_is() {
+    fn block_size_comes_from_the_format_in_use() {
         let found = block(|_| ()).unwrap();
         assert_eq!(found.kind, NamespaceKind::Block { block_shift: 9, blocks: 1_000 });
         let found = block(|page| {
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_protection_and_odd_blocks_are_refused_by_name() {
+    fn metadata_protection_and_unsupported_block_sizes_are_refused_with_their_reason() {
         let fault = |change: fn(&mut IdentifyNvm)| match block(change).unwrap().kind {
             NamespaceKind::Unusable(fault) => fault,
             other => panic!("{other:?}"),
@@ -322,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_set_is_found_among_other_descriptors_and_nothing_is_read_behind_the_page() {
+    fn command_set_is_found_among_other_descriptors_without_reading_past_the_page() {
         let writer = DescriptorWriter::default().with(DescriptorType::Uuid, &[7; 16]);
         assert_eq!(command_set(&writer.clone().finish()), 0);
         assert_eq!(command_set(&writer.with(DescriptorType::CommandSet, &[1]).finish()), 1);
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_printable_whatever_the_controller_says() {
+    fn text_is_printable_for_any_bytes_from_the_controller() {
         assert_eq!(text(b"  QEMU NVMe Ctrl   "), "QEMU NVMe Ctrl");
         assert_eq!(text(b"a\x1b[2Jb\0junk"), "a?[2Jb");
     }

@@ -1,7 +1,7 @@
-//! A PCI function with a controller in it, as its driver needs it.
+//! A PCI function that holds a controller, as its driver uses it.
 //!
-//! In: wishes of the driver. Out: registers, and the two means that stop a function which does not follow its registers
-//! any more: bus mastering and function reset. Invariant: after `Ok` of either the function touches no memory.
+//! Input: calls of the driver. Output: registers, and two means to stop a function that does not react to its registers
+//! any more: bus mastering and function reset. Invariant: after `Ok` of either the function accesses no memory.
 
 use headwater_host::pinning::vfio::{Device, Mastering};
 use headwater_host::registers::{MappedRegisters, Registers};
@@ -11,15 +11,15 @@ use std::sync::Arc;
 /// EOPNOTSUPP of Linux.
 const NOT_SUPPORTED: i32 = 95;
 
-/// The function could not be told.
+/// A failed operation on a PCI function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the PCI function does not take it (error {errno})")]
+#[error("the operation on the PCI function failed (errno {errno})")]
 pub struct FunctionError {
-    /// The kernel's number.
+    /// The kernel's errno.
     pub errno: i32,
 }
 
-/// Where BAR0 is, for a process that is to map some of it.
+/// The file that holds BAR0, for a process that maps part of it.
 #[derive(Debug)]
 pub struct RegistersFile {
     /// The file.
@@ -28,36 +28,36 @@ pub struct RegistersFile {
     pub offset: u64,
 }
 
-/// A function.
+/// A PCI function with a controller.
 pub trait Function {
-    /// How its registers are reached.
+    /// The access to its registers.
     type Registers: Registers + Clone;
 
-    /// BAR0.
+    /// Returns the registers of BAR0.
     fn registers(&self) -> &Self::Registers;
 
-    /// BAR0 for another process. Whoever has it can reach every register, and more.
+    /// Returns BAR0 for another process. A process that holds the file can access every register, and more.
     ///
     /// # Errors
-    /// [`FunctionError`]; there may be no file that could be given away.
+    /// [`FunctionError`]; some functions have no file to pass on.
     fn registers_file(&self) -> Result<RegistersFile, FunctionError> {
         Err(FunctionError { errno: NOT_SUPPORTED })
     }
 
-    /// Lets the function read and write memory of its own accord, or stops it.
+    /// Enables or disables bus mastering: reads and writes of memory by the function.
     ///
     /// # Errors
-    /// [`FunctionError`]; then nothing is known of it.
+    /// [`FunctionError`]; then the state of bus mastering is unknown.
     fn set_mastering(&mut self, mastering: Mastering) -> Result<(), FunctionError>;
 
-    /// Resets the function as a whole; bus mastering is off afterwards.
+    /// Resets the whole function; bus mastering is off afterwards.
     ///
     /// # Errors
-    /// [`FunctionError`] when it cannot be, or was not.
+    /// [`FunctionError`] if the reset is not supported or failed.
     fn reset(&mut self) -> Result<(), FunctionError>;
 }
 
-/// A function that VFIO gave us.
+/// A function opened through VFIO.
 #[derive(Clone, Debug)]
 pub struct VfioFunction {
     device: Arc<Device>,
@@ -65,7 +65,7 @@ pub struct VfioFunction {
 }
 
 impl VfioFunction {
-    /// The function behind a device of a container.
+    /// Maps BAR0 of a device of a container.
     ///
     /// # Errors
     /// BAR0 cannot be mapped.
@@ -74,7 +74,7 @@ impl VfioFunction {
         Ok(Self { device, registers })
     }
 
-    /// The device.
+    /// Returns the VFIO device.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device
@@ -102,7 +102,7 @@ impl Function for VfioFunction {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is what map_err hands over")]
+#[expect(clippy::needless_pass_by_value, reason = "map_err passes the error by value")]
 fn failed(error: std::io::Error) -> FunctionError {
     FunctionError { errno: error.raw_os_error().unwrap_or(0) }
 }

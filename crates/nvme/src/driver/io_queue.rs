@@ -1,11 +1,11 @@
-//! One I/O queue pair of a controller, for one thread: submit, ring, reap, and watch for commands that take too long.
+//! One I/O queue pair of a controller, for one thread: submits, rings, reaps, and finds overdue commands.
 //!
-//! In: entries with the runs of their data. Out: for each accepted one exactly one answer: the controller's by
-//! [`reap`](IoQueue::reap), or that it is lost by [`abandon`](IoQueue::abandon). No clock is read and nothing is allocated
-//! on the way of a command. Invariant: a command's list pages stay its own until it is answered or certainly lost.
+//! Input: entries with the address runs of their data. Output: exactly one result for each accepted command: its
+//! completion from [`reap`](IoQueue::reap), or its loss from [`abandon`](IoQueue::abandon). The command path reads no
+//! clock and allocates nothing. Invariant: a command holds its list pages until it is completed or certainly lost.
 //!
-//! Time is counted in ticks of a quarter of the timeout: [`watch`](IoQueue::watch), called now and then, moves them on. A
-//! command gets the number of the tick in which it was submitted.
+//! Time is counted in ticks of a quarter of the timeout. [`watch`](IoQueue::watch), called periodically, advances the
+//! tick. A command records the tick in which it was submitted.
 
 use super::describe::{DescribeError, SglUse, describe};
 use super::life::{Fate, Life};
@@ -18,62 +18,62 @@ use headwater_host::clock::Nanos;
 use headwater_host::registers::Registers;
 use headwater_host::ring_memory::RingMemory;
 
-/// Ticks of a timeout.
+/// Ticks per timeout.
 const TICKS: u32 = 4;
-/// Answers to nothing after which a controller is not believed any more.
+/// Stray completions after which the queue reports a fault.
 const STRAYS_MAX: u32 = 16;
 
-/// Why a command was not accepted: nothing happened.
+/// A rejected submission; the queue is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitFault {
-    /// As many commands are in flight as the queue takes, or no list page is free.
+    /// The queue holds its maximum of commands in flight, or no list page is free.
     #[error("the queue is full; take completions and submit again")]
     Full,
-    /// The controller is being reset, or was: see [`IoQueue::fate`].
-    #[error("the queue does not stand any more; make it again")]
+    /// The controller is being reset, or was reset: see [`IoQueue::fate`].
+    #[error("the queue is not live because its controller was reset or failed; create the queue again")]
     NotLive,
-    /// The data cannot be described.
+    /// No data pointer can describe the data.
     #[error(transparent)]
     Data(#[from] DescribeError),
-    /// More data than the controller takes in one command.
-    #[error("{bytes} bytes in one command; this controller takes at most {most}")]
+    /// The command has more data than the controller accepts in one command.
+    #[error("the command has {bytes} bytes of data; this controller accepts at most {most}: split it")]
     TooLong {
-        /// What was given.
+        /// Bytes of data in the command.
         bytes: u64,
-        /// The most.
+        /// Most bytes that the controller accepts.
         most: u64,
     },
 }
 
-/// What [`IoQueue::watch`] found of a command.
+/// An overdue command that [`IoQueue::watch`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overdue {
-    /// It takes longer than the timeout: ask the controller to give it up.
+    /// The command exceeded the timeout: send an Abort for it.
     Abort(CommandId),
-    /// It was asked to, and a timeout later there is still no answer: only a reset helps.
+    /// The command exceeded a second timeout after its abort: reset the controller.
     Stuck(CommandId),
 }
 
-/// The controller broke the protocol in a way that is no command's fault.
+/// A violation of the protocol by the controller that belongs to no command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueFault {
-    /// Answers to commands that are not in flight, too many of them.
-    #[error("{count} completions named no command in flight")]
+    /// Too many completions name commands that are not in flight.
+    #[error("{count} completions named no command in flight; reset the controller")]
     Strays {
-        /// How many.
+        /// Stray completions so far.
         count: u32,
     },
-    /// An answer with an impossible submission head.
-    #[error("a completion named submission head {head}, which the controller cannot have reached")]
+    /// A completion carries an impossible submission head.
+    #[error("a completion named the impossible submission head {head}; reset the controller")]
     Head {
-        /// What it said.
+        /// The submission head in the completion.
         head: u16,
     },
 }
 
-/// What data a command may carry, and how it is described.
+/// The limit and the kind of data pointer for a command's data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DataRules {
     pub(super) sgl: SglUse,
@@ -84,12 +84,12 @@ pub(super) struct DataRules {
 #[derive(Debug)]
 struct Place {
     chain: Chain,
-    /// The tick in which it was submitted, or asked to be aborted.
+    /// The tick of its submission, or of its last report by `watch`.
     tick: u32,
     aborting: bool,
 }
 
-/// The queue.
+/// An I/O queue pair of one thread.
 #[derive(Debug)]
 pub struct IoQueue<M, R> {
     pair: Pair<M, R>,
@@ -100,7 +100,7 @@ pub struct IoQueue<M, R> {
     epoch: u32,
     strays: u32,
     tick: u32,
-    /// When the present tick began.
+    /// Start of the present tick.
     ticked: Nanos,
     tick_span: Nanos,
 }
@@ -129,29 +129,30 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
         }
     }
 
-    /// Its number at the controller.
+    /// Returns the queue identifier.
     #[must_use]
     pub fn id(&self) -> u16 {
         self.pair.queue()
     }
 
-    /// Whether it stands.
+    /// Returns the state of the queue.
     #[must_use]
     pub fn fate(&self) -> Fate {
         self.life.fate(self.epoch)
     }
 
-    /// Most bytes of data in one command.
+    /// Returns the most bytes of data in one command.
     #[must_use]
     pub fn transfer_bytes_max(&self) -> u64 {
         self.rules.transfer_bytes_max
     }
 
-    /// Takes a command and describes its data: the controller sees it after [`ring`](Self::ring). The data stays lent until
-    /// its answer. `Ok` means that exactly one answer follows, from [`reap`](Self::reap) or [`abandon`](Self::abandon).
+    /// Accepts a command and builds its data pointer; the controller sees it after [`ring`](Self::ring). The data must
+    /// stay valid until the completion. `Ok` means that exactly one result follows, from [`reap`](Self::reap) or
+    /// [`abandon`](Self::abandon).
     ///
     /// # Errors
-    /// [`SubmitFault`]: nothing happened.
+    /// [`SubmitFault`]: the queue is unchanged.
     #[inline]
     pub fn submit(
         &mut self,
@@ -182,14 +183,15 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
         Ok(command)
     }
 
-    /// The place of a command in a table of [`depth`](Self::depth) entries; its own until it is answered.
+    /// Returns the command's slot in a table of [`depth`](Self::depth) entries; no other command has it until
+    /// completion.
     #[must_use]
     #[inline]
     pub fn slot(&self, command: CommandId) -> usize {
         self.pair.slot(command)
     }
 
-    /// Shows what was submitted to the controller, and gives it room for answers.
+    /// Rings the doorbells: publishes submitted commands, and frees completion slots.
     #[inline]
     pub fn ring(&mut self) {
         if self.life.is_live(self.epoch) {
@@ -197,7 +199,7 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
         }
     }
 
-    /// Takes the next answer. What answers no command in flight is dropped and counted: see [`fault`](Self::fault).
+    /// Returns the next completion. Drops and counts completions of no command in flight: see [`fault`](Self::fault).
     #[inline]
     pub fn reap(&mut self) -> Option<Completion> {
         for _ in 0..STRAYS_MAX {
@@ -215,14 +217,14 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
         None
     }
 
-    /// Whether [`reap`](Self::reap) might return something.
+    /// Returns true if [`reap`](Self::reap) may return a completion.
     #[must_use]
     #[inline]
     pub fn has_work(&self) -> bool {
         self.pair.has_work()
     }
 
-    /// How the controller broke the protocol here, if it did: it should be reset.
+    /// Returns how the controller violated the protocol on this queue, if it did; it should be reset.
     #[must_use]
     pub fn fault(&self) -> Option<QueueFault> {
         if self.strays >= STRAYS_MAX {
@@ -231,13 +233,13 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
         self.pair.fault().map(|fault| QueueFault::Head { head: fault.head })
     }
 
-    /// Answers that named no command in flight, so far.
+    /// Returns the number of completions so far that named no command in flight.
     #[must_use]
     pub fn strays(&self) -> u32 {
         self.strays
     }
 
-    /// Looks for commands that take too long, if a tick has passed since the last look.
+    /// Reports overdue commands to `found`, if a tick has passed since the last search.
     pub fn watch(&mut self, now: Nanos, mut found: impl FnMut(Overdue)) {
         if now.since(self.ticked) < self.tick_span {
             return;
@@ -249,7 +251,7 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
         }
         for (slot, place) in self.places.iter_mut().enumerate() {
             let Some(command) = self.pair.in_slot(slot) else { continue };
-            // The tick of the submission was not a whole one.
+            // The submission may lie late in its tick, so a timeout takes one tick more.
             if self.tick.wrapping_sub(place.tick) <= TICKS {
                 continue;
             }
@@ -262,18 +264,19 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
         }
     }
 
-    /// When [`watch`](Self::watch) has something to do again.
+    /// Returns the time at which to call [`watch`](Self::watch) again.
     #[must_use]
     pub fn next_watch(&self) -> Nanos {
         self.ticked.after(self.tick_span)
     }
 
-    /// Gives up a queue that a reset forgot, or whose controller is dead: the slots of the commands that were in flight.
-    /// None of them is answered by the controller any more, and their data is free again, unless a dead controller is not
-    /// [quiet](super::Controller::is_quiet). Reap first: what was answered before the reset is there still.
+    /// Discards a queue that a reset invalidated or whose controller is dead, and returns the slots of the commands in
+    /// flight. The controller completes none of them any more, and their data may be reused, unless a dead controller
+    /// is not [quiet](super::Controller::is_quiet). Reap first: completions posted before the reset are still in the
+    /// ring.
     ///
     /// # Errors
-    /// The queue itself, when it is neither lost nor dead.
+    /// The queue itself, if it is neither lost nor dead.
     pub fn abandon(self) -> Result<Vec<usize>, Box<Self>> {
         match self.fate() {
             Fate::Lost | Fate::Dead => {
@@ -283,14 +286,14 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
         }
     }
 
-    /// Commands accepted and not yet answered.
+    /// Returns the number of commands accepted and not yet completed.
     #[must_use]
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.pair.in_flight()
     }
 
-    /// Most commands in flight.
+    /// Returns the most commands in flight.
     #[must_use]
     #[inline]
     pub fn depth(&self) -> u32 {

@@ -1,13 +1,13 @@
-//! A queue pair that another process drives: its rings lie in memory that both share, its doorbells in a page of registers
-//! that both have mapped.
+//! A queue pair that another process drives: its rings lie in memory that both share, its doorbells in a page of
+//! registers that both have mapped.
 //!
-//! In, at the owner of the controller: addresses of rings. Out: a [`LentQueue`]. In, at the borrower: what the owner said of
-//! it, and the memory. Out: an [`IoQueue`] like one of the owner's, and the [`Lease`] that ends it. Invariant: the owner
-//! keeps the memory of the rings, and all memory that the borrower's commands may name, until
-//! [`is_over`](LentQueue::is_over) says that the controller touches none of it.
+//! Input at the owner of the controller: addresses of rings. Output: a [`LentQueue`]. Input at the borrower: the terms
+//! from the owner, and the memory. Output: an [`IoQueue`] like one of the owner's, and the [`Lease`] that ends it.
+//! Invariant: the owner keeps the memory of the rings, and all memory that the borrower's commands may name, until
+//! [`is_over`](LentQueue::is_over) returns true: then the controller accesses none of it.
 //!
-//! Nobody looks at what the borrower submits: it can name every block of the controller, and ring every queue's doorbell of
-//! its page.
+//! The owner does not check what the borrower submits: the borrower can address every block of the controller, and ring
+//! every doorbell in its page.
 
 use super::controller::Controller;
 use super::describe::SglUse;
@@ -25,31 +25,31 @@ use headwater_host::clock::Nanos;
 use headwater_host::registers::Registers;
 use headwater_host::ring_memory::RingMemory;
 
-/// Where the parts of a lent queue lie in its memory: submissions at its front, the others at multiples of a page.
+/// The layout of a lent queue's memory: submissions at the front, the other parts at multiples of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LentLayout {
     /// Offset of the completions.
     pub completions: usize,
-    /// Offset of the pages for lists of addresses.
+    /// Offset of the list pages.
     pub lists: usize,
-    /// Length of the whole.
+    /// Length of all parts.
     pub bytes: usize,
 }
 
-/// A queue that the controller has for somebody else.
+/// A queue that another process drives, as the owner of its controller sees it.
 #[derive(Clone, Debug)]
 pub struct LentQueue {
-    /// Its number at the controller.
+    /// Queue identifier.
     pub id: u16,
-    /// Where its doorbells are in BAR0: of the submission tail, and of the completion head.
+    /// Offsets of its doorbells in BAR0: of the submission tail, and of the completion head.
     pub doorbells: [usize; 2],
     life: Life,
     epoch: u32,
 }
 
 impl LentQueue {
-    /// Whether a reset, or the end of the controller, took it: then the controller touches no memory of it, unless a dead
-    /// controller is not [quiet](Controller::is_quiet).
+    /// Returns true if a reset or the end of the controller invalidated the queue: then the controller accesses no
+    /// memory of it, unless a dead controller is not [quiet](Controller::is_quiet).
     #[must_use]
     pub fn is_over(&self) -> bool {
         matches!(self.life.fate(self.epoch), Fate::Lost | Fate::Dead)
@@ -57,10 +57,10 @@ impl LentQueue {
 }
 
 impl<F: Function, H: HostMemory> Controller<F, H> {
-    /// How the memory of a lent queue must be laid out.
+    /// Returns the required layout of a lent queue's memory.
     ///
     /// # Errors
-    /// [`RequestError`] when the controller is not ready, or has no queue so deep.
+    /// [`RequestError`] if the controller is not ready, or the depth is out of range.
     pub fn lent_layout(&self, depth: u32) -> Result<LentLayout, RequestError> {
         let capabilities = self.capabilities.ok_or(RequestError::NotReady)?;
         let page = capabilities.page.get() as usize;
@@ -70,7 +70,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         Ok(LentLayout { completions: completions_at, lists, bytes: lists + self.list_bytes(page) })
     }
 
-    /// What holds for every I/O queue; `None` before the controller was ever ready.
+    /// Returns the rules of all I/O queues; `None` before the controller was ready for the first time.
     #[must_use]
     pub fn queue_rules(&self) -> Option<QueueRules> {
         let (capabilities, facts) = (self.capabilities?, self.facts.as_ref()?);
@@ -82,11 +82,12 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         })
     }
 
-    /// Asks for a queue pair whose memory, zeroed and laid out as [`lent_layout`](Self::lent_layout) says, the controller
-    /// reaches from `address` on. Its outcome comes by [`take_lent`](Self::take_lent).
+    /// Submits the request for a queue pair whose memory the controller reaches from `address` on. The memory must be
+    /// zeroed and have the layout of [`lent_layout`](Self::lent_layout). The outcome comes from
+    /// [`take_lent`](Self::take_lent).
     ///
     /// # Errors
-    /// [`RequestError`]: nothing was asked.
+    /// [`RequestError`]: no command was sent.
     pub fn lend_queue(&mut self, spec: QueueSpec, address: u64, now: Nanos) -> Result<Ticket, RequestError> {
         let (queue, slots) = self.room_for(spec.depth)?;
         let layout = self.lent_layout(spec.depth)?;
@@ -99,7 +100,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         Ok(self.create_queue(job, spec.vector, now))
     }
 
-    /// The lent queue, or why there is none; `None` while it is being made, or for a ticket that is none of such a queue.
+    /// Returns the lent queue or its error; `None` while it is being created, or if the ticket is not of a lent queue.
     pub fn take_lent(&mut self, ticket: Ticket) -> Option<Result<LentQueue, QueueError>> {
         match self.outcomes.remove(&ticket.number())? {
             Outcome::Lent(outcome) => Some(outcome),
@@ -110,84 +111,85 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         }
     }
 
-    /// A queue that the controller has made.
+    /// Returns the owner's handle to a queue that the controller has created.
     pub(super) fn lent(&self, id: u16, doorbells: DoorbellPlaces) -> LentQueue {
         let DoorbellPlaces { tail, head } = doorbells;
         LentQueue { id, doorbells: [tail, head], life: self.life.clone(), epoch: self.life.epoch() }
     }
 }
 
-/// What holds for every I/O queue of a controller.
+/// The rules of all I/O queues of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueRules {
-    /// The controller's page.
+    /// The controller's page size.
     pub page: PageBytes,
-    /// Where SGLs are used.
+    /// The use of SGLs.
     pub sgl: SglUse,
     /// Most bytes of data in one command.
     pub transfer_bytes_max: u64,
-    /// How long a command may take.
+    /// Time until a command is overdue.
     pub timeout: Nanos,
 }
 
-/// What a borrower is told of its queue.
+/// The parameters of a lent queue, as its borrower receives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LentTerms {
-    /// Number of the queue at the controller.
+    /// Queue identifier at the controller.
     pub id: u16,
     /// Most commands in flight.
     pub depth: u32,
-    /// Where the doorbells are in the borrower's window of registers: of the submission tail, and of the completion head.
+    /// Offsets of the doorbells in the borrower's window of registers: of the submission tail, and of the completion
+    /// head. head.
     pub doorbells: [usize; 2],
-    /// What holds for all of them.
+    /// The rules of all I/O queues.
     pub rules: QueueRules,
 }
 
 /// Terms that contradict each other, or the memory and the window that came with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a lent queue of depth {depth} makes no sense: {what}")]
+#[error("the terms of a lent queue of depth {depth} are invalid: {what}")]
 pub struct LentFault {
-    /// The depth that was said.
+    /// The depth in the terms.
     pub depth: u32,
-    /// What is wrong.
+    /// The contradiction.
     pub what: &'static str,
 }
 
-/// A borrower's word on its queue.
+/// The borrower's control over its queue's state.
 #[derive(Debug)]
 pub struct Lease {
     life: Life,
 }
 
 impl Lease {
-    /// Something happened to the controller: the queue takes no commands until it is known what.
+    /// Stops new commands while the state of the controller is unknown.
     pub fn suspend(&self) {
         self.life.set(Phase::Recovering);
     }
 
-    /// Whether it is not known yet.
+    /// Returns true while the queue is suspended.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.life.phase() == Phase::Recovering
     }
 
-    /// The controller has forgotten the queue and touches none of its memory: its commands are lost.
+    /// Invalidates the queue: the controller has deleted it and accesses none of its memory, and its commands are lost.
     pub fn end(&self) {
         self.life.next_epoch();
     }
 
-    /// Nobody knows what became of the queue, and nobody will.
+    /// Marks the queue as dead: its state at the controller is unknown and stays unknown.
     pub fn fail(&self) {
         self.life.set(Phase::Dead);
     }
 }
 
 impl<M: RingMemory + Clone, R: Registers> IoQueue<M, R> {
-    /// A queue that somebody else's controller has for us: `memory` is laid out as the terms say, and `registers` is the
-    /// window with its doorbells.
+    /// Creates a queue on another process's controller: `memory` is laid out as the terms require, and `registers` is
+    /// the window with its doorbells.
     ///
     /// # Errors
-    /// [`LentFault`]: nothing was touched.
+    /// [`LentFault`]: no memory or register was accessed.
     pub fn borrowed(
         terms: &LentTerms,
         memory: LentMemory<M>,
@@ -196,7 +198,7 @@ impl<M: RingMemory + Clone, R: Registers> IoQueue<M, R> {
     ) -> Result<(Self, Lease), LentFault> {
         let wrong = |what| LentFault { depth: terms.depth, what };
         let slots =
-            QueueSlots::new(terms.depth.saturating_add(1)).map_err(|_| wrong("no queue is so deep"))?;
+            QueueSlots::new(terms.depth.saturating_add(1)).map_err(|_| wrong("the depth is out of range"))?;
         let (submissions, completions) = ring_bytes(slots);
         let has = |block: &Block<M>, bytes| block.words.words() * 8 >= bytes;
         if !has(&memory.submissions, submissions) || !has(&memory.completions, completions) {
@@ -205,7 +207,7 @@ impl<M: RingMemory + Clone, R: Registers> IoQueue<M, R> {
         let [tail, head] = terms.doorbells;
         let is_inside = |at: usize| at.is_multiple_of(4) && at < registers.bytes();
         if !is_inside(tail) || !is_inside(head) || tail == head {
-            return Err(wrong("its doorbells do not lie in the page"));
+            return Err(wrong("its doorbells do not lie in the window"));
         }
         let LentMemory { submissions, completions, lists } = memory;
         let rings = PairMemory { submissions, completions };
@@ -220,13 +222,13 @@ impl<M: RingMemory + Clone, R: Registers> IoQueue<M, R> {
     }
 }
 
-/// The memory of a lent queue, in its parts.
+/// The parts of a lent queue's memory.
 #[derive(Debug)]
 pub struct LentMemory<M> {
     /// The submission ring.
     pub submissions: Block<M>,
     /// The completion ring.
     pub completions: Block<M>,
-    /// Pages for lists of addresses.
+    /// The list pages.
     pub lists: Block<M>,
 }

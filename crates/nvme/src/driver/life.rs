@@ -1,33 +1,33 @@
-//! How a controller is, as its queues see it from other threads: one word.
+//! The state of a controller, shared with its queues on other threads: one atomic word.
 //!
-//! In: what the driver finds. Out: whether a queue may ring, and whether its commands are lost. Invariant: the epoch moves
-//! on only when the controller certainly touches no memory of the epoch before, so a command that is lost by it may be
-//! answered and its buffer used again.
+//! Input: state changes by the driver. Output: whether a queue may ring, and whether its commands are lost. Invariant:
+//! the epoch advances only when the controller certainly accesses no memory of the previous epoch, so commands of that
+//! epoch may be failed and their buffers reused.
 
 use headwater_host::sync::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// Where a driver is with its controller.
+/// The phase of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It comes up, for the first time or after a reset that is done.
+    /// It is being enabled, for the first time or after a reset.
     Starting,
-    /// It takes commands.
+    /// It accepts commands.
     Ready,
-    /// It is being reset or shut down: answers may come still, new commands must wait.
+    /// It is being reset or shut down: completions may still arrive, new commands must wait.
     Recovering,
-    /// It is given up, removed or closed, and touches no memory.
+    /// It failed, was removed or was closed, and accesses no memory.
     Dead,
 }
 
-/// What became of a queue.
+/// The state of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It stands.
+    /// It accepts commands.
     Live,
     /// Its controller is being reset: wait.
     Waiting,
-    /// It was forgotten by a reset: its commands are lost, and it can be made again.
+    /// A reset invalidated it: its commands are lost, and it can be created again.
     Lost,
     /// The controller is dead.
     Dead,
@@ -35,7 +35,7 @@ pub enum Fate {
 
 const PHASE_BITS: u32 = 2;
 
-/// The word. A clone is another handle to it.
+/// The epoch and phase of a controller in one atomic word. A clone is another handle to it.
 #[derive(Clone, Debug)]
 pub struct Life {
     word: Arc<AtomicU32>,
@@ -46,7 +46,7 @@ impl Life {
         Self { word: Arc::new(AtomicU32::new(encode(0, Phase::Starting))) }
     }
 
-    /// Where the driver is.
+    /// Returns the phase of the controller.
     #[must_use]
     pub fn phase(&self) -> Phase {
         decode(self.word.load(Ordering::Acquire)).1
@@ -56,13 +56,13 @@ impl Life {
         decode(self.word.load(Ordering::Acquire)).0
     }
 
-    /// Whether a queue of that epoch may ring.
+    /// Returns true if a queue of that epoch may ring.
     #[inline]
     pub(super) fn is_live(&self, epoch: u32) -> bool {
         self.word.load(Ordering::Acquire) == encode(epoch, Phase::Ready)
     }
 
-    /// What became of a queue of that epoch.
+    /// Returns the state of a queue of that epoch.
     pub(super) fn fate(&self, epoch: u32) -> Fate {
         match decode(self.word.load(Ordering::Acquire)) {
             (_, Phase::Dead) => Fate::Dead,
@@ -76,7 +76,8 @@ impl Life {
         self.word.store(encode(self.epoch(), phase), Ordering::Release);
     }
 
-    /// The controller is certainly quiet: everything of the epoch so far is lost.
+    /// Starts a new epoch: the controller certainly accesses no memory, and all commands of the previous epoch are
+    /// lost.
     pub(super) fn next_epoch(&self) {
         let next = self.epoch().wrapping_add(1) << PHASE_BITS >> PHASE_BITS;
         self.word.store(encode(next, Phase::Starting), Ordering::Release);
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_is_lost_only_when_the_epoch_moved_on_and_dead_queues_stay_dead() {
+    fn queue_is_lost_only_when_the_epoch_advances_and_dead_queues_stay_dead() {
         let life = Life::new();
         assert_eq!(life.fate(0), Fate::Waiting);
         life.set(Phase::Ready);

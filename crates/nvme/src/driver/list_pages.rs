@@ -1,20 +1,20 @@
-//! Pages for PRP lists and SGL segments: a fixed number of them, lent to commands in chains.
+//! A fixed number of pages for PRP lists and SGL segments, allocated to commands in chains.
 //!
-//! In: blocks. Out: [`Chain`]s of pages, and the words in them. Invariant: a page is free or in exactly one chain; taking
-//! and giving back allocate nothing.
+//! Input: blocks. Output: [`Chain`]s of pages, and the words in them. Invariant: a page is free or in exactly one
+//! chain; [`take`](ListPages::take) and [`give_back`](ListPages::give_back) allocate no memory.
 
 use super::memory::Block;
 use crate::data_pointer::PageBytes;
 use headwater_host::ring_memory::RingMemory;
 
-/// No page.
+/// The index of no page.
 const NONE: u32 = u32::MAX;
 
-/// The pages of one queue.
+/// The list pages of one queue.
 #[derive(Debug)]
 pub struct ListPages<M> {
     pages: Vec<ListPage<M>>,
-    /// The first free page; the others follow by `next`.
+    /// The first free page; `next` links the rest.
     free: u32,
     left: usize,
     page: PageBytes,
@@ -23,13 +23,13 @@ pub struct ListPages<M> {
 #[derive(Debug)]
 struct ListPage<M> {
     words: M,
-    /// Its first word.
+    /// Index of its first word.
     first: usize,
     address: u64,
     next: u32,
 }
 
-/// Pages that a command has. It must be given back.
+/// The list pages of a command, which must be given back.
 #[derive(Debug)]
 #[must_use = "pages that are not given back are lost"]
 pub struct Chain {
@@ -37,10 +37,10 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// No pages at all.
+    /// The empty chain.
     pub const NONE: Self = Self { first: NONE };
 
-    /// Whether there are pages in it.
+    /// Returns true if the chain holds no pages.
     #[must_use]
     pub const fn is_none(&self) -> bool {
         self.first == NONE
@@ -52,7 +52,7 @@ impl Chain {
 pub(super) struct PageIndex(u32);
 
 impl<M: RingMemory + Clone> ListPages<M> {
-    /// As many whole pages as lie in a block that starts on a page.
+    /// Divides a page-aligned block into whole pages.
     #[must_use]
     pub fn within(block: &Block<M>, page: PageBytes) -> Self {
         let page_words = page.words();
@@ -69,25 +69,25 @@ impl<M: RingMemory + Clone> ListPages<M> {
 }
 
 impl<M: RingMemory> ListPages<M> {
-    /// How long a page is.
+    /// Returns the page size.
     #[must_use]
     pub fn page(&self) -> PageBytes {
         self.page
     }
 
-    /// How many are free.
+    /// Returns the number of free pages.
     #[must_use]
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// How many there are.
+    /// Returns the number of all pages.
     #[must_use]
     pub fn total(&self) -> usize {
         self.pages.len()
     }
 
-    /// So many pages, or `None` if fewer are free; then none is taken.
+    /// Takes `count` pages, or none and returns `None` if fewer are free.
     pub(super) fn take(&mut self, count: usize) -> Option<Chain> {
         if count > self.left {
             return None;
@@ -103,7 +103,7 @@ impl<M: RingMemory> ListPages<M> {
         Some(chain)
     }
 
-    /// Takes the pages of a chain back.
+    /// Frees the pages of a chain.
     #[inline]
     pub fn give_back(&mut self, mut chain: Chain) {
         while let Some(page) = self.pages.get_mut(chain.first as usize) {
@@ -114,18 +114,18 @@ impl<M: RingMemory> ListPages<M> {
         }
     }
 
-    /// The first page of a chain.
+    /// Returns the first page of a chain.
     pub(super) fn first(&self, chain: &Chain) -> Option<PageIndex> {
         (chain.first != NONE).then_some(PageIndex(chain.first))
     }
 
-    /// The page behind one.
+    /// Returns the next page of a chain.
     pub(super) fn next(&self, page: PageIndex) -> Option<PageIndex> {
         let next = self.pages[page.0 as usize].next;
         (next != NONE).then_some(PageIndex(next))
     }
 
-    /// The controller's address of a page.
+    /// Returns the bus address of a page.
     pub(super) fn address(&self, page: PageIndex) -> u64 {
         self.pages[page.0 as usize].address
     }

@@ -1,7 +1,7 @@
-//! Memory of the host that a controller reaches: words in this process, and the address that the controller knows them by.
+//! Host memory that a controller reaches: words in this process, and the bus address of the same memory.
 //!
-//! In: blocks from whoever owns memory. Out: the same, zeroed, and bytes of them. Invariant: a block is one run of
-//! addresses for the controller; its words stay as long as a handle to them does.
+//! Input: blocks from the owner of memory. Output: the same, zeroed, and bytes of them. Invariant: a block is
+//! contiguous in bus addresses; its words stay valid as long as a handle to them exists.
 
 #[cfg(not(loom))]
 use headwater_dma::buffer::Lendable as _;
@@ -14,22 +14,22 @@ use headwater_host::ring_memory::RingMemory;
 /// Bytes of a word.
 const WORD_BYTES: usize = 8;
 
-/// A block. A clone is another handle to the same words.
+/// A contiguous block of memory. A clone is another handle to the same words.
 #[derive(Clone, Debug)]
 pub struct Block<M> {
     /// The words.
     pub words: M,
-    /// The controller's address of the first.
+    /// The bus address of the first word.
     pub address: u64,
 }
 
-/// Whoever has memory that the controller reaches.
+/// A source of memory that the controller reaches.
 pub trait HostMemory {
-    /// How its words are touched.
+    /// The access to its words.
     type Words: RingMemory + Clone;
 
-    /// A block of at least `bytes` bytes whose address, on both sides, is a multiple of `align`; `None` when there is none.
-    /// What it holds does not matter. It goes back when the last handle is dropped.
+    /// Allocates a block of at least `bytes` bytes whose virtual and bus addresses are multiples of `align`; `None` if
+    /// there is none. Its content is arbitrary. It is freed when the last handle is dropped.
     fn take(&mut self, bytes: usize, align: usize) -> Option<Block<Self::Words>>;
 }
 
@@ -39,13 +39,13 @@ impl<M: RingMemory> Block<M> {
         (0..bytes / WORD_BYTES).for_each(|word| self.words.store_relaxed(word, 0));
     }
 
-    /// Copies bytes out, from a multiple of 8 on.
+    /// Copies bytes out, starting at a multiple of 8.
     pub(crate) fn read(&self, at: usize, bytes: usize) -> Vec<u8> {
         let words = at / WORD_BYTES..(at + bytes) / WORD_BYTES;
         words.flat_map(|word| self.words.load_relaxed(word).to_le_bytes()).collect()
     }
 
-    /// Copies bytes in, to a multiple of 8, and zeroes behind them up to the next.
+    /// Copies bytes in, starting at a multiple of 8, and zeroes the rest of the last word.
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         for (word, chunk) in (at / WORD_BYTES..).zip(bytes.chunks(WORD_BYTES)) {
             let mut whole = [0; WORD_BYTES];
@@ -64,7 +64,7 @@ pub struct PoolMemory {
 
 #[cfg(not(loom))]
 impl PoolMemory {
-    /// The memory of this pool. Its pinner must give addresses that the controller knows.
+    /// Wraps a pool. The pool's pinner must map memory at addresses that the controller can use.
     #[must_use]
     pub fn new(pool: Pool) -> Self {
         Self { pool }
@@ -76,7 +76,7 @@ impl HostMemory for PoolMemory {
     type Words = ForeignWords;
 
     fn take(&mut self, bytes: usize, align: usize) -> Option<Block<ForeignWords>> {
-        // A whole number of boundaries long, it lies on one: the pool gives runs out at multiples of their size class.
+        // The length is a multiple of `align`, so the buffer is aligned: the pool aligns each run to its size class.
         let buffer = self.pool.buffer(bytes.checked_next_multiple_of(align)?).ok()?;
         let bytes = buffer.bytes();
         let (memory, segment) = buffer.into_foreign();

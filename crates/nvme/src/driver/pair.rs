@@ -1,10 +1,9 @@
-//! The host's half of a queue pair that a PCIe controller serves: rings in memory that the controller reads, doorbells in
-//! its registers.
+//! The host side of a queue pair of a PCIe controller: rings in memory that the controller reads, doorbells in its
+//! registers.
 //!
-//! In: entries without a command id. Out: answers to commands that are in flight, and what was none. Invariant: a queue of
-//! `depth` commands has one slot more (NVMe Base 2.0 section 3.3.1.4), in both rings, so neither can run over while the
-//! controller keeps to the protocol; a doorbell is rung behind the entries it shows.
-
+//! Input: entries without a command id. Output: completions of commands in flight, and stray completions. Invariant: a
+//! queue of `depth` commands has one slot more (NVMe Base 2.0 section 3.3.1.4), in both rings, so neither can overrun
+//! while the controller follows the protocol; a doorbell store is ordered after the entries that it publishes.
 use super::memory::Block;
 use crate::queue_pair::command_ids::CommandIds;
 use crate::queue_pair::{CommandId, Completion};
@@ -21,23 +20,23 @@ use zerocopy::little_endian::U16;
 const SUBMISSION_BYTES: usize = SUBMISSION_WORDS * 8;
 const COMPLETION_BYTES: usize = COMPLETION_WORDS * 8;
 
-/// Where the doorbells of a pair lie.
+/// The offsets of a pair's doorbells.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DoorbellPlaces {
     pub(super) tail: usize,
     pub(super) head: usize,
 }
 
-/// What an entry of the completion queue is.
+/// A classified entry of the completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reaped {
-    /// The answer to a command.
+    /// The completion of a command.
     Answer(Completion),
-    /// An answer that names no command in flight, or another queue's.
+    /// A completion that names no command in flight, or another queue.
     Stray,
 }
 
-/// The pair.
+/// A submission and completion queue pair.
 #[derive(Debug)]
 pub(super) struct Pair<M, R> {
     queue: u16,
@@ -56,13 +55,13 @@ pub(super) struct PairMemory<M> {
     pub(super) completions: Block<M>,
 }
 
-/// Bytes of the two rings of a pair, submissions first.
+/// Returns the bytes of the two rings of a pair, submissions first.
 pub(super) fn ring_bytes(slots: QueueSlots) -> (usize, usize) {
     (slots.get() as usize * SUBMISSION_BYTES, slots.get() as usize * COMPLETION_BYTES)
 }
 
 impl<M: RingMemory + Clone, R: Registers> Pair<M, R> {
-    /// A pair whose controller knows nothing of it yet. The completion ring is zeroed: no entry of an earlier life has a
+    /// Creates a pair that does not exist at the controller yet. Zeroes the completion ring, so that no old entry has a
     /// phase that looks new.
     pub(super) fn new(
         queue: u16,
@@ -86,7 +85,7 @@ impl<M: RingMemory + Clone, R: Registers> Pair<M, R> {
 }
 
 impl<M: RingMemory, R: Registers> Pair<M, R> {
-    /// Its number.
+    /// Returns the queue identifier.
     pub(super) fn queue(&self) -> u16 {
         self.queue
     }
@@ -103,31 +102,31 @@ impl<M: RingMemory, R: Registers> Pair<M, R> {
         Ok(CommandId::of(id))
     }
 
-    /// The slot of the next command, if there is room.
+    /// Returns the slot of the next command, if there is room.
     pub(super) fn next_slot(&self) -> Option<usize> {
         self.ids.next_slot().filter(|_| self.submissions.room() > 0)
     }
 
-    /// The place of a command in a table of as many entries as the pair is deep.
+    /// Returns the command's slot in a table with one entry per command of the depth.
     #[inline]
     pub(super) fn slot(&self, command: CommandId) -> usize {
         self.ids.slot(command.number())
     }
 
-    /// The id by which the command of a slot is in flight.
+    /// Returns the id of the command in flight in a slot.
     pub(super) fn in_slot(&self, slot: usize) -> Option<CommandId> {
         self.ids.in_flight_at(slot).map(CommandId::of)
     }
 
-    /// Shows what was submitted. The slots of what was reaped go back with it, or when nothing is in flight: until then no
-    /// answer needs them, and each store to a register is dear.
+    /// Rings the doorbells. The head doorbell is rung only together with the tail doorbell, or when nothing is in
+    /// flight: until then no completion needs the freed slots, and each store to a register is expensive.
     #[inline]
     pub(super) fn ring(&mut self) {
         let tail = self.submissions.unpublished();
         if (tail.is_some() || self.ids.in_flight() == 0)
             && let Some(head) = self.completions.unpublished()
         {
-            // Slots first: a controller that sees the new commands also sees the room for their answers.
+            // The head first: a controller that sees the new commands also sees the free slots for their completions.
             self.registers.ring32(self.doorbells.head, head);
         }
         if let Some(tail) = tail {
@@ -146,7 +145,7 @@ impl<M: RingMemory, R: Registers> Pair<M, R> {
         let Some(slot) = self.ids.give_back(command_id) else {
             return Some(Reaped::Stray);
         };
-        // A wrong head costs room, not the answer: the command is over either way.
+        // A wrong head costs free slots, not the completion: the command is complete in either case.
         if let Err(fault) = self.submissions.set_head(entry.submission_head.get()) {
             self.fault = Some(fault);
         }
@@ -158,24 +157,24 @@ impl<M: RingMemory, R: Registers> Pair<M, R> {
         }))
     }
 
-    /// Whether [`reap`](Self::reap) would return something.
+    /// Returns true if [`reap`](Self::reap) would return an entry.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
         self.completions.has_work()
     }
 
-    /// An impossible submission head that an answer named, the last one.
+    /// Returns the last impossible submission head in a completion.
     pub(super) fn fault(&self) -> Option<HeadFault> {
         self.fault
     }
 
-    /// Commands accepted and not yet answered.
+    /// Returns the number of commands accepted and not yet completed.
     #[inline]
     pub(super) fn in_flight(&self) -> u32 {
         self.ids.in_flight()
     }
 
-    /// Most commands in flight.
+    /// Returns the most commands in flight.
     #[inline]
     pub(super) fn depth(&self) -> u32 {
         self.ids.depth()

@@ -1,9 +1,9 @@
-//! Off and on again: disable, enable, shut down, and giving up (NVMe Base 2.0 sections 3.5, 3.6 and 3.7).
+//! Controller lifecycle: disable, enable, shut down, and give up (NVMe Base 2.0 sections 3.5, 3.6 and 3.7).
 //!
-//! In: trouble. Out: a controller that is ready again, or dead with a reason. Invariant: recovery ends: each step has a
-//! limit of time, and there are at most [`DriverConfig::resets_max`](super::DriverConfig::resets_max) resets in a row.
-//! Commands are lost only when the controller certainly touches no memory: CSTS.RDY fell, or the function was reset, or
-//! its bus mastering is off.
+//! Input: causes of resets. Output: a controller that is ready again, or dead with a reason. Invariant: recovery ends:
+//! each step has a time limit, and there are at most [`DriverConfig::resets_max`](super::DriverConfig::resets_max)
+//! resets in a row. Commands are lost only when the controller certainly accesses no memory: CSTS.RDY fell, or the
+//! function was reset, or its bus mastering is off.
 //!
 //! ```text
 //!            start                  RDY 0                  RDY 1                last step
@@ -30,9 +30,9 @@ use headwater_host::clock::Nanos;
 use headwater_host::pinning::vfio::Mastering;
 use headwater_host::registers::Registers;
 
-/// How long a shutdown may take for controllers that do not say (RTD3E 0).
+/// Time limit of a shutdown for controllers that report none (RTD3E 0).
 const SHUTDOWN_TIMEOUT: Nanos = Nanos::from_millis(5_000);
-/// The longest, whatever they say: RTD3E has room for more than an hour.
+/// Upper bound of that limit: RTD3E can report more than an hour.
 const SHUTDOWN_TIMEOUT_MAX: Nanos = Nanos::from_millis(30_000);
 /// SHN in CC, and its value for a normal shutdown.
 const SHUTDOWN_MASK: u32 = 0b11 << 14;
@@ -40,46 +40,46 @@ const SHUTDOWN_NORMAL: u32 = 0b01 << 14;
 /// SHST in CSTS.
 const SHUTDOWN_STATUS: u32 = 0b11 << 2;
 
-/// Where the driver is.
+/// The state of the driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum State {
-    /// Nothing was done yet.
+    /// Not started.
     Off,
     /// CC.EN is 0, CSTS.RDY must fall.
     Disabling { until: Nanos, then: Then },
     /// CC.EN is 1, CSTS.RDY must rise.
     Enabling { until: Nanos },
-    /// It is asked what it is.
+    /// The driver sends the commands of bring-up.
     BringUp,
-    /// It takes I/O queues.
+    /// It accepts I/O queues and commands.
     Ready { since: Nanos },
-    /// CC.SHN is set, CSTS.SHST must say that it is complete.
+    /// CC.SHN is set, CSTS.SHST must report completion.
     ShuttingDown { until: Nanos },
-    /// The end.
+    /// Closed or failed for good.
     Dead,
 }
 
-/// What comes after disabling.
+/// The step after disabling.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Then {
     /// Enabling.
     Enable,
-    /// The end.
+    /// Closing.
     Close,
 }
 
 impl<F: Function, H: HostMemory> Controller<F, H> {
-    /// Resets the controller. Commands in flight are lost, which their queues learn; queues are to be made again.
+    /// Resets the controller. Commands in flight are lost, which their queues report; queues must be created again.
     pub fn reset(&mut self, now: Nanos) {
         self.recover(Trouble::Asked, now);
     }
 
-    /// A queue of the controller found what only a reset helps against.
+    /// Resets the controller because of a fault that one of its queues found.
     pub fn report(&mut self, trouble: Trouble, now: Nanos) {
         self.recover(trouble, now);
     }
 
-    /// Shuts the controller down: what it has acknowledged is durable when it is dead.
+    /// Shuts the controller down: once it is dead, all acknowledged data is durable.
     pub fn close(&mut self, now: Nanos) {
         match self.state {
             State::Dead | State::ShuttingDown { .. } => {}
@@ -144,7 +144,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         }
     }
 
-    /// The controller touches no memory any more, and has forgotten every queue.
+    /// Continues when the controller accesses no memory any more and no queue exists at it.
     fn quiet(&mut self, then: Then, now: Nanos) {
         self.lose_everything();
         match (then, self.trouble) {
@@ -186,9 +186,9 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
             | arbitration
             | SUBMISSION_ENTRY_SHIFT << 16
             | COMPLETION_ENTRY_SHIFT << 20;
-        // Behind the zeroes of the completion ring.
+        // Ordered after the zeroing of the completion ring.
         registers.ring32(Register::Configuration.offset() as usize, configuration);
-        // How it is, the next look says: resets that follow each other at once would be one attempt.
+        // The next poll reads the status: otherwise resets in immediate succession would be a single attempt.
         self.state = State::Enabling { until: now.after(capabilities.ready_timeout) };
     }
 
@@ -220,7 +220,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         }
     }
 
-    /// The end. Bus mastering goes off, whatever the controller thinks.
+    /// Moves to the final state. Disables bus mastering in any state of the controller.
     pub(super) fn die(&mut self, death: Death) {
         self.is_quiet = self.function.set_mastering(Mastering::Off).is_ok() || self.function.reset().is_ok();
         self.lose_pending();

@@ -1,7 +1,7 @@
-//! What the owner of a controller asks for: queues, aborts, admin commands of its own; and what comes of events.
+//! Requests of the controller's owner: create and delete queues, aborts, admin commands; and the handling of events.
 //!
-//! In: requests. Out: a ticket each, and later its outcome. Invariant: a ticket has exactly one outcome; the memory of a
-//! queue stays taken until the controller has deleted the queue or certainly forgotten it.
+//! Input: requests. Output: a ticket for each, and later its outcome. Invariant: a ticket has exactly one outcome; the
+//! memory of a queue stays allocated until the controller has deleted the queue or was certainly disabled or reset.
 
 use super::admin_queue::{ADMIN_DATA_BYTES, PageUse, Purpose};
 use super::bring_up::Step;
@@ -23,25 +23,25 @@ use crate::spec::command::SubmissionEntry;
 use crate::spec::status::Status;
 use headwater_host::clock::Nanos;
 
-/// Aborts that wait for their turn.
+/// Most aborts that wait to be sent.
 const ABORTS_WAITING_MAX: usize = 256;
-/// Commands of the admin queue that are kept free for the driver's own.
+/// Slots of the admin queue reserved for the driver's own commands.
 const ADMIN_RESERVE: u32 = 8;
-/// List pages of a queue beyond those of one command of the longest kind.
+/// List pages of a queue beyond those of one command of maximum length.
 const LIST_PAGES: usize = 64;
 
-/// An I/O queue pair that is wanted.
+/// The parameters of a requested I/O queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueSpec {
     /// Most commands in flight.
     pub depth: u32,
-    /// The interrupt vector of its completions; `None` for none.
+    /// The interrupt vector of its completion queue; `None` for no interrupts.
     pub vector: Option<u16>,
-    /// Its class, where the controller has weighted round robin.
+    /// Its priority class, if the controller has weighted round robin.
     pub priority: Priority,
 }
 
-/// Names a request.
+/// The identifier of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
@@ -51,18 +51,18 @@ impl Ticket {
     }
 }
 
-/// The answer to an admin command of the owner's.
+/// The reply to an admin command of the owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminReply {
-    /// What became of it; [`Status::ABORTED_BY_HOST`] when the controller was reset, or is dead.
+    /// The status; [`Status::ABORTED_BY_HOST`] if the controller was reset or is dead.
     pub status: Status,
-    /// Dword 0.
+    /// Dword 0 of the completion.
     pub result: u32,
-    /// The data page, for commands that read one and succeeded.
+    /// The data page of a command that transfers data to the host and succeeded.
     pub data: Vec<u8>,
 }
 
-/// Data of an admin command of the owner's: at most 4,096 bytes.
+/// Data of an admin command of the owner: at most 4,096 bytes.
 #[derive(Clone, Copy, Debug)]
 pub enum AdminBytes<'a> {
     /// None.
@@ -73,21 +73,21 @@ pub enum AdminBytes<'a> {
     FromHost(&'a [u8]),
 }
 
-/// The controller's addresses of the rings of a pair.
+/// The bus addresses of a pair's rings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingBases {
     pub(super) submissions: u64,
     pub(super) completions: u64,
 }
 
-/// Memory of a queue that is driven here.
+/// Memory of a queue that this process drives.
 #[derive(Debug)]
 pub(super) struct OwnMemory<M> {
     rings: PairMemory<M>,
     lists: Block<M>,
 }
 
-/// A queue on its way.
+/// A queue that is being created.
 #[derive(Debug)]
 pub(super) struct QueueJob<M> {
     pub(super) ticket: Ticket,
@@ -95,14 +95,14 @@ pub(super) struct QueueJob<M> {
     pub(super) slots: QueueSlots,
     pub(super) priority: Priority,
     pub(super) bases: RingBases,
-    /// `None` for a queue that is lent.
+    /// `None` for a lent queue.
     pub(super) own: Option<OwnMemory<M>>,
 }
 
-/// A queue that the controller knows.
+/// A queue that exists at the controller, or that it is creating.
 #[derive(Debug)]
 pub(super) struct HeldQueue<M> {
-    /// None of a queue that is lent: whoever lends it keeps that.
+    /// Empty for a lent queue: its lender keeps the memory.
     memory: Vec<Block<M>>,
     deleting: bool,
 }
@@ -112,16 +112,16 @@ impl<M> HeldQueue<M> {
         Self { memory: Vec::new(), deleting: false }
     }
 
-    /// Its memory, for a controller that does not stop.
+    /// Returns the queue's memory, to be leaked if the controller does not stop.
     pub(super) fn into_memory(self) -> Vec<Block<M>> {
         self.memory
     }
 }
 
-/// A queue that was asked for, or why there is none.
+/// A requested queue, or the reason for its failure.
 pub type MadeQueue<M, R> = Result<Box<IoQueue<M, R>>, QueueError>;
 
-/// What a request came to.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(super) enum Outcome<M, R> {
     Queue(MadeQueue<M, R>),
@@ -130,17 +130,17 @@ pub(super) enum Outcome<M, R> {
 }
 
 impl<M, R> Outcome<M, R> {
-    /// A queue that was not made.
+    /// Returns the outcome of a queue whose creation failed.
     fn of_failed(job: &QueueJob<M>, error: QueueError) -> Self {
         if job.own.is_some() { Self::Queue(Err(error)) } else { Self::Lent(Err(error)) }
     }
 }
 
 impl<F: Function, H: HostMemory> Controller<F, H> {
-    /// Asks for a queue pair. Its outcome comes by [`take_queue`](Self::take_queue).
+    /// Submits the request for a queue pair. Its outcome comes from [`take_queue`](Self::take_queue).
     ///
     /// # Errors
-    /// [`RequestError`]: nothing was asked.
+    /// [`RequestError`]: no command was sent.
     pub fn make_queue(&mut self, spec: QueueSpec, now: Nanos) -> Result<Ticket, RequestError> {
         let (queue, slots) = self.room_for(spec.depth)?;
         let depth = spec.depth;
@@ -152,7 +152,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         let lists = take(lists)?;
         let memory = vec![rings.submissions.clone(), rings.completions.clone(), lists.clone()];
         self.queues.insert(queue, HeldQueue { memory, deleting: false });
-        // The ring may have held another queue: its entries must not look new before the controller writes there.
+        // The ring may have held another queue: its old entries must not look new before the controller writes there.
         rings.completions.zero(completions);
         let bases =
             RingBases { submissions: rings.submissions.address, completions: rings.completions.address };
@@ -161,7 +161,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         Ok(self.create_queue(job, spec.vector, now))
     }
 
-    /// A number for a queue so deep, and its slots.
+    /// Returns a free queue identifier for a queue of that depth, and its slots.
     pub(super) fn room_for(&self, depth: u32) -> Result<(u16, QueueSlots), RequestError> {
         let State::Ready { .. } = self.state else { return Err(RequestError::NotReady) };
         let (Some(capabilities), Some(facts)) = (self.capabilities, &self.facts) else {
@@ -174,7 +174,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         if self.admin_room() == 0 { Err(RequestError::Busy) } else { Ok((queue, slots)) }
     }
 
-    /// Asks the controller for the pair; its number is taken.
+    /// Sends the first command that creates the pair; its identifier is already reserved.
     pub(super) fn create_queue(
         &mut self,
         job: QueueJob<H::Words>,
@@ -188,7 +188,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         ticket
     }
 
-    /// The queue, or why there is none; `None` while it is being made, or for a ticket that is none of a queue.
+    /// Returns the queue or its error; `None` while it is being created, or if the ticket is not of a queue.
     pub fn take_queue(&mut self, ticket: Ticket) -> Option<MadeQueue<H::Words, F::Registers>> {
         match self.outcomes.remove(&ticket.0)? {
             Outcome::Queue(outcome) => Some(outcome),
@@ -199,11 +199,11 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         }
     }
 
-    /// Deletes a queue: its commands are answered or given up, and when [`has_queue`](Self::has_queue) says no, the
-    /// controller touches none of their memory any more.
+    /// Deletes a queue: the controller completes or aborts its commands. Once [`has_queue`](Self::has_queue) returns
+    /// false, the controller accesses none of their memory any more.
     ///
     /// # Errors
-    /// [`RequestError`]: nothing was asked.
+    /// [`RequestError`]: no command was sent.
     pub fn delete_queue(&mut self, queue: u16, now: Nanos) -> Result<(), RequestError> {
         if !matches!(self.state, State::Ready { .. }) {
             return Err(RequestError::NotReady);
@@ -220,16 +220,16 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         Ok(())
     }
 
-    /// Whether the controller may still know a queue of this number.
+    /// Returns true if a queue of this identifier may still exist at the controller.
     #[must_use]
     pub fn has_queue(&self, queue: u16) -> bool {
         self.queues.contains_key(&queue)
     }
 
-    /// Asks the controller to give a command up. Either way the command has its one answer from its own queue.
+    /// Submits the request to abort a command. In either case the command has exactly one completion, on its own queue.
     ///
     /// # Errors
-    /// [`RequestError`]: nothing was asked.
+    /// [`RequestError`]: no abort was queued.
     pub fn abort(&mut self, queue: u16, command: CommandId, now: Nanos) -> Result<(), RequestError> {
         if !matches!(self.state, State::Ready { .. }) {
             return Err(RequestError::NotReady);
@@ -242,10 +242,10 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         Ok(())
     }
 
-    /// Sends an admin command of the owner's. Its outcome comes by [`take_reply`](Self::take_reply).
+    /// Sends an admin command of the owner. Its outcome comes from [`take_reply`](Self::take_reply).
     ///
     /// # Errors
-    /// [`RequestError`]: nothing was sent.
+    /// [`RequestError`]: no command was sent.
     pub fn admin(
         &mut self,
         entry: SubmissionEntry,
@@ -269,7 +269,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         Ok(ticket)
     }
 
-    /// The answer to an admin command; `None` while there is none.
+    /// Returns the reply to an admin command; `None` while there is none.
     pub fn take_reply(&mut self, ticket: Ticket) -> Option<AdminReply> {
         match self.outcomes.remove(&ticket.0)? {
             Outcome::Admin(reply) => Some(reply),
@@ -280,10 +280,10 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         }
     }
 
-    /// Looks at all namespaces again. [`namespaces`](Self::namespaces) changes when that is done.
+    /// Scans all namespaces again. [`namespaces`](Self::namespaces) changes at the end of the scan.
     ///
     /// # Errors
-    /// [`RequestError`]: nothing was asked.
+    /// [`RequestError`]: no scan was started.
     pub fn rescan(&mut self, now: Nanos) -> Result<(), RequestError> {
         if !matches!(self.state, State::Ready { .. }) {
             return Err(RequestError::NotReady);
@@ -301,7 +301,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         Ticket(self.next_ticket)
     }
 
-    /// Commands that the owner may send now; the driver keeps some for itself.
+    /// Returns the number of commands that the owner may send now; the driver reserves some slots for itself.
     fn admin_room(&self) -> u32 {
         self.admin.as_ref().map_or(0, |admin| admin.room().saturating_sub(ADMIN_RESERVE))
     }
@@ -312,20 +312,20 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         match admin.send(entry, page, purpose, deadline) {
             Ok(()) => admin.ring(),
             Err(purpose) => {
-                // Room was kept; a controller that does not tell how far it has fetched is out of order.
+                // Slots are reserved, so only a controller that does not advance its submission head causes this.
                 self.lose_one(purpose);
                 self.recover(Trouble::AdminTimeout { opcode: entry.opcode }, now);
             }
         }
     }
 
-    /// Bytes of list pages: enough for the longest command, and for many of a page of entries each.
+    /// Returns the bytes of list pages: enough for the longest command, and for many commands of one page each.
     pub(super) fn list_bytes(&self, page: usize) -> usize {
         let pages = usize::try_from(self.transfer_bytes_max()).unwrap_or(usize::MAX / 2) / page + 1;
         (pages.div_ceil(page / 8 - 1) + LIST_PAGES) * page
     }
 
-    /// Most bytes of one command.
+    /// Returns the most bytes of data in one command.
     #[must_use]
     pub fn transfer_bytes_max(&self) -> u64 {
         let ours = self.config.transfer_bytes_max;
@@ -333,8 +333,8 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     }
 
     pub(super) fn send_aborts(&mut self, now: Nanos) {
-        let most = self.facts.as_ref().map_or(1, |facts| facts.aborts_max);
-        while self.aborts_in_flight < most.min(ADMIN_RESERVE / 2)
+        let max = self.facts.as_ref().map_or(1, |facts| facts.aborts_max);
+        while self.aborts_in_flight < max.min(ADMIN_RESERVE / 2)
             && let Some((queue, command)) = self.aborts.pop_front()
         {
             self.aborts_in_flight += 1;
@@ -342,7 +342,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         }
     }
 
-    /// The answer to a request, or to what followed from one.
+    /// Processes the completion of a request's command, or of a command that followed from one.
     pub(super) fn request_done(
         &mut self,
         purpose: Purpose<H::Words>,
@@ -381,7 +381,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
             Purpose::DeleteCompletion(queue) if status.is_success() => {
                 self.queues.remove(&queue);
             }
-            // A queue that is not deleted is forgotten by the next reset, and holds its memory until then.
+            // A queue whose deletion fails exists until the next reset, and holds its memory until then.
             Purpose::DeleteSubmission(_) | Purpose::DeleteCompletion(_) => {}
             Purpose::Abort => {
                 self.aborts_in_flight = self.aborts_in_flight.saturating_sub(1);
@@ -412,17 +412,17 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         self.outcomes.insert(job.ticket.0, Outcome::Queue(Ok(Box::new(queue))));
     }
 
-    /// Leaves an event request with the controller.
+    /// Sends an Asynchronous Event Request.
     pub(super) fn request_event(&mut self) {
         if let Some(admin) = &mut self.admin {
-            // Without room there is one request less, until the next reset.
+            // If the queue is full, there is one request fewer until the next reset.
             let _ = admin.send(entries::event_request(), PageUse::None, Purpose::Event, None);
             admin.ring();
         }
     }
 
     pub(super) fn event(&mut self, completion: Completion, now: Nanos) {
-        // A request that was refused is not repeated: the controller wants no more of them.
+        // A refused request is not repeated: the controller accepts no more of them.
         if !completion.status.is_success() {
             return;
         }
@@ -437,12 +437,12 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     pub(super) fn event_cleared(&mut self, notice: AsyncNotice, now: Nanos) {
         self.request_event();
         if notice.is_namespace_change() {
-            // Not ready is an answer too: bringing up looks at the namespaces anyhow.
+            // The error can be ignored: if the controller is not ready, bring-up scans the namespaces anyway.
             let _ = self.rescan(now);
         }
     }
 
-    /// Everything that waits for an answer of the admin queue gets the driver's.
+    /// Fails every request that waits for a completion of the admin queue.
     pub(super) fn lose_pending(&mut self) {
         self.aborts.clear();
         self.aborts_in_flight = 0;

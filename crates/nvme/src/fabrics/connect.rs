@@ -1,6 +1,7 @@
-//! Connect (NVMe Base 2.0 section 6.3): a connection becomes a queue.
+//! Connect (NVMe Base 2.0 section 6.3), which makes a connection a queue.
 //!
-//! In: the entry and its 1,024 bytes. Out: a [`Joined`] queue, or a [`Refusal`] that names the parameter.
+//! Input: the entry and its 1,024 bytes of data. Output: a [`Joined`] queue, or a [`Refusal`] that names the invalid
+//! parameter.
 
 use super::{Association, Associations, ConnectionId, ControllerId, QueueRole};
 use crate::controller::admin::ControllerKind;
@@ -14,7 +15,7 @@ use headwater_host::clock::Nanos;
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
-/// Where a refused parameter lies.
+/// The offsets of parameters that can be refused.
 mod place {
     use super::InvalidParameter;
 
@@ -26,23 +27,23 @@ mod place {
     pub(super) const HOST_NAME: InvalidParameter = InvalidParameter::Data(512);
 }
 
-/// Longest qualified name (Base 2.0 section 4.5).
+/// The maximum bytes of a qualified name (Base 2.0 section 4.5).
 const NAME_BYTES_MAX: usize = 223;
 
 /// A connection that became a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
-    /// Of this controller; dword 0 of the answer.
+    /// The controller of the queue; dword 0 of the completion.
     pub controller: ControllerId,
-    /// Which kind of queue.
+    /// The role of the queue.
     pub role: QueueRole,
-    /// Entries of the queue.
+    /// The number of entries of the queue.
     pub entries: u16,
-    /// Whether it tells its head.
+    /// The flow control mode: whether completions carry the submission queue head.
     pub flow: FlowControl,
 }
 
-/// Why a Connect was refused.
+/// The completion of a refused Connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Dword 0.
@@ -63,7 +64,7 @@ impl From<Status> for Refusal {
     }
 }
 
-/// Who wants what.
+/// The parameters of a Connect.
 struct Wish<'a> {
     fields: ConnectFields,
     host_name: &'a str,
@@ -73,10 +74,10 @@ struct Wish<'a> {
 }
 
 impl Associations {
-    /// Takes a Connect that came by `connection`, which is no queue yet.
+    /// Executes a Connect that arrived on `connection`, which is not a queue yet.
     ///
     /// # Errors
-    /// [`Refusal`]; nothing has changed.
+    /// [`Refusal`]; the state is unchanged.
     pub fn connect(
         &mut self,
         entry: &SubmissionEntry,
@@ -100,7 +101,7 @@ impl Associations {
         if fields.size == 0 || fields.size >= self.config.queue_entries_max {
             return Err(place::SIZE.into());
         }
-        let wish = Wish {
+        let request = Wish {
             fields,
             host_name,
             host_identifier: data.host_identifier,
@@ -108,8 +109,8 @@ impl Associations {
             connection,
         };
         let (controller, role) = match fields.queue {
-            0 => (self.join_admin(kind, &wish, now)?, QueueRole::Admin),
-            _ => (self.join_io(&wish)?, QueueRole::Io),
+            0 => (self.join_admin(kind, &request, now)?, QueueRole::Admin),
+            _ => (self.join_io(&request)?, QueueRole::Io),
         };
         let flow = match fields.attributes & ConnectFields::FLOW_CONTROL_DISABLED {
             0 => FlowControl::Heads,
@@ -121,27 +122,27 @@ impl Associations {
     fn join_admin(
         &mut self,
         kind: ControllerKind,
-        wish: &Wish<'_>,
+        request: &Wish<'_>,
         now: Nanos,
     ) -> Result<ControllerId, Refusal> {
-        // The dynamic model: a host takes the controller it gets (Base 2.0 section 3.1.1).
-        if wish.controller != CONTROLLER_DYNAMIC {
+        // The dynamic model: the subsystem chooses the controller (Base 2.0 section 3.1.1).
+        if request.controller != CONTROLLER_DYNAMIC {
             return Err(place::CONTROLLER.into());
         }
         let id = self.vacancy().ok_or(connect_status::CONTROLLER_BUSY)?;
         let mut controller = self.make_controller(id, kind);
-        controller.set_host_identifier(wish.host_identifier);
-        let keep_alive_ms = match (kind, wish.fields.keep_alive_ms) {
-            // A host that only looked around and went away without a word must not hold its place for ever.
+        controller.set_host_identifier(request.host_identifier);
+        let keep_alive_ms = match (kind, request.fields.keep_alive_ms) {
+            // A host that read the discovery log and disappeared must not keep its controller for ever.
             (ControllerKind::Discovery, 0) => self.config.discovery_keep_alive_ms,
             (_, keep_alive_ms) => keep_alive_ms,
         };
         controller.set_keep_alive(keep_alive_ms, now);
         let association = Association {
             controller,
-            host_name: wish.host_name.to_owned(),
-            host_identifier: wish.host_identifier,
-            admin: wish.connection,
+            host_name: request.host_name.to_owned(),
+            host_identifier: request.host_identifier,
+            admin: request.connection,
             io: BTreeMap::new(),
             seen: u64::MAX,
         };
@@ -149,22 +150,22 @@ impl Associations {
         Ok(id)
     }
 
-    fn join_io(&mut self, wish: &Wish<'_>) -> Result<ControllerId, Refusal> {
-        let id = ControllerId(wish.controller);
+    fn join_io(&mut self, request: &Wish<'_>) -> Result<ControllerId, Refusal> {
+        let id = ControllerId(request.controller);
         let association = self.all.get_mut(&id).ok_or(place::CONTROLLER)?;
-        if association.host_name != wish.host_name {
+        if association.host_name != request.host_name {
             return Err(place::HOST_NAME.into());
         }
-        if association.host_identifier != wish.host_identifier {
+        if association.host_identifier != request.host_identifier {
             return Err(place::HOST_IDENTIFIER.into());
         }
-        if wish.fields.queue > association.controller.config().io_queues_max {
+        if request.fields.queue > association.controller.config().io_queues_max {
             return Err(place::QUEUE.into());
         }
-        if !association.controller.is_ready() || association.io.contains_key(&wish.fields.queue) {
+        if !association.controller.is_ready() || association.io.contains_key(&request.fields.queue) {
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());
         }
-        association.io.insert(wish.fields.queue, wish.connection);
+        association.io.insert(request.fields.queue, request.connection);
         Ok(id)
     }
 }

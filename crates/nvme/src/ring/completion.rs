@@ -1,7 +1,8 @@
 //! Both ends of a completion queue.
 //!
-//! In: [`CompletionEntry`] at the controller's end. Out: the same at the host's, once each, in order. Invariant: the word
-//! with the phase tag is stored last and loaded first; an entry is never overwritten before the host has given its slot back.
+//! Input: [`CompletionEntry`] at the controller's end. Output: the same at the host's end, once each, in order.
+//! Invariant: the word with the phase tag is stored last and loaded first; an entry is never overwritten before the
+//! host has freed its slot.
 
 use crate::ring::doorbell::{DoorbellFault, DoorbellName, Moved, Wake, arm, disarm, wake_after_fence};
 use crate::ring::host_doorbell::{DoorbellCell, HostDoorbell};
@@ -9,7 +10,7 @@ use crate::ring::layout::{QueueSlots, RingLayout};
 use crate::spec::completion::{COMPLETION_WORDS, CompletionEntry, CompletionWords, Phase};
 use headwater_host::ring_memory::RingMemory;
 
-/// The host has given no slot back; the completion must wait.
+/// The queue is full: the completion must wait until the host frees a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the completion queue is full; the completion waits until the host reaps")]
 pub struct CompletionFull;
@@ -22,18 +23,18 @@ pub struct CompletionProducer<M> {
     first: usize,
     slots: QueueSlots,
     doorbell: HostDoorbell<M>,
-    /// The last head that was loaded and found possible.
+    /// The last head that was loaded and validated.
     head: u32,
-    /// Where the next completion goes.
+    /// Position of the next completion.
     tail: u32,
-    /// Completions posted since somebody was last looked for.
+    /// Completions posted since the last check for a sleeping host.
     unannounced: u32,
     /// Phase of this pass.
     phase: Phase,
 }
 
 impl<M: RingMemory> CompletionProducer<M> {
-    /// The controller's end of a pair.
+    /// Creates the controller's end of a pair.
     pub(crate) fn new(memory: M, layout: RingLayout) -> Self {
         let doorbell = HostDoorbell::Ring {
             position: RingLayout::COMPLETION_HEAD,
@@ -43,7 +44,7 @@ impl<M: RingMemory> CompletionProducer<M> {
         Self::at(memory, layout.completion_word(0), layout.completion_slots, doorbell)
     }
 
-    /// The controller's end of a queue in memory that holds entries and nothing else, with its doorbell in a register.
+    /// Creates the controller's end of a queue in memory that holds only entries, with its doorbell in a register.
     pub(crate) fn over(memory: M, slots: QueueSlots) -> Self {
         Self::at(memory, 0, slots, HostDoorbell::Register { value: 0 })
     }
@@ -52,7 +53,7 @@ impl<M: RingMemory> CompletionProducer<M> {
         Self { memory, first, slots, doorbell, head: 0, tail: 0, unannounced: 0, phase: Phase::One }
     }
 
-    /// Takes a write to the doorbell register, and judges the doorbell if it is this one.
+    /// Processes a write to the doorbell register; validates the value if the doorbell is this register.
     ///
     /// # Errors
     /// As [`refresh`](Self::refresh).
@@ -66,16 +67,16 @@ impl<M: RingMemory> CompletionProducer<M> {
         self.doorbell.seen(self.slots, self.head);
     }
 
-    /// Posts a completion; its phase is set here. The host may see it at once, and is woken after [`ring`](Self::ring).
+    /// Posts a completion and sets its phase. The host may see it at once, and is woken after [`ring`](Self::ring).
     ///
     /// # Errors
-    /// [`CompletionFull`] when no slot is known to be free; [`refresh`](Self::refresh) may find one.
+    /// [`CompletionFull`] if no slot is known to be free; [`refresh`](Self::refresh) may find one.
     #[inline]
     pub fn post(&mut self, entry: CompletionEntry) -> Result<(), CompletionFull> {
         self.post_words(entry.into())
     }
 
-    /// Posts a completion that is in words already.
+    /// Posts a completion in words.
     ///
     /// # Errors
     /// As [`post`](Self::post).
@@ -87,7 +88,7 @@ impl<M: RingMemory> CompletionProducer<M> {
         let word = self.first + self.tail as usize * COMPLETION_WORDS;
         let [first, second] = words.with_phase(self.phase);
         self.memory.store_relaxed(word, first);
-        // Release: whoever acquires this phase sees the first word and the data that was copied out before.
+        // Release: a host that acquires this phase sees the first word and the data that was copied out before.
         self.memory.store_release(word + 1, second);
         self.unannounced = self.unannounced.saturating_add(1);
         self.tail = self.slots.after(self.tail);
@@ -97,7 +98,7 @@ impl<M: RingMemory> CompletionProducer<M> {
         Ok(())
     }
 
-    /// Whether no slot is known to be free.
+    /// Returns true if no slot is known to be free.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.slots.distance(self.head, self.tail) == self.slots.entries_max()
@@ -106,7 +107,7 @@ impl<M: RingMemory> CompletionProducer<M> {
     /// Loads the head doorbell and checks it.
     ///
     /// # Errors
-    /// [`DoorbellFault`] when the value is no position, or gives back what was never posted.
+    /// [`DoorbellFault`] if the value is no position, or frees entries that were never posted.
     #[inline]
     pub fn refresh(&mut self) -> Result<(), DoorbellFault> {
         let slots = self.slots;
@@ -124,10 +125,10 @@ impl<M: RingMemory> CompletionProducer<M> {
         }
     }
 
-    /// Fence, ring: says whether the host of a pair must be woken for what was posted since the last call.
+    /// Fences, and returns whether the host of a pair must be woken for the completions posted since the last call.
     #[inline]
     pub fn ring(&mut self) -> Wake {
-        // A queue of its own is announced by interrupts.
+        // A separate queue is announced by interrupts.
         let HostDoorbell::Ring { .. } = self.doorbell else {
             return Wake::NotNeeded;
         };
@@ -140,35 +141,35 @@ impl<M: RingMemory> CompletionProducer<M> {
         wake_after_fence(&self.memory, RingLayout::COMPLETION_TAIL_EVENT, self.slots, moved)
     }
 
-    /// How many completions were posted since the last call, for whoever raises interrupts.
+    /// Returns the number of completions posted since the last call, for the code that raises interrupts.
     #[inline]
     pub(crate) fn take_unannounced(&mut self) -> u32 {
         std::mem::take(&mut self.unannounced)
     }
 
-    /// Whether the host has completions that it has not taken, as far as its doorbell says.
+    /// Returns true if the host's doorbell shows completions that it has not reaped.
     pub(crate) fn has_unreaped(&self) -> bool {
         self.doorbell.load(&self.memory) != u64::from(self.tail)
     }
 
-    /// Whether the head doorbell has moved since it was last loaded.
+    /// Returns true if the head doorbell has moved since it was last loaded.
     #[must_use]
     #[inline]
     pub fn head_moved(&self) -> bool {
         self.doorbell.load(&self.memory) != u64::from(self.head)
     }
 
-    /// Asks to be woken when the host gives slots back. Sleep only if [`head_moved`](Self::head_moved) then says no.
+    /// Arms a wake-up when the host frees slots. Sleep only if [`head_moved`](Self::head_moved) then returns false.
     pub fn arm(&self) {
         self.doorbell.arm(&self.memory, self.head);
     }
 
-    /// Says that this side does not wait for slots.
+    /// Announces that this side does not wait for slots.
     pub fn disarm(&self) {
         self.doorbell.disarm(&self.memory, self.slots, self.head);
     }
 
-    /// Whether a host that was asked to says that it gave slots back.
+    /// Returns true if the host, once requested, announces freed slots.
     pub(crate) fn is_announced(&self) -> bool {
         self.doorbell.announces()
     }
@@ -183,9 +184,9 @@ pub struct CompletionConsumer<M> {
     slots: QueueSlots,
     /// The next entry to read.
     head: u32,
-    /// The head that the doorbell shows.
+    /// The head in the doorbell.
     published: u32,
-    /// The head when somebody was last looked for behind a fence.
+    /// The head at the last check for a sleeping controller, after a fence.
     rung: u32,
     /// Phase of a new entry in this pass.
     phase: Phase,
@@ -197,13 +198,13 @@ impl<M: RingMemory> CompletionConsumer<M> {
         Self { first: layout.completion_word(0), ..Self::over(memory, layout.completion_slots) }
     }
 
-    /// The host's end of a queue in memory that holds entries and nothing else. Its doorbell is a register, which whoever
-    /// owns this writes as [`unpublished`](Self::unpublished) says.
+    /// Creates the host's end of a queue in memory that holds only entries. Its doorbell is a register: the owner
+    /// writes the value of [`unpublished`](Self::unpublished) there.
     pub(crate) fn over(memory: M, slots: QueueSlots) -> Self {
         Self { memory, first: 0, slots, head: 0, published: 0, rung: 0, phase: Phase::One }
     }
 
-    /// Takes the next completion. Its slot goes back with the next [`ring`](Self::ring).
+    /// Returns the next completion. Its slot is freed by the next [`ring`](Self::ring).
     #[inline]
     pub fn reap(&mut self) -> Option<CompletionEntry> {
         let word = self.first + self.head as usize * COMPLETION_WORDS;
@@ -219,7 +220,7 @@ impl<M: RingMemory> CompletionConsumer<M> {
         Some(CompletionEntry::from_words([first, second]))
     }
 
-    /// Whether [`reap`](Self::reap) would return something.
+    /// Returns true if [`reap`](Self::reap) would return an entry.
     #[must_use]
     #[inline]
     pub fn has_work(&self) -> bool {
@@ -227,7 +228,7 @@ impl<M: RingMemory> CompletionConsumer<M> {
         Phase::of_word(self.memory.load_acquire(word + 1)) == self.phase
     }
 
-    /// Write, fence, ring: gives the reaped slots back and says whether the controller waits for them.
+    /// Frees the reaped slots, fences, and returns whether the controller must be woken for them.
     #[inline]
     pub fn ring(&mut self) -> Wake {
         if self.publish() {
@@ -236,7 +237,7 @@ impl<M: RingMemory> CompletionConsumer<M> {
         self.wake_after_fence()
     }
 
-    /// Stores the doorbell; returns whether it moved. The caller fences and then asks for the wake.
+    /// Stores the doorbell; returns true if it moved. The caller then fences and calls `wake_after_fence`.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
         let Some(head) = self.unpublished() else {
@@ -247,7 +248,8 @@ impl<M: RingMemory> CompletionConsumer<M> {
         true
     }
 
-    /// The head that the doorbell does not show yet. Whoever takes it shows it, behind every load before this.
+    /// Returns the head if the doorbell does not show it yet. The caller publishes it, ordered after all loads before
+    /// this.
     #[inline]
     pub(crate) fn unpublished(&mut self) -> Option<u32> {
         let moved = self.published != self.head;
@@ -261,18 +263,18 @@ impl<M: RingMemory> CompletionConsumer<M> {
             return Wake::NotNeeded;
         }
         let slots = self.slots;
-        // Fewer steps than slots: the controller posts no further than the head that it was shown.
+        // Fewer steps than slots: the controller posts no further than the published head allows.
         let moved = Moved { to: self.published, steps: slots.distance(self.rung, self.published) };
         self.rung = self.published;
         wake_after_fence(&self.memory, RingLayout::COMPLETION_HEAD_EVENT, slots, moved)
     }
 
-    /// Asks to be woken by the next completion. Sleep only if [`has_work`](Self::has_work) then says no.
+    /// Arms a wake-up by the next completion. Sleep only if [`has_work`](Self::has_work) then returns false.
     pub fn arm(&self) {
         arm(&self.memory, RingLayout::COMPLETION_TAIL_EVENT, self.head);
     }
 
-    /// Says that this side is awake.
+    /// Announces that this side is awake.
     pub fn disarm(&self) {
         disarm(&self.memory, RingLayout::COMPLETION_TAIL_EVENT);
     }
@@ -321,7 +323,7 @@ mod tests {
                 assert_eq!(entry.result.get(), u32::from(expected) + 70_000);
             }
             assert_eq!(consumer.reap(), None);
-            assert_eq!(producer.post(numbered(0)), Err(CompletionFull), "not given back yet");
+            assert_eq!(producer.post(numbered(0)), Err(CompletionFull), "not freed yet");
             assert_eq!(consumer.ring(), Wake::NotNeeded);
         }
     }
@@ -340,10 +342,10 @@ mod tests {
         producer.refresh().unwrap();
     }
 
-    /// The tail was compared with where it stood at the last look: after a whole circle, in which an awake host kept pace
-    /// and then went to sleep, nothing seemed to have moved.
+    /// Covers a defect: the tail was compared with its position at the last check. After a whole lap of the ring, in
+    /// which an awake host kept up and then went to sleep, the tail seemed unmoved.
     #[test]
-    fn a_host_that_kept_pace_for_a_whole_circle_and_then_slept_is_woken() {
+    fn host_that_kept_up_for_a_whole_lap_and_then_slept_is_woken() {
         let (mut producer, mut consumer, _) = ends(2);
         producer.post(numbered(1)).unwrap();
         assert!(consumer.reap().is_some());
@@ -356,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_are_woken_only_when_they_asked() {
+    fn both_sides_are_woken_only_on_request() {
         let (mut producer, mut consumer, _) = ends(2);
         producer.post(numbered(1)).unwrap();
         assert_eq!(producer.ring(), Wake::NotNeeded);

@@ -1,18 +1,19 @@
-//! Where a doorbell of the host arrives at the controller, and how the controller asks for the next one.
+//! A doorbell of the host as the controller receives it, and the controller's request for the next ring.
 //!
-//! In: positions, from a word of a pair's own rings, a register, or a cell of shared memory. Out: the same, unjudged, as
-//! 64 bits. Invariant: while the controller is awake no host has a reason to leave its own memory; after
-//! [`arm`](HostDoorbell::arm) the next step of the host is announced, or was there to see.
+//! Input: positions, from a word of a pair's own rings, a register, or a cell of shared memory. Output: the same, not
+//! validated, as 64 bits. Invariant: while the controller is awake, the handshake gives the host no reason to write a
+//! register; after [`arm`](HostDoorbell::arm) the next step of the host is announced, or was visible already.
 //!
-//! Cells are NVMe's shadow doorbells and EventIdx (Base 2.0 section 5.8). A host compares 16 bits: it writes the register
-//! when its move left the position in EventIdx. So an awake controller keeps the position *before* the last that it saw
-//! there: a host would have to go round the whole queue to leave it, and that many entries it has not.
+//! Cells are NVMe's shadow doorbells and EventIdx (Base 2.0 section 5.8). A host compares 16 bits: it writes the
+//! register if its move left the position in EventIdx. So an awake controller stores the position *before* the last
+//! that it saw there: to leave it, a host would have to go round the whole queue, which needs more entries than the
+//! queue holds.
 
 use crate::ring::doorbell::{arm, disarm};
 use crate::ring::layout::QueueSlots;
 use headwater_host::ring_memory::RingMemory;
 
-/// Where one doorbell arrives.
+/// The place where one doorbell arrives.
 #[derive(Debug)]
 pub(crate) enum HostDoorbell<M> {
     /// Words of the pair's own ring memory: the position, and the position at which the controller wants to be woken.
@@ -22,7 +23,7 @@ pub(crate) enum HostDoorbell<M> {
         /// Written by the controller.
         event: usize,
     },
-    /// A register: what was written last. Whoever writes it wakes the controller.
+    /// A register: its last value. The write to the register wakes the controller.
     Register {
         /// The last value.
         value: u32,
@@ -36,14 +37,14 @@ pub(crate) enum HostDoorbell<M> {
 pub(crate) struct DoorbellCell<M> {
     /// The host's doorbells.
     pub(crate) doorbells: M,
-    /// EventIdx of each. Without it the host never says that it rang.
+    /// EventIdx of each. Without it the host never announces a ring.
     pub(crate) events: Option<M>,
-    /// Number of the cell in both.
+    /// Index of the cell in both.
     pub(crate) cell: usize,
 }
 
 impl<M: RingMemory> HostDoorbell<M> {
-    /// What the host rang last, and what it wrote before it rang. `ring` is the pair's memory.
+    /// Returns the host's last position, which may not be announced yet. `ring` is the pair's memory.
     #[inline]
     pub(crate) fn load(&self, ring: &M) -> u64 {
         match self {
@@ -53,7 +54,7 @@ impl<M: RingMemory> HostDoorbell<M> {
         }
     }
 
-    /// Takes what was written to the register. False if the doorbell lives in memory and the write was only a call.
+    /// Stores a value written to the register. Returns false if the doorbell is in memory and the write only a wake-up.
     pub(crate) fn write(&mut self, written: u32) -> bool {
         match self {
             Self::Register { value } => {
@@ -64,15 +65,15 @@ impl<M: RingMemory> HostDoorbell<M> {
         }
     }
 
-    /// Moves the doorbell to a cell, which starts with what was rung so far.
+    /// Moves the doorbell to a cell, which starts with the present value.
     pub(crate) fn share(&mut self, ring: &M, cell: DoorbellCell<M>) {
-        // A value that was impossible before stays so.
+        // An invalid value stays invalid.
         let value = u32::try_from(self.load(ring)).unwrap_or(u32::MAX);
         cell.doorbells.store_cell_release(cell.cell, value);
         *self = Self::Cell(cell);
     }
 
-    /// An awake controller saw this position.
+    /// Stores the position that an awake controller has seen.
     #[inline]
     pub(crate) fn seen(&self, slots: QueueSlots, position: u32) {
         if let Self::Cell(shared) = self {
@@ -80,20 +81,21 @@ impl<M: RingMemory> HostDoorbell<M> {
         }
     }
 
-    /// Asks to be woken when the position moves on from `seen`. The caller must look once more before it sleeps.
+    /// Arms a wake-up when the position moves on from `seen`. The caller must check once more before it sleeps.
     pub(crate) fn arm(&self, ring: &M, seen: u32) {
         match self {
             Self::Ring { event, .. } => arm(ring, *event, seen),
             Self::Register { .. } => {}
             Self::Cell(shared) => {
                 shared.store_event(seen);
-                // Between the wish and the last look; the host has one between its move and its look at the wish.
+                // Between this request and the caller's last check; the host has one between its move and its check for
+                // a request.
                 ring.fence();
             }
         }
     }
 
-    /// Says that the controller, which last saw `seen`, is awake.
+    /// Announces that the controller, which last saw `seen`, is awake.
     pub(crate) fn disarm(&self, ring: &M, slots: QueueSlots, seen: u32) {
         match self {
             Self::Ring { event, .. } => disarm(ring, *event),
@@ -101,7 +103,7 @@ impl<M: RingMemory> HostDoorbell<M> {
         }
     }
 
-    /// Whether the host, once asked, says that it rang.
+    /// Returns true if the host, once requested, announces its rings.
     pub(crate) fn announces(&self) -> bool {
         !matches!(self, Self::Cell(DoorbellCell { events: None, .. }))
     }

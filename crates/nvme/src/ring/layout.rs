@@ -1,6 +1,7 @@
-//! Where the parts of a queue pair lie in ring memory, and arithmetic on positions.
+//! The layout of a queue pair in ring memory, and arithmetic on positions.
 //!
-//! In: how many slots each queue has. Out: word numbers. Invariant: what different sides write never shares a cache line.
+//! Input: the slots of each queue. Output: word numbers. Invariant: words written by different sides never share a
+//! cache line.
 
 use crate::spec::command::SUBMISSION_WORDS;
 use crate::spec::completion::COMPLETION_WORDS;
@@ -8,26 +9,26 @@ use headwater_host::ring_memory::LINE_WORDS;
 
 /// Fewest slots of a queue: one is always empty (NVMe Base 2.0 section 3.3.1.4).
 pub const QUEUE_SLOTS_MIN: u32 = 2;
-/// Most slots of a queue: what the 16-bit queue size of a create command can say.
+/// Most slots of a queue: the limit of the 16-bit queue size in a create command.
 pub const QUEUE_SLOTS_MAX: u32 = 1 << 16;
 
-/// How many slots a queue has, checked. One more than the entries it holds when full.
+/// A validated number of slots of a queue, one more than the entries of a full queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueSlots(u32);
 
-/// A queue cannot have so many slots.
+/// A number of slots out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a queue of {slots} slots was asked for; choose {QUEUE_SLOTS_MIN} to {QUEUE_SLOTS_MAX}")]
+#[error("{slots} slots of a queue are out of range; choose {QUEUE_SLOTS_MIN} to {QUEUE_SLOTS_MAX}")]
 pub struct QueueSlotsError {
-    /// What was asked for.
+    /// Requested slots.
     pub slots: u32,
 }
 
 impl QueueSlots {
-    /// As many as a queue can have.
+    /// The largest number of slots.
     pub const MOST: Self = Self(QUEUE_SLOTS_MAX);
 
-    /// That many slots.
+    /// Validates a number of slots.
     ///
     /// # Errors
     /// [`QueueSlotsError`] outside [`QUEUE_SLOTS_MIN`] to [`QUEUE_SLOTS_MAX`].
@@ -38,47 +39,47 @@ impl QueueSlots {
         Ok(Self(slots))
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// Entries in a full queue.
+    /// Returns the entries of a full queue.
     #[must_use]
     pub const fn entries_max(self) -> u32 {
         self.0 - 1
     }
 
-    /// The position behind this one.
+    /// Returns the next position.
     #[must_use]
     #[inline]
     pub(crate) const fn after(self, position: u32) -> u32 {
         if position + 1 == self.0 { 0 } else { position + 1 }
     }
 
-    /// How many steps lead from one position to the other.
+    /// Returns the steps from one position to another.
     #[must_use]
     #[inline]
     pub(crate) const fn distance(self, from: u32, to: u32) -> u32 {
         if to >= from { to - from } else { to + self.0 - from }
     }
 
-    /// The position in front of this one.
+    /// Returns the previous position.
     #[must_use]
     #[inline]
     pub(crate) const fn before(self, position: u32) -> u32 {
         if position == 0 { self.0 - 1 } else { position - 1 }
     }
 
-    /// How many steps back from one position the other was left last: a whole circle if they are the same.
+    /// Returns how many steps before `from` the position last left `to`: a whole lap if they are equal.
     #[must_use]
     #[inline]
     pub(crate) const fn steps_back(self, from: u32, to: u32) -> u32 {
         if to < from { from - to } else { from + self.0 - to }
     }
 
-    /// A word from the other side as a position, if it is one.
+    /// Returns a word from the other side as a position, if it is in range.
     #[must_use]
     #[inline]
     pub(crate) fn position(self, word: u64) -> Option<u32> {
@@ -86,7 +87,7 @@ impl QueueSlots {
     }
 }
 
-/// The map of one queue pair in ring memory.
+/// The layout of one queue pair in ring memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
     /// Slots of the submission queue.
@@ -98,31 +99,31 @@ pub struct RingLayout {
 impl RingLayout {
     /// Written by the host: one past the last command.
     pub const SUBMISSION_TAIL: usize = 0;
-    /// Written by the controller: wake me when the submission tail leaves this position.
+    /// Written by the controller: it requests a wake-up when the submission tail leaves this position.
     pub const SUBMISSION_TAIL_EVENT: usize = LINE_WORDS;
     /// Written by the host: the next completion it will read.
     pub const COMPLETION_HEAD: usize = 2 * LINE_WORDS;
-    /// Written by the controller: wake me when the completion head leaves this position.
+    /// Written by the controller: it requests a wake-up when the completion head leaves this position.
     pub const COMPLETION_HEAD_EVENT: usize = 3 * LINE_WORDS;
-    /// Written by the host: wake me when the completion tail leaves this position.
+    /// Written by the host: it requests a wake-up when the completion tail leaves this position.
     pub const COMPLETION_TAIL_EVENT: usize = 4 * LINE_WORDS;
 
     const ENTRIES: usize = 5 * LINE_WORDS;
 
-    /// Words of ring memory that the pair takes.
+    /// Returns the words of ring memory that the pair needs.
     #[must_use]
     pub const fn words(self) -> usize {
         self.completion_word(self.completion_slots.get())
     }
 
-    /// First word of a submission entry.
+    /// Returns the first word of a submission entry.
     #[must_use]
     #[inline]
     pub const fn submission_word(self, position: u32) -> usize {
         Self::ENTRIES + position as usize * SUBMISSION_WORDS
     }
 
-    /// First word of a completion entry.
+    /// Returns the first word of a completion entry.
     #[must_use]
     #[inline]
     pub const fn completion_word(self, position: u32) -> usize {
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_lie_behind_the_doorbells_and_do_not_overlap() {
+    fn entries_follow_the_doorbells_and_do_not_overlap() {
         let layout = RingLayout {
             submission_slots: QueueSlots::new(3).unwrap(),
             completion_slots: QueueSlots::new(5).unwrap(),

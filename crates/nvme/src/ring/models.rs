@@ -1,7 +1,7 @@
 //! Loom models of the ring: every interleaving of a small one.
 //!
-//! In: nothing. Out: proof, within loom's bounds, that entries cross whole and once, and that a sleeper is always woken.
-//! A lost wake-up shows as a deadlock, which loom reports.
+//! Input: none. Output: proof, within loom's bounds, that entries arrive whole and once, and that a sleeper is always
+//! woken. A lost wake-up shows as a deadlock, which loom reports.
 
 use crate::ring::completion::{CompletionConsumer, CompletionProducer};
 use crate::ring::doorbell::Wake;
@@ -14,7 +14,7 @@ use headwater_host::sync::{Condvar, ModelBuilder, Mutex, thread};
 use std::sync::Arc;
 use zerocopy::little_endian::{U16, U32, U64};
 
-/// Commands that cross in the transfer model: more than one pass over rings of two slots.
+/// Commands in the transfer model: more than one pass over rings of two slots.
 const COMMANDS: u16 = 5;
 
 /// Context switches that loom may force at arbitrary points, beside those at which a thread waits.
@@ -47,7 +47,7 @@ fn command(id: u16) -> SubmissionEntry {
     }
 }
 
-/// Stands for an eventfd: a wake-up is kept until it is waited for.
+/// A model of an eventfd: a wake-up is kept until it is waited for.
 #[derive(Default)]
 struct Descriptor {
     written: Mutex<bool>,
@@ -72,7 +72,7 @@ impl Descriptor {
 }
 
 #[test]
-fn loom_entries_cross_whole_and_once_over_the_phase_wrap() {
+fn loom_entries_arrive_whole_and_once_over_the_phase_wrap() {
     check(|| {
         let memory = SharedWords::zeroed(layout().words());
         let mut fetcher = SubmissionConsumer::new(memory.clone(), layout());
@@ -82,7 +82,7 @@ fn loom_entries_cross_whole_and_once_over_the_phase_wrap() {
         let controller = thread::spawn(move || {
             for id in 0..COMMANDS {
                 let entry = loop {
-                    match fetcher.fetch().expect("the host rings true") {
+                    match fetcher.fetch().expect("the host writes valid doorbells") {
                         Some(entry) => break entry,
                         None => thread::yield_now(),
                     }
@@ -95,7 +95,7 @@ fn loom_entries_cross_whole_and_once_over_the_phase_wrap() {
                     ..CompletionEntry::default()
                 };
                 while poster.post(answer).is_err() {
-                    poster.refresh().expect("the host rings true");
+                    poster.refresh().expect("the host writes valid doorbells");
                     thread::yield_now();
                 }
                 let _ = poster.ring();
@@ -112,7 +112,7 @@ fn loom_entries_cross_whole_and_once_over_the_phase_wrap() {
             };
             assert_eq!(answer.command_id.get(), id);
             assert_eq!(answer.result.get(), u32::from(id) + 9);
-            pusher.set_head(answer.submission_head.get()).expect("the controller tells the truth");
+            pusher.set_head(answer.submission_head.get()).expect("the controller reports valid heads");
             let _ = reaper.ring();
         }
         assert_eq!(reaper.reap(), None);
@@ -121,7 +121,7 @@ fn loom_entries_cross_whole_and_once_over_the_phase_wrap() {
 }
 
 #[test]
-fn loom_a_sleeping_controller_is_woken_by_the_submission_doorbell() {
+fn loom_sleeping_controller_is_woken_by_the_submission_doorbell() {
     check(|| {
         let memory = SharedWords::zeroed(layout_with(3).words());
         let mut fetcher = SubmissionConsumer::new(memory.clone(), layout_with(3));
@@ -149,7 +149,7 @@ fn loom_a_sleeping_controller_is_woken_by_the_submission_doorbell() {
 }
 
 #[test]
-fn loom_a_sleeping_host_is_woken_by_the_completion() {
+fn loom_sleeping_host_is_woken_by_the_completion() {
     check(|| {
         let memory = SharedWords::zeroed(layout().words());
         let mut poster = CompletionProducer::new(memory.clone(), layout());
@@ -161,7 +161,7 @@ fn loom_a_sleeping_host_is_woken_by_the_completion() {
         let controller = thread::spawn(move || {
             for id in 0..2_u16 {
                 let answer = CompletionEntry { command_id: U16::new(id), ..CompletionEntry::default() };
-                // The queue holds one: the second waits until the host has given the first slot back.
+                // The queue holds one entry: the second waits until the host has freed the first slot.
                 while poster.post(answer).is_err() {
                     poster.arm();
                     if !poster.head_moved() {

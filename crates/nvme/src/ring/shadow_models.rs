@@ -1,7 +1,8 @@
-//! Loom models of shadow doorbells: every interleaving of a guest that rings as Linux does and a controller that sleeps.
+//! Loom models of shadow doorbells: every interleaving of a guest that rings as Linux does and a controller that
+//! sleeps.
 //!
-//! In: nothing. Out: proof, within loom's bounds, that a register write or a look finds every command and every slot that
-//! comes back. A lost wake-up shows as a deadlock, which loom reports.
+//! Input: none. Output: proof, within loom's bounds, that the controller finds every command and every freed slot, by a
+//! register write or by its own check. A lost wake-up shows as a deadlock, which loom reports.
 
 use crate::ring::completion::CompletionProducer;
 use crate::ring::host_doorbell::DoorbellCell;
@@ -23,7 +24,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Stands for a doorbell register: a write ends the controller's sleep, and is kept until it does.
+/// A model of a doorbell register: a write ends the controller's sleep, and is kept until it does.
 #[derive(Default)]
 struct Register {
     written: Mutex<bool>,
@@ -45,7 +46,7 @@ impl Register {
     }
 }
 
-/// One doorbell of a guest with its pages.
+/// One doorbell of a guest, with its pages.
 struct Bell {
     doorbells: SharedWords,
     events: SharedWords,
@@ -54,7 +55,7 @@ struct Bell {
 }
 
 impl Bell {
-    /// A bell and the cell that the controller has of it.
+    /// Creates a doorbell and the controller's cell of it.
     fn new() -> (Self, DoorbellCell<SharedWords>, Arc<Register>) {
         let (doorbells, events) = (SharedWords::zeroed(1), SharedWords::zeroed(1));
         let register = Arc::new(Register::default());
@@ -62,7 +63,7 @@ impl Bell {
         (Self { doorbells, events, register: Arc::clone(&register), old: 0 }, cell, register)
     }
 
-    /// Linux's rule: store, fence, compare 16 bits, write the register if the event was passed.
+    /// Rings as Linux does: store, fence, compare 16 bits, write the register if the event was passed.
     fn ring(&mut self, new: u16) {
         self.doorbells.store_cell_release(0, u32::from(new));
         self.doorbells.fence();
@@ -83,7 +84,7 @@ fn write_command(memory: &SharedWords, position: u16, id: u16) {
 }
 
 #[test]
-fn loom_a_sleeping_controller_is_called_by_a_guest_that_compares_events() {
+fn loom_sleeping_controller_is_woken_by_a_guest_that_compares_events() {
     check(|| {
         const SLOTS: u16 = 3;
         let memory = SharedWords::zeroed(usize::from(SLOTS) * 8);
@@ -112,9 +113,9 @@ fn loom_a_sleeping_controller_is_called_by_a_guest_that_compares_events() {
     });
 }
 
-/// The guest's tail passes the end of the queue, where positions fall and the 16-bit distance is large.
+/// Covers a guest whose tail wraps at the end of the queue, where positions fall and the 16-bit distance is large.
 #[test]
-fn loom_a_sleeping_controller_is_called_across_the_end_of_the_queue() {
+fn loom_sleeping_controller_is_woken_across_the_end_of_the_queue() {
     check(|| {
         const SLOTS: u16 = 2;
         let memory = SharedWords::zeroed(usize::from(SLOTS) * 8);
@@ -148,7 +149,7 @@ fn loom_a_sleeping_controller_is_called_across_the_end_of_the_queue() {
 }
 
 #[test]
-fn loom_a_controller_that_waits_for_slots_is_called_when_they_come_back() {
+fn loom_controller_that_waits_for_slots_is_woken_when_they_are_freed() {
     check(|| {
         const SLOTS: u16 = 2;
         let memory = SharedWords::zeroed(usize::from(SLOTS) * 2);
@@ -158,7 +159,7 @@ fn loom_a_controller_that_waits_for_slots_is_called_when_they_come_back() {
         let controller = thread::spawn(move || {
             for id in 0..3_u16 {
                 let answer = CompletionEntry { command_id: U16::new(id), ..CompletionEntry::default() };
-                // The queue holds one: the next waits until the guest has given the slot back.
+                // The queue holds one entry: the next waits until the guest has freed the slot.
                 while poster.post(answer).is_err() {
                     poster.arm();
                     if !poster.head_moved() {

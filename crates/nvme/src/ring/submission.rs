@@ -1,7 +1,8 @@
 //! Both ends of a submission queue.
 //!
-//! In: [`SubmissionEntry`] at the host's end. Out: the same at the controller's, once each, in order. Invariant: the tail
-//! the controller works with was checked; each word of an entry is loaded once, after the tail that covers it.
+//! Input: [`SubmissionEntry`] at the host's end. Output: the same at the controller's end, once each, in order.
+//! Invariant: the tail that the controller uses was validated; each word of an entry is loaded once, after the tail
+//! that covers it.
 
 use crate::ring::doorbell::{DoorbellFault, DoorbellName, Moved, Wake, wake_after_fence};
 use crate::ring::host_doorbell::{DoorbellCell, HostDoorbell};
@@ -9,18 +10,18 @@ use crate::ring::layout::{QueueSlots, RingLayout};
 use crate::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
 use headwater_host::ring_memory::RingMemory;
 
-/// The queue holds as many commands as it can; reap completions and try again.
+/// The queue is full: reap completions and try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the submission queue is full; reap completions and submit again")]
 pub struct QueueFull;
 
-/// A completion names a submission head that the controller cannot have reached.
+/// A submission head in a completion that the controller cannot have reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a completion names submission head {head}, which the controller cannot have reached; reset the queue pair"
 )]
 pub struct HeadFault {
-    /// What the completion said.
+    /// The head in the completion.
     pub head: u16,
 }
 
@@ -33,11 +34,11 @@ pub struct SubmissionProducer<M> {
     slots: QueueSlots,
     /// First entry that the controller may still read.
     head: u32,
-    /// Where the next command goes.
+    /// Position of the next command.
     tail: u32,
-    /// The tail that the doorbell shows.
+    /// The tail in the doorbell.
     published: u32,
-    /// The tail when somebody was last looked for behind a fence.
+    /// The tail at the last check for a sleeping controller, after a fence.
     rung: u32,
 }
 
@@ -46,28 +47,28 @@ impl<M: RingMemory> SubmissionProducer<M> {
         Self { first: layout.submission_word(0), ..Self::over(memory, layout.submission_slots) }
     }
 
-    /// The host's end of a queue in memory that holds entries and nothing else. Its doorbell is a register, which whoever
-    /// owns this writes as [`unpublished`](Self::unpublished) says.
+    /// Creates the host's end of a queue in memory that holds only entries. Its doorbell is a register: the owner
+    /// writes the value of [`unpublished`](Self::unpublished) there.
     pub(crate) fn over(memory: M, slots: QueueSlots) -> Self {
         Self { memory, first: 0, slots, head: 0, tail: 0, published: 0, rung: 0 }
     }
 
-    /// How many commands can be pushed now.
+    /// Returns the number of commands that can be pushed now.
     #[must_use]
     pub fn room(&self) -> u32 {
         self.slots.entries_max() - self.slots.distance(self.head, self.tail)
     }
 
-    /// Writes a command behind the tail. The controller sees it after [`ring`](Self::ring).
+    /// Writes a command at the tail. The controller sees it after [`ring`](Self::ring).
     ///
     /// # Errors
-    /// [`QueueFull`] when no slot is free; nothing was written.
+    /// [`QueueFull`] if no slot is free; nothing was written.
     #[inline]
     pub fn push(&mut self, entry: SubmissionEntry) -> Result<(), QueueFull> {
         self.push_words(entry.to_words())
     }
 
-    /// As [`push`](Self::push), for an entry that is in words already.
+    /// Pushes as [`push`](Self::push) does, for an entry in words.
     ///
     /// # Errors
     /// As for [`push`](Self::push).
@@ -81,7 +82,7 @@ impl<M: RingMemory> SubmissionProducer<M> {
         Ok(())
     }
 
-    /// Write, fence, ring: shows every pushed command to the controller and says whether it must be woken.
+    /// Publishes every pushed command, fences, and returns whether the controller must be woken.
     #[inline]
     pub fn ring(&mut self) -> Wake {
         if self.publish() {
@@ -90,18 +91,19 @@ impl<M: RingMemory> SubmissionProducer<M> {
         self.wake_after_fence()
     }
 
-    /// Stores the doorbell; returns whether it moved. The caller fences and then asks for the wake.
+    /// Stores the doorbell; returns true if it moved. The caller then fences and calls `wake_after_fence`.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
         let Some(tail) = self.unpublished() else {
             return false;
         };
-        // Release: the entries are visible to whoever acquires this tail.
+        // Release: the entries are visible to a controller that acquires this tail.
         self.memory.store_release(RingLayout::SUBMISSION_TAIL, u64::from(tail));
         true
     }
 
-    /// The tail that the doorbell does not show yet. Whoever takes it shows it, behind every store before this.
+    /// Returns the tail if the doorbell does not show it yet. The caller publishes it, ordered after all stores before
+    /// this.
     #[inline]
     pub(crate) fn unpublished(&mut self) -> Option<u32> {
         let moved = self.published != self.tail;
@@ -115,13 +117,13 @@ impl<M: RingMemory> SubmissionProducer<M> {
             return Wake::NotNeeded;
         }
         let slots = self.slots;
-        // Fewer steps than slots: the controller's head, which bounds them, is learnt from completions of what was rung.
+        // Fewer steps than slots: the head bounds them, and it comes from completions of commands that were rung.
         let moved = Moved { to: self.published, steps: slots.distance(self.rung, self.published) };
         self.rung = self.published;
         wake_after_fence(&self.memory, RingLayout::SUBMISSION_TAIL_EVENT, slots, moved)
     }
 
-    /// Learns from a completion how far the controller has fetched.
+    /// Sets the head to the position up to which the controller has fetched, from a completion.
     ///
     /// # Errors
     /// [`HeadFault`] for a head that is no position or lies beyond the doorbell; nothing changes.
@@ -146,12 +148,12 @@ pub struct SubmissionConsumer<M> {
     doorbell: HostDoorbell<M>,
     /// The next entry to fetch.
     head: u32,
-    /// The last tail that was loaded and found possible.
+    /// The last tail that was loaded and validated.
     tail: u32,
 }
 
 impl<M: RingMemory> SubmissionConsumer<M> {
-    /// The controller's end of a pair.
+    /// Creates the controller's end of a pair.
     pub(crate) fn new(memory: M, layout: RingLayout) -> Self {
         let doorbell = HostDoorbell::Ring {
             position: RingLayout::SUBMISSION_TAIL,
@@ -162,12 +164,12 @@ impl<M: RingMemory> SubmissionConsumer<M> {
         Self { memory, first: layout.submission_word(0), slots, doorbell, head: 0, tail: 0 }
     }
 
-    /// The controller's end of a queue in memory that holds entries and nothing else, with its doorbell in a register.
+    /// Creates the controller's end of a queue in memory that holds only entries, with its doorbell in a register.
     pub(crate) fn over(memory: M, slots: QueueSlots) -> Self {
         Self { memory, first: 0, slots, doorbell: HostDoorbell::Register { value: 0 }, head: 0, tail: 0 }
     }
 
-    /// Takes a write to the doorbell register, and judges the doorbell if it is this one.
+    /// Processes a write to the doorbell register; validates the value if the doorbell is this register.
     ///
     /// # Errors
     /// As [`refresh`](Self::refresh).
@@ -181,10 +183,10 @@ impl<M: RingMemory> SubmissionConsumer<M> {
         self.doorbell.seen(self.slots, self.tail);
     }
 
-    /// Fetches the next command, looking at the doorbell only when everything seen before is fetched.
+    /// Fetches the next command; loads the doorbell only if every command seen before is fetched.
     ///
     /// # Errors
-    /// [`DoorbellFault`] when the tail is no possible position.
+    /// [`DoorbellFault`] if the tail is no possible position.
     #[inline]
     pub fn fetch(&mut self) -> Result<Option<SubmissionEntry>, DoorbellFault> {
         if self.head == self.tail {
@@ -193,7 +195,7 @@ impl<M: RingMemory> SubmissionConsumer<M> {
         Ok(self.fetch_seen())
     }
 
-    /// Fetches the next command that the last look at the doorbell covered.
+    /// Fetches the next command that the last load of the doorbell covered.
     #[inline]
     pub fn fetch_seen(&mut self) -> Option<SubmissionEntry> {
         if self.head == self.tail {
@@ -205,23 +207,24 @@ impl<M: RingMemory> SubmissionConsumer<M> {
         Some(SubmissionEntry::from_words(words))
     }
 
-    /// How many commands that the last look covered lie before the one with this id; `None` if it is not among them.
+    /// Returns how many commands that the last load covered precede the one with this id; `None` if it is not among
+    /// them.
     pub(crate) fn seen_before(&self, command_id: u16) -> Option<u32> {
-        let mut place = self.head;
+        let mut position = self.head;
         let mut before = 0;
-        while place != self.tail {
-            let word = self.memory.load_relaxed(self.first + place as usize * SUBMISSION_WORDS);
+        while position != self.tail {
+            let word = self.memory.load_relaxed(self.first + position as usize * SUBMISSION_WORDS);
             let [_, _, low, high, ..] = word.to_le_bytes();
             if u16::from_le_bytes([low, high]) == command_id {
                 return Some(before);
             }
-            place = self.slots.after(place);
+            position = self.slots.after(position);
             before += 1;
         }
         None
     }
 
-    /// Most commands that the queue holds.
+    /// Returns the most commands that the queue holds.
     pub(crate) fn entries_max(&self) -> u32 {
         self.slots.entries_max()
     }
@@ -229,7 +232,7 @@ impl<M: RingMemory> SubmissionConsumer<M> {
     /// Loads the tail doorbell and checks it.
     ///
     /// # Errors
-    /// [`DoorbellFault`] when the value is no position, or moves the tail over entries that were not fetched yet.
+    /// [`DoorbellFault`] if the value is no position, or moves the tail past entries that were not fetched yet.
     #[inline]
     pub fn refresh(&mut self) -> Result<(), DoorbellFault> {
         let slots = self.slots;
@@ -247,7 +250,7 @@ impl<M: RingMemory> SubmissionConsumer<M> {
         }
     }
 
-    /// Position of the next entry to fetch, as completions report it.
+    /// Returns the position of the next entry to fetch, as completions report it.
     #[must_use]
     #[inline]
     pub fn head(&self) -> u16 {
@@ -255,30 +258,30 @@ impl<M: RingMemory> SubmissionConsumer<M> {
         u16::try_from(self.head).unwrap_or(u16::MAX)
     }
 
-    /// Whether [`fetch`](Self::fetch) would return something, a fault included.
+    /// Returns true if [`fetch`](Self::fetch) would return a command or a fault.
     #[must_use]
     #[inline]
     pub fn has_work(&self) -> bool {
         self.head != self.tail || self.doorbell.load(&self.memory) != u64::from(self.tail)
     }
 
-    /// Whether [`fetch_seen`](Self::fetch_seen) would return something.
+    /// Returns true if [`fetch_seen`](Self::fetch_seen) would return a command.
     #[inline]
     pub(crate) fn has_seen(&self) -> bool {
         self.head != self.tail
     }
 
-    /// Asks to be woken by the next ring. Sleep only if [`has_work`](Self::has_work) then says no.
+    /// Arms a wake-up by the next ring. Sleep only if [`has_work`](Self::has_work) then returns false.
     pub fn arm(&self) {
         self.doorbell.arm(&self.memory, self.tail);
     }
 
-    /// Says that this side is awake.
+    /// Announces that this side is awake.
     pub fn disarm(&self) {
         self.doorbell.disarm(&self.memory, self.slots, self.tail);
     }
 
-    /// Whether a host that was asked to says that it rang.
+    /// Returns true if the host, once requested, announces its rings.
     pub(crate) fn is_announced(&self) -> bool {
         self.doorbell.announces()
     }

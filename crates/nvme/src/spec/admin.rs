@@ -1,6 +1,6 @@
-//! Dwords 10 to 15 of admin commands, by name (NVMe Base 2.0 section 5).
+//! The fields in dwords 10 to 15 of admin commands (NVMe Base 2.0 section 5).
 //!
-//! In: a submission entry of the admin queue. Out: its fields. Nothing is judged here.
+//! Input: a submission entry of the admin queue. Output: its fields, not validated.
 
 use crate::spec::command::SubmissionEntry;
 
@@ -8,11 +8,11 @@ const fn field(dword: u32, shift: u32, width: u32) -> u32 {
     (dword >> shift) & ((1 << width) - 1)
 }
 
-const fn byte(dword: u32, place: usize) -> u8 {
-    dword.to_le_bytes()[place]
+const fn byte(dword: u32, index: usize) -> u8 {
+    dword.to_le_bytes()[index]
 }
 
-/// The halves of a dword, low one first.
+/// Returns the halves of a dword, low half first.
 #[must_use]
 pub const fn halves(dword: u32) -> [u16; 2] {
     let [a, b, c, d] = dword.to_le_bytes();
@@ -31,7 +31,7 @@ pub struct IdentifyDwords {
 }
 
 impl IdentifyDwords {
-    /// The fields of an entry.
+    /// Decodes the fields of an entry.
     #[must_use]
     pub fn of(entry: &SubmissionEntry) -> Self {
         let [_, controller] = halves(entry.cdw10.get());
@@ -57,7 +57,7 @@ pub struct CreateQueueDwords {
 }
 
 impl CreateQueueDwords {
-    /// The fields of an entry.
+    /// Decodes the fields of an entry.
     #[must_use]
     pub fn of(entry: &SubmissionEntry) -> Self {
         let [id, size] = halves(entry.cdw10.get());
@@ -81,20 +81,20 @@ pub struct LogDwords {
     pub page: u8,
     /// LSP.
     pub specific: u8,
-    /// RAE: reading does not clear the event.
+    /// RAE: true if reading does not clear the event.
     pub retains_event: bool,
     /// NUMD plus one, in dwords.
     pub dwords: u64,
     /// LPO, in bytes.
     pub offset: u64,
-    /// OT: the offset counts entries.
+    /// OT: true if the offset counts entries, not bytes.
     pub offset_is_index: bool,
     /// CSI.
     pub command_set: u8,
 }
 
 impl LogDwords {
-    /// The fields of an entry.
+    /// Decodes the fields of an entry.
     #[must_use]
     pub fn of(entry: &SubmissionEntry) -> Self {
         let cdw10 = entry.cdw10.get();
@@ -126,7 +126,7 @@ pub struct FeatureDwords {
 }
 
 impl FeatureDwords {
-    /// The fields of an entry.
+    /// Decodes the fields of an entry.
     #[must_use]
     pub fn of(entry: &SubmissionEntry) -> Self {
         let cdw10 = entry.cdw10.get();
@@ -144,14 +144,14 @@ impl FeatureDwords {
 pub struct FormatDwords {
     /// LBAFU and LBAFL: the format index.
     pub format: u8,
-    /// MSET, PI and PIL; not 0 when the host wants metadata or protection information.
+    /// MSET, PI and PIL; not 0 if the host requests metadata or protection information.
     pub protection: u8,
     /// SES: 0 none, 1 erase, 2 cryptographic erase.
     pub secure_erase: u8,
 }
 
 impl FormatDwords {
-    /// The fields of an entry.
+    /// Decodes the fields of an entry.
     #[must_use]
     pub fn of(entry: &SubmissionEntry) -> Self {
         let cdw10 = entry.cdw10.get();
@@ -173,7 +173,7 @@ pub struct NamespaceDwords {
 }
 
 impl NamespaceDwords {
-    /// The fields of an entry.
+    /// Decodes the fields of an entry.
     #[must_use]
     pub fn of(entry: &SubmissionEntry) -> Self {
         Self { select: byte(field(entry.cdw10.get(), 0, 4), 0), command_set: byte(entry.cdw11.get(), 3) }
@@ -185,14 +185,14 @@ impl NamespaceDwords {
 pub struct SanitizeDwords {
     /// SANACT.
     pub action: u8,
-    /// AUSE: leaving a failed state is allowed without another sanitize.
+    /// AUSE: true if a failed state may be left without another sanitize.
     pub unrestricted_exit: bool,
-    /// NDAS: blocks shall not be deallocated afterwards.
+    /// NDAS: true if blocks shall not be deallocated afterwards.
     pub no_deallocate: bool,
 }
 
 impl SanitizeDwords {
-    /// The fields of an entry.
+    /// Decodes the fields of an entry.
     #[must_use]
     pub fn of(entry: &SubmissionEntry) -> Self {
         let cdw10 = entry.cdw10.get();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_fields_lie_where_the_specification_puts_them() {
+    fn queue_fields_have_the_specified_positions() {
         let create = CreateQueueDwords::of(&entry(0x03FF_0007, 0x0005_0007));
         assert_eq!((create.id, create.slots, create.companion), (7, 1_024, 5));
         assert!(create.is_contiguous && create.interrupts_enabled);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn log_fields_lie_where_the_specification_puts_them() {
+    fn log_fields_have_the_specified_positions() {
         let mut get = entry(0x007F_8102, 0);
         get.cdw12 = U32::new(16);
         get.cdw13 = U32::new(1);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn format_fields_lie_where_the_specification_puts_them() {
+    fn format_fields_have_the_specified_positions() {
         let format = FormatDwords::of(&entry(0b01_0010_0000_0001, 0));
         assert_eq!((format.format, format.protection, format.secure_erase), (0b01_0001, 0, 1));
         assert_eq!(FormatDwords::of(&entry(1 << 4, 0)).protection, 1);

@@ -1,8 +1,8 @@
 //! The submission queue entry: 64 bytes, little-endian (NVMe Base 2.0 section 3.3.3.1; KV 1.0d section 3.1).
 //!
-//! In: eight 64-bit words as fetched from ring memory. Out: fields by name. Two layouts share the entry: the KV set keeps
-//! a key of up to 16 bytes in dwords 2, 3, 14 and 15; the UIO put and get name key and value by address and length,
-//! at offsets that fall on NVMe's own fields. Nothing here judges a value; that is the interpreter's work.
+//! Input: eight 64-bit words as fetched from ring memory. Output: fields by name. Two layouts share the entry: the KV
+//! set keeps a key of up to 16 bytes in dwords 2, 3, 14 and 15; the UIO put and get give key and value by address and
+//! length, at the offsets of NVMe's own fields. The interpreter validates the values.
 
 use crate::spec::kv::{KV_KEY_BYTES_MAX, StoreOptions};
 use std::fmt;
@@ -10,13 +10,13 @@ use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute, transmute_ref};
 
-/// Words of one entry in ring memory.
+/// 64-bit words of one entry in ring memory.
 pub const SUBMISSION_WORDS: usize = 8;
 
 /// FUSE, reserved bits and PSDT of dword 0: all must be zero for a plain command with PRPs.
 const PLAIN_FLAGS: u8 = 0;
 
-/// One command as it lies in a submission queue.
+/// One command in the layout of a submission queue slot.
 #[derive(Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SubmissionEntry {
@@ -67,7 +67,7 @@ const _: () = assert!(offset_of!(SubmissionEntry, cdw14) == 56);
 const _: () = assert!(offset_of!(SubmissionEntry, cdw15) == 60);
 
 impl SubmissionEntry {
-    /// The entry that lies in these words of ring memory.
+    /// Returns the entry held in these words of ring memory.
     #[must_use]
     #[inline]
     pub fn from_words(words: [u64; SUBMISSION_WORDS]) -> Self {
@@ -75,7 +75,7 @@ impl SubmissionEntry {
         transmute!(words)
     }
 
-    /// The words that ring memory holds for this entry.
+    /// Returns the words that ring memory holds for this entry.
     #[must_use]
     #[inline]
     pub fn to_words(&self) -> [u64; SUBMISSION_WORDS] {
@@ -83,14 +83,14 @@ impl SubmissionEntry {
         std::array::from_fn(|word| words[word].get())
     }
 
-    /// Whether the command is fused with another, describes its data by SGL, or sets a reserved bit of dword 0.
+    /// Returns true if the command is fused with another, describes its data by SGL, or sets a reserved bit of dword 0.
     #[must_use]
     #[inline]
     pub fn has_special_flags(&self) -> bool {
         self.flags != PLAIN_FLAGS
     }
 
-    /// KV: Key Length in bytes, as the entry says it: up to 255, of which only 16 fit.
+    /// Returns the KV Key Length in bytes, unvalidated: up to 255, although only 16 fit.
     #[must_use]
     #[inline]
     pub fn kv_key_bytes(&self) -> u8 {
@@ -98,14 +98,14 @@ impl SubmissionEntry {
         length
     }
 
-    /// KV: the 16 bytes of the inline key field; those beyond the key length mean nothing.
+    /// Returns the 16 bytes of the KV inline key field; those beyond the key length have no meaning.
     #[must_use]
     #[inline]
     pub fn kv_key_field(&self) -> [u8; KV_KEY_BYTES_MAX] {
         transmute!([self.cdw2, self.cdw3, self.cdw14, self.cdw15])
     }
 
-    /// KV: the options byte, CDW11 15:8.
+    /// Returns the KV options byte, CDW11 15:8.
     #[must_use]
     #[inline]
     pub fn kv_options(&self) -> StoreOptions {
@@ -113,7 +113,7 @@ impl SubmissionEntry {
         StoreOptions(options)
     }
 
-    /// KV: CDW11 31:16, reserved.
+    /// Returns CDW11 31:16, reserved in the KV set.
     #[must_use]
     #[inline]
     pub fn kv_reserved(&self) -> u16 {
@@ -121,35 +121,35 @@ impl SubmissionEntry {
         u16::from_le_bytes([low, high])
     }
 
-    /// KV Store: Value Size in bytes. KV Retrieve and List: Host Buffer Size in bytes.
+    /// Returns, for a KV Store, the Value Size in bytes; for a KV Retrieve or List, the Host Buffer Size in bytes.
     #[must_use]
     #[inline]
     pub fn kv_data_bytes(&self) -> u32 {
         self.cdw10.get()
     }
 
-    /// UIO: address of the key (adr1).
+    /// Returns the UIO address of the key (adr1).
     #[must_use]
     #[inline]
     pub fn uio_key_address(&self) -> u64 {
         (u64::from(self.cdw3.get()) << 32) | u64::from(self.cdw2.get())
     }
 
-    /// UIO: length of the key in bytes (len1).
+    /// Returns the UIO length of the key in bytes (len1).
     #[must_use]
     #[inline]
     pub fn uio_key_bytes(&self) -> u64 {
         self.metadata_pointer.get()
     }
 
-    /// UIO: address of the value or of the buffer for it (adr2).
+    /// Returns the UIO address of the value or of its buffer (adr2).
     #[must_use]
     #[inline]
     pub fn uio_value_address(&self) -> u64 {
         self.prp1.get()
     }
 
-    /// UIO: length of the value or of the buffer for it in bytes (len2).
+    /// Returns the UIO length of the value or of its buffer in bytes (len2).
     #[must_use]
     #[inline]
     pub fn uio_value_bytes(&self) -> u64 {
@@ -176,10 +176,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_lie_where_the_specification_puts_them() {
+    fn submission_entry_fields_have_the_specified_offsets() {
         let mut bytes = [0_u8; 64];
-        for (place, byte) in (0_u8..).zip(bytes.iter_mut()) {
-            *byte = place;
+        for (offset, byte) in (0_u8..).zip(bytes.iter_mut()) {
+            *byte = offset;
         }
         let entry: SubmissionEntry = transmute!(bytes);
         assert_eq!(entry.opcode, 0);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_little_endian_and_survive_the_round_trip() {
+    fn submission_words_are_little_endian_and_round_trip() {
         let entry = SubmissionEntry {
             opcode: 0x81,
             command_id: U16::new(0x1234),

@@ -1,14 +1,14 @@
 //! The completion queue entry: 16 bytes, little-endian (NVMe Base 2.0 section 3.3.3.2).
 //!
-//! In: two 64-bit words as read from ring memory. Out: fields by name. The second word carries the phase tag, so it is the
-//! one that is stored last and loaded first.
+//! Input: two 64-bit words as read from ring memory. Output: fields by name. The second word carries the phase tag, so
+//! it is stored last and loaded first.
 
 use crate::spec::status::Status;
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
-/// Words of one entry in ring memory.
+/// 64-bit words of one entry in ring memory.
 pub const COMPLETION_WORDS: usize = 2;
 
 /// The phase tag in the second word: bit 16 of dword 3.
@@ -16,8 +16,8 @@ const PHASE_IN_WORD: u64 = 1 << 48;
 /// The phase tag in the status field.
 const PHASE_IN_STATUS: u16 = 1;
 
-/// Which pass over the queue an entry belongs to; flips each time the tail wraps. The first pass is [`Phase::One`],
-/// because fresh memory reads as zero.
+/// The phase tag of an entry: it identifies the pass over the queue and flips each time the tail wraps. The first pass
+/// is [`Phase::One`], because new memory reads as zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// P = 0.
@@ -27,7 +27,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// The phase of the next pass.
+    /// Returns the phase of the next pass.
     #[must_use]
     #[inline]
     pub const fn flipped(self) -> Self {
@@ -37,7 +37,7 @@ impl Phase {
         }
     }
 
-    /// The phase in the second word of an entry.
+    /// Returns the phase in the second word of an entry.
     #[must_use]
     #[inline]
     pub const fn of_word(word: u64) -> Self {
@@ -45,8 +45,8 @@ impl Phase {
     }
 }
 
-/// An entry as two words, for the way from the answer to the ring: a pair of words stays in registers, where an entry of
-/// small fields would be written to memory and read back before the processor is done with the writing.
+/// An entry as two words, used between completion and ring: a pair of words stays in CPU registers, whereas an entry of
+/// small fields would be stored to memory and loaded again before the stores complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionWords {
     first: u64,
@@ -54,7 +54,7 @@ pub struct CompletionWords {
 }
 
 impl CompletionWords {
-    /// The words in another pass.
+    /// Returns the words with this phase tag.
     #[must_use]
     #[inline]
     pub const fn with_phase(self, phase: Phase) -> [u64; COMPLETION_WORDS] {
@@ -65,7 +65,7 @@ impl CompletionWords {
         [self.first, self.second & !PHASE_IN_WORD | phase]
     }
 
-    /// The entry.
+    /// Returns the entry.
     #[must_use]
     pub fn entry(self) -> CompletionEntry {
         CompletionEntry::from_words([self.first, self.second])
@@ -80,7 +80,7 @@ impl From<CompletionEntry> for CompletionWords {
     }
 }
 
-/// One answer as it lies in a completion queue.
+/// One completion in the layout of a completion queue slot.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -109,7 +109,7 @@ const _: () = assert!(offset_of!(CompletionEntry, command_id) == 12);
 const _: () = assert!(offset_of!(CompletionEntry, status_and_phase) == 14);
 
 impl CompletionEntry {
-    /// The entry that lies in these words of ring memory.
+    /// Returns the entry held in these words of ring memory.
     #[must_use]
     #[inline]
     pub fn from_words(words: [u64; COMPLETION_WORDS]) -> Self {
@@ -117,7 +117,7 @@ impl CompletionEntry {
         transmute!(words)
     }
 
-    /// The words that ring memory holds for this entry.
+    /// Returns the words that ring memory holds for this entry.
     #[must_use]
     #[inline]
     pub fn to_words(self) -> [u64; COMPLETION_WORDS] {
@@ -125,21 +125,21 @@ impl CompletionEntry {
         words.map(U64::get)
     }
 
-    /// What became of the command.
+    /// Returns the status of the command.
     #[must_use]
     #[inline]
     pub fn status(&self) -> Status {
         Status::from_field(self.status_and_phase.get())
     }
 
-    /// Which pass over the queue the entry belongs to.
+    /// Returns the phase tag of the entry.
     #[must_use]
     #[inline]
     pub fn phase(&self) -> Phase {
         if self.status_and_phase.get() & PHASE_IN_STATUS == 0 { Phase::Zero } else { Phase::One }
     }
 
-    /// The same entry in another pass.
+    /// Returns the same entry with this phase tag.
     #[must_use]
     #[inline]
     pub fn with_phase(mut self, phase: Phase) -> Self {
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_lie_where_the_specification_puts_them() {
+    fn completion_entry_fields_have_the_specified_offsets() {
         let entry = CompletionEntry {
             result: U32::new(0x1111_2222),
             reserved: U32::new(0),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn phase_changes_nothing_else() {
+    fn setting_phase_changes_no_other_bit() {
         let entry = CompletionEntry {
             status_and_phase: U16::new(Status::CAPACITY_EXCEEDED.to_field()),
             ..CompletionEntry::default()

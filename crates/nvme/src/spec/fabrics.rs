@@ -1,7 +1,8 @@
-//! Fabrics commands by byte (NVMe Base 2.0 section 6; NVMe over Fabrics 1.1 section 3) and the discovery log page.
+//! The layout of Fabrics commands (NVMe Base 2.0 section 6; NVMe over Fabrics 1.1 section 3) and the discovery log
+//! page.
 //!
-//! In: an entry whose opcode is 7Fh, and the data of a Connect. Out: fields by name. Nothing here judges a value; that is
-//! [`fabrics`](crate::fabrics).
+//! Input: an entry whose opcode is 7Fh, and the data of a Connect. Output: fields by name.
+//! [`fabrics`](crate::fabrics) validates the values.
 
 use crate::spec::command::SubmissionEntry;
 use crate::spec::status::Status;
@@ -9,7 +10,7 @@ use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The opcode of all of them.
+/// The opcode of all Fabrics commands.
 pub const FABRICS_OPCODE: u8 = 0x7F;
 
 /// Bytes of a qualified name field, its terminating zero included.
@@ -18,7 +19,7 @@ pub const NAME_BYTES: usize = 256;
 /// The well-known name of the discovery subsystem.
 pub const DISCOVERY_NAME: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
-/// CNTLID that asks for any controller.
+/// The CNTLID that requests any controller.
 pub const CONTROLLER_DYNAMIC: u16 = 0xFFFF;
 
 /// FCTYPE.
@@ -39,7 +40,7 @@ pub enum FabricsKind {
 }
 
 impl FabricsKind {
-    /// What an entry asks for, if it is a Fabrics command that exists.
+    /// Returns the kind of an entry, or `None` if it is no known Fabrics command.
     #[must_use]
     pub fn of(entry: &SubmissionEntry) -> Option<Self> {
         let [number, ..] = entry.namespace.to_bytes();
@@ -57,7 +58,7 @@ impl FabricsKind {
         })
     }
 
-    /// FCTYPE.
+    /// Returns the FCTYPE.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -90,7 +91,7 @@ impl ConnectFields {
     /// CATTR bit 2: SQ flow control is disabled.
     pub const FLOW_CONTROL_DISABLED: u8 = 1 << 2;
 
-    /// The fields of an entry.
+    /// Decodes the fields of an entry.
     #[must_use]
     pub fn of(entry: &SubmissionEntry) -> Self {
         let [a, b, c, d] = entry.cdw10.to_bytes();
@@ -104,7 +105,7 @@ impl ConnectFields {
         }
     }
 
-    /// The entry that says this.
+    /// Encodes the fields as a Connect entry.
     #[must_use]
     pub fn to_entry(self) -> SubmissionEntry {
         let [a, b] = self.format.to_le_bytes();
@@ -122,16 +123,16 @@ impl ConnectFields {
 /// Property Get and Set: the entry's bytes 40 to 55 (figures 423 and 425).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PropertyFields {
-    /// ATTRIB bits 2:0: 4 bytes or 8.
+    /// ATTRIB bits 2:0: 4 or 8 bytes; `None` if reserved.
     pub bytes: Option<u32>,
     /// OFST.
     pub offset: u32,
-    /// VALUE, of a set.
+    /// VALUE of a Property Set.
     pub value: u64,
 }
 
 impl PropertyFields {
-    /// The fields of an entry.
+    /// Decodes the fields of an entry.
     #[must_use]
     pub fn of(entry: &SubmissionEntry) -> Self {
         let [attributes, ..] = entry.cdw10.to_bytes();
@@ -144,7 +145,7 @@ impl PropertyFields {
         Self { bytes, offset: entry.cdw11.get(), value }
     }
 
-    /// A Property Get of this register.
+    /// Builds a Property Get of the register at `offset`.
     #[must_use]
     pub fn get(offset: u32, bytes: u32) -> SubmissionEntry {
         SubmissionEntry {
@@ -154,7 +155,7 @@ impl PropertyFields {
         }
     }
 
-    /// A Property Set of this register of 4 bytes.
+    /// Builds a Property Set of the 4-byte register at `offset`.
     #[must_use]
     pub fn set(offset: u32, value: u32) -> SubmissionEntry {
         SubmissionEntry {
@@ -165,13 +166,13 @@ impl PropertyFields {
     }
 }
 
-/// A Disconnect (section 6.4): RECFMT 0.
+/// Builds a Disconnect (section 6.4): RECFMT 0.
 #[must_use]
 pub fn disconnect_entry() -> SubmissionEntry {
     fabrics_entry(FabricsKind::Disconnect)
 }
 
-/// RECFMT of a Disconnect.
+/// Returns the RECFMT of a Disconnect.
 #[must_use]
 pub fn disconnect_format(entry: &SubmissionEntry) -> u16 {
     let [a, b, _, _] = entry.cdw10.to_bytes();
@@ -210,7 +211,8 @@ const _: () = assert!(offset_of!(ConnectData, subsystem_name) == 256);
 const _: () = assert!(offset_of!(ConnectData, host_name) == 512);
 
 impl ConnectData {
-    /// What a host says of itself and of whom it wants. A name that does not fit is cut, and refused by who reads it.
+    /// Creates the data of a Connect from a host's name and identifier, the subsystem's name and the controller
+    /// identifier. A name that does not fit is truncated; the subsystem then refuses it.
     #[must_use]
     pub fn new(host: (&str, [u8; 16]), subsystem: &str, controller: u16) -> Self {
         let mut data = Self::new_zeroed();
@@ -222,30 +224,31 @@ impl ConnectData {
     }
 }
 
-/// Puts text into a field that is filled with zeroes, the last of which stays.
+/// Copies text into a zeroed field; the last byte stays zero.
 fn put_text(field: &mut [u8], text: &str) {
     let bytes = text.len().min(field.len() - 1);
     field[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
 }
 
-/// The name in a field: what stands before its first zero, if there is one and it is text.
+/// Returns the name in a field: the bytes before its first zero, or `None` if there is no zero or the bytes are no
+/// UTF-8.
 #[must_use]
 pub fn name_in(field: &[u8; NAME_BYTES]) -> Option<&str> {
     let end = field.iter().position(|&byte| byte == 0)?;
     std::str::from_utf8(&field[..end]).ok()
 }
 
-/// Dword 0 of a Connect that was refused for a parameter: where it lies (IPO), and in the entry or the data (IATTR).
+/// Dword 0 of a Connect refused for a parameter: its byte offset (IPO), in the entry or in the data (IATTR).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidParameter {
-    /// At this byte of the entry.
+    /// Byte offset in the entry.
     Entry(u16),
-    /// At this byte of the data.
+    /// Byte offset in the data.
     Data(u16),
 }
 
 impl InvalidParameter {
-    /// Dword 0.
+    /// Returns dword 0 of the completion.
     #[must_use]
     pub const fn to_result(self) -> u32 {
         match self {
@@ -255,7 +258,7 @@ impl InvalidParameter {
     }
 }
 
-/// Statuses of Fabrics commands. Their numbers mean other things to the NVM command set.
+/// Statuses of Fabrics commands. The NVM command set uses the same numbers for other statuses.
 pub mod connect_status {
     use super::Status;
 
@@ -263,13 +266,13 @@ pub mod connect_status {
         Status { code_type: 1, code, do_not_retry: true }
     }
 
-    /// RECFMT is none that is known.
+    /// RECFMT is unknown.
     pub const INCOMPATIBLE_FORMAT: Status = specific(0x80);
-    /// There is no room for another controller; there may be later.
+    /// No controller is free; a retry may succeed.
     pub const CONTROLLER_BUSY: Status = Status { code_type: 1, code: 0x81, do_not_retry: false };
-    /// A parameter is not allowed; dword 0 says which.
+    /// A parameter is not allowed; dword 0 identifies it.
     pub const INVALID_PARAMETERS: Status = specific(0x82);
-    /// A Disconnect on a queue that has none: the admin queue.
+    /// A Disconnect on a queue that does not support it: the admin queue.
     pub const INVALID_QUEUE_TYPE: Status = specific(0x83);
     /// This host may not connect.
     pub const INVALID_HOST: Status = specific(0x84);
@@ -318,7 +321,7 @@ pub struct DiscoveryEntry {
     pub subsystem_name: [u8; NAME_BYTES],
     /// TRADDR, ASCII.
     pub address: [u8; NAME_BYTES],
-    /// TSAS: of TCP the first byte, 0 without TLS.
+    /// TSAS: for TCP, the first byte is SECTYPE, 0 without TLS.
     pub transport_specific: [u8; NAME_BYTES],
 }
 
@@ -328,17 +331,17 @@ const _: () = assert!(offset_of!(DiscoveryEntry, subsystem_name) == 256);
 const _: () = assert!(offset_of!(DiscoveryEntry, address) == 512);
 const _: () = assert!(offset_of!(DiscoveryEntry, transport_specific) == 768);
 
-/// What a subsystem's address demands of connections.
+/// The security that a subsystem's address requires of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecureChannel {
-    /// Nothing: it does not know TLS.
+    /// None: the address does not support TLS.
     None,
     /// TLS 1.3, with a pre-shared key.
     Tls13,
 }
 
 impl SecureChannel {
-    /// TREQ bits 1:0: 01b a secure channel is required, 10b it is not.
+    /// Returns TREQ bits 1:0: 01b if a secure channel is required, 10b if not.
     const fn requirement(self) -> u8 {
         match self {
             Self::None => 0b10,
@@ -346,7 +349,7 @@ impl SecureChannel {
         }
     }
 
-    /// SECTYPE of a TCP address (TCP transport specification 1.1, section 3.6.1.1): 2 is TLS 1.3.
+    /// Returns the SECTYPE of a TCP address (TCP transport specification 1.1, section 3.6.1.1): 2 is TLS 1.3.
     const fn security_type(self) -> u8 {
         match self {
             Self::None => 0,
@@ -355,7 +358,7 @@ impl SecureChannel {
     }
 }
 
-/// The discovery log page of one subsystem at one TCP address.
+/// Builds the discovery log page of one subsystem at one TCP address.
 #[must_use]
 pub fn discovery_page(
     generation: u64,
@@ -379,7 +382,7 @@ pub fn discovery_page(
     entry.port = U16::new(1);
     entry.controller = U16::new(CONTROLLER_DYNAMIC);
     entry.admin_queue_max = U16::new(ADMIN_QUEUE_MAX);
-    // TRSVCID and TRADDR are ASCII strings filled with spaces (Base 2.0 section 1.4.2).
+    // TRSVCID and TRADDR are ASCII strings padded with spaces (Base 2.0 section 1.4.2).
     entry.service = [b' '; 32];
     entry.address = [b' '; NAME_BYTES];
     put_ascii(&mut entry.service, &address.port().to_string());
@@ -400,7 +403,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connect_fields_lie_where_the_specification_puts_them() {
+    fn connect_fields_have_the_specified_offsets() {
         let fields = ConnectFields {
             format: 0x0201,
             queue: 0x0403,
@@ -415,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn property_fields_lie_where_the_specification_puts_them() {
+    fn property_fields_have_the_specified_offsets() {
         let get = PropertyFields::get(0x1C, 8);
         assert_eq!((get.as_bytes()[4], get.as_bytes()[40], get.as_bytes()[44]), (4, 1, 0x1C));
         let set = PropertyFields::set(0x14, 0x0046_0001);
@@ -425,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_ends_in_its_field_or_is_none() {
+    fn names_without_terminator_or_utf8_are_rejected() {
         let mut field = [0_u8; NAME_BYTES];
         put_text(&mut field, "nqn.x");
         assert_eq!(name_in(&field), Some("nqn.x"));
@@ -435,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn the_discovery_page_names_one_subsystem_and_its_address() {
+    fn discovery_page_lists_one_subsystem_and_its_address() {
         let page = discovery_page(
             7,
             "nqn.x",
@@ -450,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn the_discovery_page_says_truthfully_whether_tls_is_required() {
+    fn discovery_page_states_whether_tls_is_required() {
         // TREQ with SQ flow control disable, and SECTYPE.
         for (secure, requirements, security) in
             [(SecureChannel::None, 0b110, 0), (SecureChannel::Tls13, 0b101, 2)]

@@ -1,6 +1,6 @@
 //! Features (NVMe Base 2.0 section 5.27.1, figure 316; KV 1.0d section 4.1.3).
 //!
-//! In: a feature identifier. Out: its name, whose it is, and what data comes with it.
+//! Input: a feature identifier. Output: its name, its scope, whether it is changeable, and its data length.
 
 use super::numbered::numbered;
 
@@ -14,7 +14,7 @@ macro_rules! features {
         }
 
         impl Feature {
-            /// Whose it is.
+            /// Returns the scope of the feature.
             #[must_use]
             pub const fn scope(self) -> FeatureScope {
                 match self {
@@ -22,7 +22,7 @@ macro_rules! features {
                 }
             }
 
-            /// Whether a host may change it.
+            /// Returns whether a host may change the feature.
             #[must_use]
             pub const fn change(self) -> FeatureChange {
                 match self {
@@ -30,7 +30,7 @@ macro_rules! features {
                 }
             }
 
-            /// Bytes of the data that come with it, 0 when dwords are all.
+            /// Returns the bytes of the feature's data buffer, 0 if it uses dwords only.
             #[must_use]
             pub const fn data_bytes(self) -> u32 {
                 match self {
@@ -41,21 +41,21 @@ macro_rules! features {
     };
 }
 
-/// Whose a feature is.
+/// The scope of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeatureScope {
-    /// The controller's.
+    /// One value for the controller.
     Controller,
-    /// Each namespace's own.
+    /// One value for each namespace.
     Namespace,
 }
 
-/// Whether a feature can be changed.
+/// The changeability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeatureChange {
-    /// By Set Features.
+    /// Changeable by Set Features.
     Changeable,
-    /// Never by a host.
+    /// Not changeable by a host.
     Fixed,
 }
 
@@ -94,7 +94,7 @@ features! {
     HostIdentifier = 0x81, Controller, Changeable, 16;
 }
 
-/// Which value of a feature is asked for (SEL of Get Features, figure 195).
+/// The requested value of a feature (SEL of Get Features, figure 195).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeatureSelect {
     /// 000b.
@@ -103,12 +103,12 @@ pub enum FeatureSelect {
     Default,
     /// 010b.
     Saved,
-    /// 011b: what can be done with it.
+    /// 011b: the capabilities of the feature.
     Supported,
 }
 
 impl FeatureSelect {
-    /// The selection of SEL, if it is one.
+    /// Returns the selection for a value of SEL, or `None` if it is reserved.
     #[must_use]
     pub const fn from_number(number: u8) -> Option<Self> {
         match number {
@@ -121,7 +121,7 @@ impl FeatureSelect {
     }
 }
 
-/// What Get Features answers to [`FeatureSelect::Supported`] in dword 0.
+/// Returns dword 0 of a Get Features completion for [`FeatureSelect::Supported`].
 #[must_use]
 pub const fn supported_dword(feature: Feature) -> u32 {
     let specific = matches!(feature.scope(), FeatureScope::Namespace);
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_names_of_features_agree_both_ways() {
+    fn features_round_trip_through_numbers() {
         for number in 0..=u8::MAX {
             if let Some(feature) = Feature::from_number(number) {
                 assert_eq!(feature.number(), number);

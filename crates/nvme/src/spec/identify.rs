@@ -1,6 +1,7 @@
 //! Identify data structures (NVMe Base 2.0 section 5.17.2, NVM 1.0 section 4.1.5, KV 1.0d section 4.1.5).
 //!
-//! In: fields by name. Out: 4,096 bytes as a host reads them. No values are chosen here.
+//! Input: fields by name.
+//! Output: 4,096 bytes as a host reads them. The controller chooses the values.
 
 mod controller;
 mod descriptor;
@@ -12,19 +13,19 @@ pub use namespace::{IdentifyIndependent, IdentifyKv, IdentifyNvm, KvFormat, LBA_
 
 use super::numbered::numbered;
 
-/// Bytes of every Identify answer.
+/// Bytes of every Identify data structure.
 pub const IDENTIFY_BYTES: u32 = 4_096;
 
-/// The same length, to index with.
+/// [`IDENTIFY_BYTES`] as a `usize`.
 pub const IDENTIFY_LENGTH: usize = 4_096;
 
-/// NSID of a command that means all namespaces.
+/// The NSID that addresses all namespaces.
 pub const NSID_BROADCAST: u32 = 0xFFFF_FFFF;
 
-/// CNTID that means the controller processing the command.
+/// The CNTID of the controller that processes the command.
 pub const CONTROLLER_SELF: u16 = 0xFFFF;
 
-/// Which I/O command set (CSI, figure 274).
+/// An I/O command set (CSI, figure 274).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CommandSet {
     /// 00h.
@@ -34,7 +35,7 @@ pub enum CommandSet {
 }
 
 impl CommandSet {
-    /// The command set of a number, if this controller has it.
+    /// Returns the command set with this number, if this controller supports it.
     #[must_use]
     pub const fn from_number(number: u8) -> Option<Self> {
         match number {
@@ -44,7 +45,7 @@ impl CommandSet {
         }
     }
 
-    /// CSI.
+    /// Returns the CSI.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -55,7 +56,7 @@ impl CommandSet {
 }
 
 numbered! {
-    /// What an Identify asks for (CNS, figure 273).
+    /// A data structure that Identify can return (CNS, figure 273).
     View {
         /// An active namespace, NVM command set.
         Namespace = 0x00,

@@ -1,7 +1,8 @@
-//! What the Key Value command set adds (KV 1.0d sections 3.1 and 3.2): the inline key, the store options, the List data
-//! structure, and entries ready to be submitted.
+//! Formats of the Key Value command set (KV 1.0d sections 3.1 and 3.2): the inline key, the store options, the List
+//! data structure, and builders of submission entries.
 //!
-//! In: keys and numbers. Out: fields of an entry, or bytes of a List answer that never exceed the host's buffer.
+//! Input: keys and numbers.
+//! Output: fields of an entry, or bytes of a List data structure that never exceed the host's buffer.
 
 use crate::spec::command::SubmissionEntry;
 use crate::spec::opcode::IoOpcode;
@@ -9,13 +10,13 @@ use std::fmt;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::transmute;
 
-/// Most bytes of a key that an entry can carry inline (KV 2.1.5).
+/// Maximum bytes of a key that an entry can carry inline (KV 2.1.5).
 pub const KV_KEY_BYTES_MAX: usize = 16;
 
-/// Bytes of the Number of Returned Keys in front of a List answer (figure 15).
+/// Bytes of the Number of Returned Keys field that begins a List data structure (figure 15).
 pub const LIST_HEADER_BYTES: usize = 4;
 
-/// A key that fits an entry: 1 to 16 bytes. Two keys of different length are different keys.
+/// A key that fits in an entry: 1 to 16 bytes. Two keys of different length are different keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct InlineKey {
     field: [u8; KV_KEY_BYTES_MAX],
@@ -23,7 +24,7 @@ pub struct InlineKey {
 }
 
 impl InlineKey {
-    /// A key of these bytes, or `None` if they are none or more than 16.
+    /// Returns a key of these bytes, or `None` if there are none or more than 16.
     #[must_use]
     pub fn new(key: &[u8]) -> Option<Self> {
         let bytes = u8::try_from(key.len()).ok().filter(|&bytes| bytes > 0)?;
@@ -32,7 +33,7 @@ impl InlineKey {
         Some(Self { field, bytes })
     }
 
-    /// The key that an entry carries, or `None` if its length field is zero or above 16.
+    /// Returns the key that an entry carries, or `None` if its length field is zero or above 16.
     #[must_use]
     #[inline]
     pub fn of_entry(entry: &SubmissionEntry) -> Option<Self> {
@@ -42,7 +43,7 @@ impl InlineKey {
             .then(|| Self { field: entry.kv_key_field(), bytes })
     }
 
-    /// The key's bytes.
+    /// Returns the key's bytes.
     #[must_use]
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
@@ -65,13 +66,13 @@ impl fmt::Debug for InlineKey {
     }
 }
 
-/// CDW11 15:8. Of a Store the conditions and the compression hint (figure 29); of a Retrieve bit 8 asks for raw data
+/// CDW11 15:8. In a Store: the conditions and the compression hint (figure 29). In a Retrieve: bit 8 requests raw data
 /// (figure 19).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreOptions(pub u8);
 
 impl StoreOptions {
-    /// Nothing asked.
+    /// No option.
     pub const NONE: Self = Self(0);
     /// Bit 8: store only if the key exists.
     pub const ONLY_IF_EXISTS: Self = Self(1);
@@ -79,17 +80,17 @@ impl StoreOptions {
     pub const ONLY_IF_ABSENT: Self = Self(1 << 1);
     /// Bit 10: the value shall not be compressed.
     pub const NO_COMPRESSION: Self = Self(1 << 2);
-    /// Bit 8 of a Retrieve: the value as it is kept, not decompressed.
+    /// Bit 8 of a Retrieve: return the value as stored, not decompressed.
     pub const RETRIEVE_RAW: Self = Self(1);
 
-    /// Whether every bit of `other` is set here.
+    /// Returns true if every bit of `other` is set in `self`.
     #[must_use]
     #[inline]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The bits of both.
+    /// Returns the union of both sets of bits.
     #[must_use]
     #[inline]
     pub const fn and(self, other: Self) -> Self {
@@ -97,7 +98,7 @@ impl StoreOptions {
     }
 }
 
-/// Client memory that a command moves data to or from: one run of addresses.
+/// A contiguous range of client memory that a command moves data to or from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataPointer {
     /// First address.
@@ -106,7 +107,7 @@ pub struct DataPointer {
     pub bytes: u32,
 }
 
-/// A Store entry; the command id is the submitter's to fill in.
+/// Builds a Store entry; the submitter fills in the command id.
 #[must_use]
 pub fn store(namespace: u32, key: InlineKey, value: DataPointer, options: StoreOptions) -> SubmissionEntry {
     let mut entry = entry_with_data(IoOpcode::Store, namespace, value);
@@ -114,7 +115,7 @@ pub fn store(namespace: u32, key: InlineKey, value: DataPointer, options: StoreO
     entry
 }
 
-/// A Retrieve entry.
+/// Builds a Retrieve entry.
 #[must_use]
 pub fn retrieve(namespace: u32, key: InlineKey, buffer: DataPointer) -> SubmissionEntry {
     let mut entry = entry_with_data(IoOpcode::Retrieve, namespace, buffer);
@@ -122,7 +123,7 @@ pub fn retrieve(namespace: u32, key: InlineKey, buffer: DataPointer) -> Submissi
     entry
 }
 
-/// A List entry that starts at `from`, or at the front of the device's order.
+/// Builds a List entry that starts at `from`, or at the first key in the device's order.
 #[must_use]
 pub fn list(namespace: u32, from: Option<InlineKey>, buffer: DataPointer) -> SubmissionEntry {
     let mut entry = entry_with_data(IoOpcode::List, namespace, buffer);
@@ -132,7 +133,7 @@ pub fn list(namespace: u32, from: Option<InlineKey>, buffer: DataPointer) -> Sub
     entry
 }
 
-/// A Delete entry.
+/// Builds a Delete entry.
 #[must_use]
 pub fn delete(namespace: u32, key: InlineKey) -> SubmissionEntry {
     let mut entry = entry_with_data(IoOpcode::Delete, namespace, DataPointer::default());
@@ -140,7 +141,7 @@ pub fn delete(namespace: u32, key: InlineKey) -> SubmissionEntry {
     entry
 }
 
-/// An Exist entry.
+/// Builds an Exist entry.
 #[must_use]
 pub fn exist(namespace: u32, key: InlineKey) -> SubmissionEntry {
     let mut entry = entry_with_data(IoOpcode::Exist, namespace, DataPointer::default());
@@ -148,19 +149,19 @@ pub fn exist(namespace: u32, key: InlineKey) -> SubmissionEntry {
     entry
 }
 
-/// A Flush entry.
+/// Builds a Flush entry.
 #[must_use]
 pub fn flush(namespace: u32) -> SubmissionEntry {
     entry_with_data(IoOpcode::Flush, namespace, DataPointer::default())
 }
 
-/// A UIO put entry: key and value by address.
+/// Builds a UIO put entry: key and value by address.
 #[must_use]
 pub fn uio_put(namespace: u32, key: DataPointer, value: DataPointer) -> SubmissionEntry {
     uio_entry(IoOpcode::UioPut, namespace, key, value)
 }
 
-/// A UIO get entry: key by address, the value to `buffer`.
+/// Builds a UIO get entry: key by address, the value goes to `buffer`.
 #[must_use]
 pub fn uio_get(namespace: u32, key: DataPointer, buffer: DataPointer) -> SubmissionEntry {
     uio_entry(IoOpcode::UioGet, namespace, key, buffer)
@@ -190,30 +191,30 @@ fn uio_entry(opcode: IoOpcode, namespace: u32, key: DataPointer, value: DataPoin
     }
 }
 
-/// Writes a List answer: the number of keys, then each key with its length, padded to four bytes (figures 15 and 16).
-/// Invariant: the answer never exceeds the limit it was made with and holds only complete keys.
+/// An encoder of the List data structure: the number of keys, then each key with its length, padded to four bytes
+/// (figures 15 and 16). Invariant: the structure never exceeds the limit given to `new` and holds only complete keys.
 #[derive(Debug)]
 pub struct ListEncoder {
-    /// Keys that were not taken yet.
+    /// Encoded keys that [`take`](Self::take) has not returned yet.
     data: Vec<u8>,
     keys: u32,
     bytes_left: usize,
 }
 
-/// The key does not fit what is left of the host's buffer; the answer is complete without it.
+/// An error: the key does not fit in the rest of the host's buffer. The List data structure is complete without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a key of {key_bytes} bytes does not fit the {bytes_left} bytes left of the List buffer; go on with another List"
+    "a key of {key_bytes} bytes does not fit the {bytes_left} bytes left of the buffer; send another List"
 )]
 pub struct ListFull {
     /// Length of the key.
     pub key_bytes: usize,
-    /// Room that was left.
+    /// Bytes left in the buffer.
     pub bytes_left: usize,
 }
 
 impl ListEncoder {
-    /// An answer for a host buffer of `bytes_max` bytes, or `None` if not even the count fits.
+    /// Creates an encoder for a host buffer of `bytes_max` bytes, or returns `None` if the key count does not fit.
     #[must_use]
     pub fn new(bytes_max: usize) -> Option<Self> {
         let bytes_left = bytes_max.checked_sub(LIST_HEADER_BYTES)?;
@@ -223,7 +224,7 @@ impl ListEncoder {
     /// Appends one key.
     ///
     /// # Errors
-    /// [`ListFull`] if the key does not fit whole, or is longer than its 16-bit length field can say.
+    /// [`ListFull`] if the whole key does not fit, or its length exceeds the 16-bit length field.
     pub fn push(&mut self, key: &[u8]) -> Result<(), ListFull> {
         let full = ListFull { key_bytes: key.len(), bytes_left: self.bytes_left };
         let length = u16::try_from(key.len()).map_err(|_| full)?;
@@ -237,39 +238,39 @@ impl ListEncoder {
         Ok(())
     }
 
-    /// How many keys are in.
+    /// Returns the number of keys appended so far.
     #[must_use]
     pub fn keys(&self) -> u32 {
         self.keys
     }
 
-    /// What is left of the host's buffer.
+    /// Returns the bytes left in the host's buffer.
     #[must_use]
     pub fn bytes_left(&self) -> usize {
         self.bytes_left
     }
 
-    /// Takes the keys since the last call, to be copied to the host behind those before; the front of its buffer is for
-    /// [`header`](Self::header).
+    /// Takes the bytes of the keys appended since the last call. The caller copies them to the host buffer after those
+    /// taken before; the first bytes of the buffer are reserved for [`header`](Self::header).
     #[must_use]
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.data)
     }
 
-    /// The bytes in front of all keys.
+    /// Returns the bytes that precede all keys.
     #[must_use]
     pub fn header(&self) -> [u8; LIST_HEADER_BYTES] {
         self.keys.to_le_bytes()
     }
 
-    /// The bytes to copy to the host, if nothing was taken before.
+    /// Returns the whole List data structure, provided that [`take`](Self::take) was not called.
     #[must_use]
     pub fn finish(self) -> Vec<u8> {
         [&self.header()[..], &self.data].concat()
     }
 }
 
-/// Bytes that a key takes in a List answer, padding included.
+/// Returns the bytes that a key takes in a List data structure, padding included.
 const fn list_entry_bytes(key_bytes: usize) -> usize {
     (2 + key_bytes).next_multiple_of(4)
 }
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn list_answers_have_the_layout_of_the_specification() {
+    fn list_data_has_the_specified_layout() {
         let mut list = ListEncoder::new(64).unwrap();
         list.push(b"ab").unwrap();
         list.push(b"c").unwrap();
@@ -306,14 +307,14 @@ mod tests {
             [
                 3, 0, 0, 0, // NRK
                 2, 0, b'a', b'b', // no padding
-                1, 0, b'c', 0, // one byte of it
-                4, 0, b'd', b'e', b'f', b'g', 0, 0, // two
+                1, 0, b'c', 0, // one byte of padding
+                4, 0, b'd', b'e', b'f', b'g', 0, 0, // two bytes of padding
             ]
         );
     }
 
     #[test]
-    fn a_list_taken_in_pieces_is_the_same_list() {
+    fn list_taken_in_pieces_equals_list_encoded_at_once() {
         let mut whole = ListEncoder::new(40).unwrap();
         let mut pieces = ListEncoder::new(40).unwrap();
         let mut taken = Vec::new();
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn list_holds_only_keys_that_fit_whole() {
+    fn list_holds_only_complete_keys() {
         assert!(ListEncoder::new(3).is_none());
         let mut list = ListEncoder::new(11).unwrap();
         list.push(b"ab").unwrap();

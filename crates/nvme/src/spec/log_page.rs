@@ -1,6 +1,6 @@
 //! Log pages (NVMe Base 2.0 section 5.16.1).
 //!
-//! In: fields by name. Out: the bytes of a page. What a page says is decided by the controller.
+//! Input: fields by name. Output: the bytes of a page. The controller chooses the values.
 
 mod effects;
 mod health;
@@ -33,16 +33,16 @@ numbered! {
         Ana = 0x0C,
         /// Feature Identifiers Supported and Effects.
         FeatureEffects = 0x12,
-        /// NVMe-MI Commands Supported and Effects: there are none.
+        /// NVMe-MI Commands Supported and Effects: no command is supported.
         ManagementEffects = 0x13,
         /// Discovery.
         Discovery = 0x70,
         /// Sanitize Status.
         Sanitize = 0x81,
-        /// What the medium was asked to do; vendor specific.
+        /// Media log: writes and erases of the medium; vendor specific.
         Media = 0xC0,
     }
 }
 
-/// One bit a page: supported (figure 204).
+/// The bit of a page's entry that marks it as supported (figure 204).
 pub const LOG_PAGE_SUPPORTED: u32 = 1;

@@ -1,9 +1,10 @@
-//! Tables of numbers and names: opcodes, log pages, Identify views, features.
+//! A macro for enums of one-byte numbers: opcodes, log pages, Identify views, features.
 //!
-//! In: a list of names with their numbers. Out: an enum, both ways between name and number, and the list itself. Invariant:
-//! what is in the table is what the controller has; a number that is not there is answered, not guessed.
+//! Input: a list of names with their numbers.
+//! Output: an enum, conversions between name and number in both directions, and the list itself.
+//! Invariant: the table holds exactly what the controller implements; any other number converts to `None`.
 
-/// An enum of one-byte numbers that a specification gives out.
+/// Defines an enum of one-byte numbers that a specification assigns.
 macro_rules! numbered {
     ($(#[$enum_doc:meta])* $enum_name:ident { $($(#[$doc:meta])* $name:ident = $number:literal,)* }) => {
         $(#[$enum_doc])*
@@ -14,10 +15,10 @@ macro_rules! numbered {
         }
 
         impl $enum_name {
-            /// Everything in the table.
+            /// All values of the table.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The name of a number, if it has one here.
+            /// Returns the value with this number, or `None` if the table has none.
             #[must_use]
             #[inline]
             pub const fn from_number(number: u8) -> Option<Self> {
@@ -27,7 +28,7 @@ macro_rules! numbered {
                 }
             }
 
-            /// The number on the wire.
+            /// Returns the number on the wire.
             #[must_use]
             #[inline]
             pub const fn number(self) -> u8 {

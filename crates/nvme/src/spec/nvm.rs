@@ -1,8 +1,7 @@
-//! What the NVM command set adds (NVM Command Set 1.0 section 3.2): the fields of block commands, the range lists of
-//! Dataset Management and Copy, and entries ready to be submitted.
+//! Formats of the NVM command set (NVM Command Set 1.0 section 3.2): the fields of block commands, the range lists of
+//! Dataset Management and Copy, and builders of submission entries.
 //!
-//! In: blocks and numbers. Out: fields of an entry, or an entry. Nothing here judges a value; that is the interpreter's
-//! work.
+//! Input: block ranges and options. Output: fields of an entry, or an entry. The interpreter validates the values.
 
 use crate::spec::command::SubmissionEntry;
 use crate::spec::kv::DataPointer;
@@ -11,17 +10,17 @@ use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
-/// CDW12 15:0: how many blocks, counted from 0.
+/// CDW12 15:0: number of blocks, 0's based.
 const COUNT: u32 = 0xFFFF;
 /// CDW12 30: Force Unit Access.
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
 /// CDW12 31: Limited Retry.
 const LIMITED_RETRY: u32 = 1 << 31;
-/// CDW12 29:26, PRINFO (of a Copy PRINFOW), and 24, Storage Tag Check.
+/// CDW12 29:26, PRINFO (in a Copy: PRINFOW), and 24, Storage Tag Check.
 const PROTECTION: u32 = 0xF << 26 | 1 << 24;
 /// CDW12 15:12 of a Copy, PRINFOR, and 25, Storage Tag Check Read.
 const PROTECTION_OF_SOURCES: u32 = 0xF << 12 | 1 << 25;
-/// CDW12 25 of Write Zeroes: deallocate if reading then gives zeroes.
+/// CDW12 25 of Write Zeroes: deallocate if reads then return zeroes.
 const DEALLOCATE: u32 = 1 << 25;
 /// CDW12 23:20, Directive Type.
 const DIRECTIVE_TYPE: u32 = 0xF << 20;
@@ -33,22 +32,22 @@ const ATTRIBUTE_DEALLOCATE: u32 = 1 << 2;
 pub struct BlockOptions(u32);
 
 impl BlockOptions {
-    /// Nothing asked.
+    /// No option.
     pub const NONE: Self = Self(0);
-    /// Durable before it is answered; of a read, what is read.
+    /// Data is durable before the command completes; for a read, the data that is read.
     pub const FORCE_UNIT_ACCESS: Self = Self(FORCE_UNIT_ACCESS);
-    /// Few attempts to read, if any at all fail.
+    /// Limited retry of failed media accesses.
     pub const LIMITED_RETRY: Self = Self(LIMITED_RETRY);
     /// Write Zeroes: deallocate.
     pub const DEALLOCATE: Self = Self(DEALLOCATE);
 
-    /// The bits of both.
+    /// Returns the union of both sets of bits.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of the other's bits are among these.
+    /// Returns true if every bit of `other` is set in `self`.
     #[must_use]
     #[inline]
     pub const fn contains(self, other: Self) -> bool {
@@ -64,7 +63,7 @@ impl BlockOptions {
 pub struct DatasetRange {
     /// Context Attributes: hints.
     pub context: U32,
-    /// Length in logical blocks; 0 names none.
+    /// Length in logical blocks; 0 is an empty range.
     pub blocks: U32,
     /// Starting LBA.
     pub start: U64,
@@ -84,11 +83,11 @@ pub struct CopyRange {
     pub reserved0: U64,
     /// Starting LBA.
     pub start: U64,
-    /// Number of logical blocks, counted from 0.
+    /// Number of logical blocks, 0's based.
     pub blocks0: U16,
     /// Reserved.
     pub reserved18: [u8; 6],
-    /// Expected initial logical block reference tag; formats without protection have none.
+    /// Expected initial logical block reference tag; unused in formats without protection.
     pub reference_tag: U32,
     /// Expected logical block application tag mask.
     pub application_tag_mask: U16,
@@ -103,14 +102,14 @@ const _: () = assert!(offset_of!(CopyRange, reference_tag) == 24);
 const _: () = assert!(offset_of!(CopyRange, application_tag) == 30);
 
 impl SubmissionEntry {
-    /// NVM: Starting LBA, of a Copy the first block of its destination.
+    /// Returns the Starting LBA; for a Copy, the first block of its destination.
     #[must_use]
     #[inline]
     pub fn nvm_start(&self) -> u64 {
         (u64::from(self.cdw11.get()) << 32) | u64::from(self.cdw10.get())
     }
 
-    /// NVM: how many blocks; the field counts from 0.
+    /// Returns the number of blocks; the field is 0's based.
     #[must_use]
     #[inline]
     pub fn nvm_blocks(&self) -> u32 {
@@ -118,42 +117,42 @@ impl SubmissionEntry {
         u32::from(u16::from_le_bytes([low, high])) + 1
     }
 
-    /// NVM: Force Unit Access.
+    /// Returns the Force Unit Access bit.
     #[must_use]
     #[inline]
     pub fn nvm_force_unit_access(&self) -> bool {
         self.cdw12.get() & FORCE_UNIT_ACCESS != 0
     }
 
-    /// NVM: what is asked beside the blocks, CDW12 31:16, with bits that have no name here.
+    /// Returns the options in CDW12 31:16, including bits that have no name here.
     #[must_use]
     #[inline]
     pub fn nvm_options(&self) -> BlockOptions {
         BlockOptions(self.cdw12.get() & !COUNT)
     }
 
-    /// NVM: whether protection information is to be made or checked.
+    /// Returns true if protection information is to be generated or checked.
     #[must_use]
     #[inline]
     pub fn nvm_protection(&self) -> bool {
         self.cdw12.get() & PROTECTION != 0
     }
 
-    /// NVM Copy: whether protection information of the sources is to be checked.
+    /// Returns true if a Copy is to check protection information of its sources.
     #[must_use]
     #[inline]
     pub fn nvm_source_protection(&self) -> bool {
         self.cdw12.get() & PROTECTION_OF_SOURCES != 0
     }
 
-    /// NVM Write and Copy: whether a directive is asked for.
+    /// Returns true if a Write or Copy sets a Directive Type.
     #[must_use]
     #[inline]
     pub fn nvm_directive(&self) -> bool {
         self.cdw12.get() & DIRECTIVE_TYPE != 0
     }
 
-    /// NVM Dataset Management: how many ranges follow; the field counts from 0.
+    /// Returns the number of ranges of a Dataset Management; the field is 0's based.
     #[must_use]
     #[inline]
     pub fn nvm_dataset_ranges(&self) -> u16 {
@@ -161,14 +160,14 @@ impl SubmissionEntry {
         u16::from(ranges) + 1
     }
 
-    /// NVM Dataset Management: whether the ranges hold nothing any more.
+    /// Returns true if a Dataset Management deallocates its ranges.
     #[must_use]
     #[inline]
     pub fn nvm_dataset_deallocate(&self) -> bool {
         self.cdw11.get() & ATTRIBUTE_DEALLOCATE != 0
     }
 
-    /// NVM Copy: how many source ranges follow; the field counts from 0.
+    /// Returns the number of source ranges of a Copy; the field is 0's based.
     #[must_use]
     #[inline]
     pub fn nvm_copy_ranges(&self) -> u16 {
@@ -176,7 +175,7 @@ impl SubmissionEntry {
         u16::from(ranges) + 1
     }
 
-    /// NVM Copy: Descriptor Format of the source ranges.
+    /// Returns the Descriptor Format of a Copy's source ranges.
     #[must_use]
     #[inline]
     pub fn nvm_copy_format(&self) -> u8 {
@@ -185,51 +184,51 @@ impl SubmissionEntry {
     }
 }
 
-/// Blocks that a command names: the first, and how many, 1 to 65,536.
+/// The blocks of a command: the first, and their number, 1 to 65,536.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockRange {
-    /// The first.
+    /// First block.
     pub start: u64,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u32,
 }
 
-/// A Read entry; the command id is the submitter's to fill in.
+/// Builds a Read entry; the submitter fills in the command id.
 #[must_use]
 #[inline]
 pub fn read(namespace: u32, range: BlockRange, data: u64, options: BlockOptions) -> SubmissionEntry {
     entry(NvmOpcode::Read, namespace, range, data, options)
 }
 
-/// A Write entry.
+/// Builds a Write entry.
 #[must_use]
 #[inline]
 pub fn write(namespace: u32, range: BlockRange, data: u64, options: BlockOptions) -> SubmissionEntry {
     entry(NvmOpcode::Write, namespace, range, data, options)
 }
 
-/// A Compare entry.
+/// Builds a Compare entry.
 #[must_use]
 #[inline]
 pub fn compare(namespace: u32, range: BlockRange, data: u64, options: BlockOptions) -> SubmissionEntry {
     entry(NvmOpcode::Compare, namespace, range, data, options)
 }
 
-/// A Write Zeroes entry.
+/// Builds a Write Zeroes entry.
 #[must_use]
 #[inline]
 pub fn write_zeroes(namespace: u32, range: BlockRange, options: BlockOptions) -> SubmissionEntry {
     entry(NvmOpcode::WriteZeroes, namespace, range, 0, options)
 }
 
-/// A Verify entry.
+/// Builds a Verify entry.
 #[must_use]
 #[inline]
 pub fn verify(namespace: u32, range: BlockRange, options: BlockOptions) -> SubmissionEntry {
     entry(NvmOpcode::Verify, namespace, range, 0, options)
 }
 
-/// A Dataset Management entry that deallocates the ranges of a list: [`DatasetRange`]s, 1 to 256 of them.
+/// Builds a Dataset Management entry that deallocates the ranges of a list of 1 to 256 [`DatasetRange`]s.
 #[must_use]
 pub fn deallocate(namespace: u32, list: DataPointer) -> SubmissionEntry {
     SubmissionEntry {
@@ -242,7 +241,7 @@ pub fn deallocate(namespace: u32, list: DataPointer) -> SubmissionEntry {
     }
 }
 
-/// A Copy entry with a list of source ranges: [`CopyRange`]s, 1 to 256 of them.
+/// Builds a Copy entry with a list of 1 to 256 [`CopyRange`]s as its sources.
 #[must_use]
 pub fn copy(namespace: u32, to: u64, list: DataPointer, options: BlockOptions) -> SubmissionEntry {
     let ranges = BlockRange { start: to, blocks: count_from_0(list.bytes, size_of::<CopyRange>()) + 1 };
@@ -269,7 +268,7 @@ fn entry(
     }
 }
 
-/// How many descriptors a list of so many bytes has, as a field of eight bits counts them.
+/// Returns the number of descriptors in a list of `list_bytes`, as an 8-bit 0's based field.
 fn count_from_0(list_bytes: u32, descriptor_bytes: usize) -> u32 {
     let descriptors = u32::try_from(descriptor_bytes).map_or(0, |bytes| list_bytes / bytes);
     descriptors.wrapping_sub(1) & 0xFF
@@ -280,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_lie_where_the_specification_puts_them() {
+    fn nvm_fields_have_the_specified_offsets() {
         let range = BlockRange { start: 0x1122_3344_5566_7788, blocks: 65_536 };
         let options = BlockOptions::FORCE_UNIT_ACCESS.and(BlockOptions::LIMITED_RETRY);
         let entry = write(5, range, 0x9000, options);
@@ -304,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn range_lists_are_counted_from_zero() {
+    fn range_counts_are_zero_based() {
         let list = |bytes| DataPointer { address: 0x1000, bytes };
         let deallocate = deallocate(1, list(256 * 16));
         assert_eq!((deallocate.cdw10.get(), deallocate.nvm_dataset_ranges()), (255, 256));
@@ -315,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn range_lists_have_the_layout_of_the_specification() {
+    fn range_lists_have_the_specified_layout() {
         let range = DatasetRange { context: U32::new(1), blocks: U32::new(2), start: U64::new(3) };
         assert_eq!(range.as_bytes(), [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
         let source = CopyRange { start: U64::new(4), blocks0: U16::new(5), ..CopyRange::default() };

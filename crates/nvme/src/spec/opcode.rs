@@ -1,11 +1,13 @@
 //! Opcodes (KV Command Set 1.0d figure 5; NVMe Base 2.0 sections 5 and 7; the UIO put and get in the vendor range).
 //!
-//! In: the first byte of a submission entry. Out: a name, or nothing if this controller has none for it. Bits 1:0 of an
-//! opcode say which way data moves; every number here obeys that, or hosts would map their memory the wrong way.
+//! Input: the first byte of a submission entry. Output: a name, or `None` if this controller does not support the
+//! opcode.
+//! Invariant: bits 1:0 of every opcode here state the direction of its data; hosts map their memory for DMA by these
+//! bits.
 
 use super::numbered::numbered;
 
-/// Which way the data of a command moves, as the opcode's low two bits say it.
+/// The direction of a command's data, as stated by the opcode's low two bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataTransfer {
     /// 00b: no data.
@@ -14,12 +16,12 @@ pub enum DataTransfer {
     HostToController,
     /// 10b: from the controller to the host.
     ControllerToHost,
-    /// 11b: both ways.
+    /// 11b: both directions.
     Bidirectional,
 }
 
 impl DataTransfer {
-    /// What the low two bits of `opcode` say.
+    /// Returns the direction that the low two bits of `opcode` state.
     #[must_use]
     pub const fn of(opcode: u8) -> Self {
         match opcode & 0b11 {
@@ -32,9 +34,9 @@ impl DataTransfer {
 }
 
 numbered! {
-    /// Commands of an I/O queue on a key space.
+    /// Commands of an I/O queue on a Key Value namespace.
     IoOpcode {
-        /// Everything acknowledged before becomes durable (Base 7.1).
+        /// Make all acknowledged writes durable (Base 7.1).
         Flush = 0x00,
         /// Store a value under a key (KV 3.2.5).
         Store = 0x01,
@@ -44,11 +46,11 @@ numbered! {
         List = 0x06,
         /// Remove a key (KV 3.2.1).
         Delete = 0x10,
-        /// Ask whether a key exists (KV 3.2.4).
+        /// Check that a key exists (KV 3.2.4).
         Exist = 0x14,
-        /// UIO put: key and value by address. Vendor specific, only on queues made for it.
+        /// UIO put: key and value by address. Vendor specific, only on queues created for it.
         UioPut = 0x81,
-        /// UIO get: key by address, value to an address. Vendor specific, only on queues made for it.
+        /// UIO get: key by address, value to an address. Vendor specific, only on queues created for it.
         UioGet = 0x82,
     }
 }
@@ -56,7 +58,7 @@ numbered! {
 numbered! {
     /// Commands of an I/O queue on a block namespace (NVM Command Set 1.0 section 3.2).
     NvmOpcode {
-        /// Everything acknowledged before becomes durable (Base 7.1).
+        /// Make all acknowledged writes durable (Base 7.1).
         Flush = 0x00,
         /// Write blocks (NVM 3.2.6).
         Write = 0x01,
@@ -66,9 +68,9 @@ numbered! {
         Compare = 0x05,
         /// Make blocks read as zeroes (NVM 3.2.8).
         WriteZeroes = 0x08,
-        /// Say how ranges will be used, or that they hold nothing any more (NVM 3.2.3).
+        /// Give access hints for ranges, or deallocate them (NVM 3.2.3).
         DatasetManagement = 0x09,
-        /// Check blocks without moving them (NVM 3.2.5).
+        /// Check blocks without transferring them (NVM 3.2.5).
         Verify = 0x0C,
         /// Copy blocks inside the namespace (NVM 3.2.2).
         Copy = 0x19,
@@ -78,19 +80,19 @@ numbered! {
 numbered! {
     /// Commands of the admin queue (Base 5, figure 138).
     AdminOpcode {
-        /// Remove a submission queue; its commands still get their completions.
+        /// Delete a submission queue; its commands are still completed.
         DeleteSubmissionQueue = 0x00,
-        /// Make a submission queue on an existing completion queue.
+        /// Create a submission queue on an existing completion queue.
         CreateSubmissionQueue = 0x01,
         /// Read a log page.
         GetLogPage = 0x02,
-        /// Remove a completion queue that no submission queue uses.
+        /// Delete a completion queue that no submission queue uses.
         DeleteCompletionQueue = 0x04,
-        /// Make a completion queue.
+        /// Create a completion queue.
         CreateCompletionQueue = 0x05,
-        /// Ask what there is.
+        /// Read an Identify data structure.
         Identify = 0x06,
-        /// Give up a command.
+        /// Abort a command.
         Abort = 0x08,
         /// Change a feature.
         SetFeatures = 0x09,
@@ -102,13 +104,13 @@ numbered! {
         NamespaceManagement = 0x0D,
         /// Attach namespaces to controllers, or detach them.
         NamespaceAttachment = 0x15,
-        /// Say that the host is alive.
+        /// Restart the keep alive timer.
         KeepAlive = 0x18,
-        /// Name the memory that stands for doorbells.
+        /// Set the addresses of the shadow doorbell and EventIdx buffers.
         DoorbellBufferConfig = 0x7C,
-        /// Give namespaces a format; what they held is gone.
+        /// Format namespaces; their data is lost.
         FormatNvm = 0x80,
-        /// Remove everything ever written.
+        /// Erase all user data of the subsystem.
         Sanitize = 0x84,
     }
 }
@@ -118,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn direction_bits_tell_the_truth() {
+    fn io_opcode_direction_bits_match_commands() {
         for &opcode in IoOpcode::ALL {
             let expected = match opcode {
                 IoOpcode::Flush | IoOpcode::Delete | IoOpcode::Exist => DataTransfer::None,
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn direction_bits_of_admin_commands_tell_the_truth() {
+    fn admin_opcode_direction_bits_match_commands() {
         for &opcode in AdminOpcode::ALL {
             let expected = match opcode {
                 AdminOpcode::GetLogPage | AdminOpcode::Identify | AdminOpcode::GetFeatures => {
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_names_agree_both_ways() {
+    fn opcodes_round_trip_through_numbers() {
         for number in 0..=u8::MAX {
             if let Some(opcode) = IoOpcode::from_number(number) {
                 assert_eq!(opcode.number(), number);

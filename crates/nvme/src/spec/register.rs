@@ -1,7 +1,7 @@
-//! Controller properties: where each register lies and what its bits say (NVMe Base 2.0 section 3.1.3).
+//! Controller properties: the offset and the bits of each register (NVMe Base 2.0 section 3.1.3).
 //!
-//! In: an offset, or the value a host wrote. Out: names. The same table serves a PCIe function's memory and the Property
-//! Get and Set commands of fabrics. Nothing here decides what a write does; that is the controller's work.
+//! Input: an offset, or the value a host wrote. Output: names. The same table serves a PCIe function's memory and the
+//! Property Get and Set commands of fabrics. The controller decides the effect of a write.
 
 macro_rules! registers {
     ($($(#[$doc:meta])* $name:ident = $offset:literal, $bytes:literal;)*) => {
@@ -15,7 +15,7 @@ macro_rules! registers {
             /// Every register of the table.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// Where it lies.
+            /// Returns the offset of the register.
             #[must_use]
             pub const fn offset(self) -> u32 {
                 match self {
@@ -23,7 +23,7 @@ macro_rules! registers {
                 }
             }
 
-            /// How wide it is: 4 or 8 bytes.
+            /// Returns the width of the register: 4 or 8 bytes.
             #[must_use]
             pub const fn bytes(self) -> u32 {
                 match self {
@@ -31,7 +31,7 @@ macro_rules! registers {
                 }
             }
 
-            /// The register that begins at this offset.
+            /// Returns the register that begins at this offset.
             #[must_use]
             pub const fn at(offset: u32) -> Option<Self> {
                 match offset {
@@ -68,24 +68,24 @@ registers! {
     ReadyTimeouts = 0x68, 4;
 }
 
-/// First byte of the doorbells of a PCIe function: the submission tail of queue `y` lies at `DOORBELLS + 2y * 4`, its
-/// completion head 4 bytes behind (CAP.DSTRD is 0).
+/// Offset of the doorbells of a PCIe function: the SQ tail doorbell of queue `y` is at `DOORBELLS + 2y * 4`, its CQ
+/// head doorbell 4 bytes after it (CAP.DSTRD is 0).
 pub const DOORBELLS: u32 = 0x1000;
 
 /// VS of this controller: NVMe Base 2.0.0.
 pub const VERSION_2_0: u32 = 0x0002_0000;
 
-/// What must be written to NSSR: "NVMe".
+/// The value that a write to NSSR must have: "NVMe".
 pub const SUBSYSTEM_RESET_SIGNATURE: u32 = 0x4E56_4D65;
 
-/// CAP: what differs between controllers of this kind. The rest of the register is the same for all.
+/// The fields of CAP that differ between controllers. The other fields of the register are constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// MQES plus one: most slots of a queue.
+    /// MQES plus one: maximum slots of a queue.
     pub queue_slots_max: u32,
-    /// TO: how long a host waits for CSTS.RDY, in 500 ms.
+    /// TO: timeout of a host that waits for CSTS.RDY, in units of 500 ms.
     pub ready_timeout_500ms: u8,
-    /// AMS: whether weighted round robin with an urgent class may be chosen.
+    /// AMS: true if a host may select weighted round robin with an urgent class.
     pub weighted_round_robin: bool,
 }
 
@@ -95,14 +95,14 @@ impl Capabilities {
     const SUBSYSTEM_RESET: u64 = 1 << 36;
     /// CSS bit 0: the NVM command set alone.
     const NVM_COMMAND_SET: u64 = 1 << 37;
-    /// CSS bit 6: several command sets, found by Identify CNS 1Ch.
+    /// CSS bit 6: several command sets, reported by Identify CNS 1Ch.
     const COMMAND_SETS: u64 = 1 << 43;
-    /// CSS bit 7: a host may choose none.
+    /// CSS bit 7: a host may select no I/O command set.
     const NO_COMMAND_SET: u64 = 1 << 44;
-    /// CRMS bit 0: CRTO.CRWMT says how long to wait for ready.
+    /// CRMS bit 0: CRTO.CRWMT is the timeout of waiting for ready.
     const READY_WITH_MEDIA: u64 = 1 << 59;
 
-    /// The register. Pages are 4 KiB (MPSMIN and MPSMAX 0), doorbells stand close together (DSTRD 0).
+    /// Returns the value of CAP. Pages are 4 KiB (MPSMIN and MPSMAX 0), the doorbell stride is 4 bytes (DSTRD 0).
     #[must_use]
     pub const fn to_register(self) -> u64 {
         (self.queue_slots_max.saturating_sub(1) & 0xFFFF) as u64
@@ -117,22 +117,22 @@ impl Capabilities {
     }
 }
 
-/// CC as a host wrote it (figure 46).
+/// The value of CC that a host wrote (figure 46).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Configuration(pub u32);
 
-/// CC.CSS: which I/O commands a host will send.
+/// CC.CSS: the I/O command sets that a host selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandSets {
     /// 000b: the NVM command set.
     Nvm,
-    /// 110b: all of this controller.
+    /// 110b: all command sets of this controller.
     All,
     /// 111b: none; the admin queue only.
     AdminOnly,
 }
 
-/// CC.AMS: how submission queues take turns.
+/// CC.AMS: the arbitration mechanism between submission queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArbitrationMechanism {
     /// 000b: round robin.
@@ -141,12 +141,12 @@ pub enum ArbitrationMechanism {
     WeightedRoundRobin,
 }
 
-/// CC.SHN, and which kind of shutdown goes on.
+/// A kind of shutdown: that of CC.SHN, or the one in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownKind {
     /// 01b: the host has deleted its queues.
     Normal,
-    /// 10b: power goes away soon.
+    /// 10b: power loss is imminent.
     Abrupt,
 }
 
@@ -154,9 +154,9 @@ impl Configuration {
     /// CC.EN.
     pub const ENABLE: u32 = 1;
     const SHUTDOWN: u32 = 0b11 << 14;
-    /// What a host may change only while CC.EN is 0: CSS, MPS, AMS.
+    /// Bits that a host may change only while CC.EN is 0: CSS, MPS, AMS.
     pub const FIXED_WHILE_ENABLED: u32 = 0b111 << 4 | 0b1111 << 7 | 0b111 << 11;
-    /// Every bit that means something here; CRIME and the reserved ones do not.
+    /// Every bit that this controller interprets: all but CRIME and the reserved bits.
     pub const MEANINGFUL: u32 =
         Self::ENABLE | Self::FIXED_WHILE_ENABLED | Self::SHUTDOWN | 0b1111 << 16 | 0b1111 << 20;
 
@@ -164,13 +164,13 @@ impl Configuration {
         (self.0 >> shift) & ((1 << width) - 1)
     }
 
-    /// EN.
+    /// Returns true if EN is set.
     #[must_use]
     pub const fn is_enabled(self) -> bool {
         self.0 & Self::ENABLE != 0
     }
 
-    /// CSS, if it names one that exists.
+    /// Returns CSS, or `None` if its value is reserved.
     #[must_use]
     pub const fn command_sets(self) -> Option<CommandSets> {
         match self.bits(4, 3) {
@@ -181,13 +181,13 @@ impl Configuration {
         }
     }
 
-    /// MPS: pages of `2 ^ (12 + MPS)` bytes.
+    /// Returns the page shift of MPS: pages have `2 ^ (12 + MPS)` bytes.
     #[must_use]
     pub const fn page_shift(self) -> u32 {
         12 + self.bits(7, 4)
     }
 
-    /// AMS, if it names one that exists.
+    /// Returns AMS, or `None` if its value is unsupported.
     #[must_use]
     pub const fn arbitration(self) -> Option<ArbitrationMechanism> {
         match self.bits(11, 3) {
@@ -197,7 +197,7 @@ impl Configuration {
         }
     }
 
-    /// SHN. 11b is reserved and asks for nothing.
+    /// Returns the shutdown that SHN requests. 11b is reserved and requests none.
     #[must_use]
     pub const fn shutdown(self) -> Option<ShutdownKind> {
         match self.bits(14, 2) {
@@ -207,13 +207,13 @@ impl Configuration {
         }
     }
 
-    /// IOSQES: the power of two of a submission entry, 0 before the host chose.
+    /// Returns IOSQES: log2 of the submission entry size, 0 before the host sets it.
     #[must_use]
     pub const fn submission_entry_shift(self) -> u32 {
         self.bits(16, 4)
     }
 
-    /// IOCQES: the power of two of a completion entry, 0 before the host chose.
+    /// Returns IOCQES: log2 of the completion entry size, 0 before the host sets it.
     #[must_use]
     pub const fn completion_entry_shift(self) -> u32 {
         self.bits(20, 4)
@@ -227,15 +227,15 @@ pub const COMPLETION_ENTRY_SHIFT: u32 = 4;
 
 /// Bits of CSTS (figure 47).
 pub mod status_bit {
-    /// RDY: commands are taken.
+    /// RDY: the controller accepts commands.
     pub const READY: u32 = 1;
-    /// CFS: the controller failed and wants a reset.
+    /// CFS: the controller failed and requires a reset.
     pub const FATAL: u32 = 1 << 1;
-    /// SHST 01b: a shutdown goes on.
+    /// SHST 01b: a shutdown is in progress.
     pub const SHUTDOWN_OCCURRING: u32 = 0b01 << 2;
     /// SHST 10b: a shutdown is complete.
     pub const SHUTDOWN_COMPLETE: u32 = 0b10 << 2;
-    /// NSSRO: an NVM Subsystem Reset happened; written 1 to clear.
+    /// NSSRO: an NVM Subsystem Reset occurred; write 1 to clear.
     pub const SUBSYSTEM_RESET_OCCURRED: u32 = 1 << 4;
 }
 
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registers_lie_where_the_specification_puts_them_and_do_not_overlap() {
+    fn registers_have_the_specified_offsets_and_do_not_overlap() {
         let mut end = 0;
         for &register in Register::ALL {
             assert!(register.offset() >= end, "{register:?} overlaps the one before it");
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_have_their_bits_where_hosts_look() {
+    fn capability_bits_have_the_specified_positions() {
         let register =
             Capabilities { queue_slots_max: 1_024, ready_timeout_500ms: 30, weighted_round_robin: true }
                 .to_register();

@@ -1,6 +1,8 @@
-//! The SGL descriptor (NVMe Base 2.0 section 4.1.2): 16 bytes that name data, a list of further descriptors, or nothing.
+//! The SGL descriptor (NVMe Base 2.0 section 4.1.2): 16 bytes that describe data, a segment of descriptors, or a bit
+//! bucket.
 //!
-//! In: bytes of an entry or of a segment in host memory. Out: the descriptor by kind. Nothing here judges where it stands.
+//! Input: bytes of an entry or of a segment in host memory. Output: the descriptor by kind. Its position is validated
+//! by `data_pointer::sgl`.
 
 use crate::spec::command::SubmissionEntry;
 use std::mem::{offset_of, size_of};
@@ -16,9 +18,9 @@ pub const SGL_DESCRIPTOR_BYTES: usize = 16;
 )]
 #[repr(C)]
 pub struct SglDescriptor {
-    /// Where what it describes lies.
+    /// Address of the data or segment.
     pub address: U64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: U32,
     /// Reserved.
     pub reserved: [u8; 3],
@@ -30,12 +32,12 @@ const _: () = assert!(size_of::<SglDescriptor>() == SGL_DESCRIPTOR_BYTES);
 const _: () = assert!(offset_of!(SglDescriptor, bytes) == 8);
 const _: () = assert!(offset_of!(SglDescriptor, identifier) == 15);
 
-/// What a descriptor describes, of the kinds that lie in host memory.
+/// The kinds of descriptor that are valid in host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SglKind {
     /// Type 0h: data.
     DataBlock,
-    /// Type 1h: data that the host does not want.
+    /// Type 1h: data that the host discards.
     BitBucket,
     /// Type 2h: the next segment, which is not the last.
     Segment,
@@ -44,7 +46,7 @@ pub enum SglKind {
 }
 
 impl SglKind {
-    /// The identifier of this kind with sub type 0h, an address.
+    /// Returns the identifier of this kind with sub type 0h, an address.
     #[must_use]
     pub const fn identifier(self) -> u8 {
         match self {
@@ -57,7 +59,7 @@ impl SglKind {
 }
 
 impl SglDescriptor {
-    /// A descriptor of this kind.
+    /// Creates a descriptor of this kind.
     #[must_use]
     pub fn new(kind: SglKind, address: u64, bytes: u32) -> Self {
         Self {
@@ -68,7 +70,7 @@ impl SglDescriptor {
         }
     }
 
-    /// Its kind; `None` for other types, keyed ones among them, and for sub types other than an address.
+    /// Returns the kind; `None` for other types, such as keyed ones, and for sub types other than an address.
     #[must_use]
     #[inline]
     pub const fn kind(&self) -> Option<SglKind> {
@@ -82,7 +84,7 @@ impl SglDescriptor {
     }
 }
 
-/// What the data pointer of an entry is: PSDT, CDW0 15:14.
+/// The format of an entry's data pointer: PSDT, CDW0 15:14.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PointerKind {
     /// 00b: PRPs.
@@ -96,7 +98,7 @@ pub enum PointerKind {
 }
 
 impl SubmissionEntry {
-    /// What the data pointer is.
+    /// Returns the format of the data pointer.
     #[must_use]
     #[inline]
     pub const fn pointer_kind(&self) -> PointerKind {
@@ -108,14 +110,14 @@ impl SubmissionEntry {
         }
     }
 
-    /// The data pointer as an SGL descriptor.
+    /// Returns the data pointer as an SGL descriptor.
     #[must_use]
     #[inline]
     pub fn sgl(&self) -> SglDescriptor {
         transmute!([self.prp1, self.prp2])
     }
 
-    /// The same entry with an SGL for its data.
+    /// Returns the same entry with an SGL as its data pointer.
     #[must_use]
     pub fn with_sgl(mut self, descriptor: SglDescriptor) -> Self {
         let [prp1, prp2]: [U64; 2] = transmute!(descriptor);
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_lie_where_the_specification_puts_them() {
+    fn sgl_descriptor_has_the_specified_layout() {
         let descriptor = SglDescriptor::new(SglKind::LastSegment, 0x1122_3344_5566_7788, 0x99AA_BBCC);
         let entry = SubmissionEntry { flags: 0x83, ..SubmissionEntry::default() }.with_sgl(descriptor);
         assert_eq!(entry.flags, 0x43);
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn other_types_and_sub_types_have_no_kind() {
+    fn unsupported_types_and_sub_types_have_no_kind() {
         for identifier in 0..=u8::MAX {
             let descriptor = SglDescriptor { identifier, ..SglDescriptor::default() };
             match descriptor.kind() {

@@ -1,7 +1,6 @@
-//! The PDUs of NVMe/TCP by byte (NVMe TCP Transport 1.0 section 3.6). Little-endian throughout.
+//! The byte layout of NVMe/TCP PDUs (NVMe TCP Transport 1.0 section 3.6). Little-endian throughout.
 //!
-//! In and out: layouts with their sizes, and the names of their types and flags. Nothing here judges a field; that is
-//! `tcp::header`.
+//! Layouts with their sizes, PDU types and flags. `tcp::header` validates the fields.
 
 use crate::spec::command::SubmissionEntry;
 use crate::spec::completion::CompletionEntry;
@@ -9,32 +8,32 @@ use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What a PDU is (PDU-Type).
+/// The type of a PDU (PDU-Type).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PduKind {
     /// ICReq: a host opens the connection.
     InitializeRequest = 0x00,
-    /// ICResp: the controller answers.
+    /// ICResp: the controller accepts the connection.
     InitializeResponse = 0x01,
     /// H2CTermReq: the host found an error and ends the connection.
     HostTermination = 0x02,
     /// C2HTermReq: the controller found an error and ends the connection.
     ControllerTermination = 0x03,
-    /// CapsuleCmd: a command, perhaps with its data.
+    /// CapsuleCmd: a command, optionally with its data.
     Command = 0x04,
     /// CapsuleResp: a completion.
     Response = 0x05,
-    /// H2CData: data from the host that an R2T asked for.
+    /// H2CData: data from the host that an R2T requested.
     HostData = 0x06,
     /// C2HData: data from the controller.
     ControllerData = 0x07,
-    /// R2T: the controller is ready to take data.
+    /// R2T: the controller is ready to receive data.
     ReadyToTransfer = 0x09,
 }
 
 impl PduKind {
-    /// The name of a number, if it has one.
+    /// Returns the PDU type with this number, or `None` if there is none.
     #[must_use]
     pub const fn from_number(number: u8) -> Option<Self> {
         Some(match number {
@@ -51,14 +50,14 @@ impl PduKind {
         })
     }
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     #[must_use]
     #[inline]
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// HLEN: bytes of the header of this type, digest aside.
+    /// Returns HLEN: bytes of the header of this type, without the digest.
     #[must_use]
     #[inline]
     pub const fn header_bytes(self) -> usize {
@@ -74,7 +73,7 @@ impl PduKind {
         }
     }
 
-    /// Whether a header digest follows the header when the connection has them.
+    /// Returns true if a header digest follows the header when digests are enabled.
     #[must_use]
     #[inline]
     pub const fn is_digested(self) -> bool {
@@ -85,7 +84,7 @@ impl PduKind {
     }
 }
 
-/// Bits of FLAGS. What bits 2 and 3 mean is told by the data PDUs only.
+/// Bits of FLAGS. Bits 2 and 3 are defined in data PDUs only.
 pub mod flag {
     /// HDGSTF: a header digest follows the header.
     pub const HEADER_DIGEST: u8 = 1 << 0;
@@ -105,9 +104,9 @@ pub struct CommonHeader {
     pub kind: u8,
     /// FLAGS.
     pub flags: u8,
-    /// HLEN: bytes of the header, digest aside.
+    /// HLEN: bytes of the header, without the digest.
     pub header_bytes: u8,
-    /// PDO: where the data begins, from the first byte of the PDU.
+    /// PDO: offset of the data from the first byte of the PDU.
     pub data_offset: u8,
     /// PLEN: bytes of the whole PDU.
     pub pdu_bytes: U32,
@@ -120,7 +119,7 @@ const _: () = assert!(size_of::<CommonHeader>() == 8);
 const _: () = assert!(offset_of!(CommonHeader, data_offset) == 3);
 const _: () = assert!(offset_of!(CommonHeader, pdu_bytes) == 4);
 
-/// ICReq and ICResp (sections 3.6.2.2 and 3.6.2.3): one layout, of which the last field differs in meaning.
+/// ICReq and ICResp (sections 3.6.2.2 and 3.6.2.3): one layout, in which `limit` differs in meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct InitializePdu {
@@ -128,7 +127,7 @@ pub struct InitializePdu {
     pub common: CommonHeader,
     /// PFV: format of the PDUs, 0.
     pub format_version: U16,
-    /// HPDA or CPDA: alignment of the data of PDUs that the sender of this wants to receive, in dwords, less one.
+    /// HPDA or CPDA: alignment of the data in PDUs that the sender of this PDU receives, in dwords, less one.
     pub data_alignment: u8,
     /// DGST: header digest in bit 0, data digest in bit 1.
     pub digests: u8,
@@ -150,9 +149,9 @@ const _: () = assert!(offset_of!(InitializePdu, limit) == 12);
 pub struct TerminationPdu {
     /// The common header.
     pub common: CommonHeader,
-    /// FES: what was wrong.
+    /// FES: the error.
     pub status: U16,
-    /// FEI: where it was wrong.
+    /// FEI: the position of the error.
     pub information: U32,
     /// Zero.
     pub reserved: [u8; 10],
@@ -194,9 +193,9 @@ pub struct DataPdu {
     pub common: CommonHeader,
     /// CCCID: identifier of the command the data belongs to.
     pub command_id: U16,
-    /// TTAG: the controller's name for the transfer.
+    /// TTAG: the controller's identifier of the transfer.
     pub transfer_tag: U16,
-    /// DATAO, R2TO: where the data lies in the command's data.
+    /// DATAO, R2TO: offset within the command's data.
     pub offset: U32,
     /// DATAL, R2TL: bytes of data.
     pub bytes: U32,
@@ -215,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_names_agree_and_header_lengths_are_the_layouts() {
+    fn pdu_kinds_round_trip_and_header_lengths_match_layouts() {
         let mut named = 0;
         for number in 0..=u8::MAX {
             if let Some(kind) = PduKind::from_number(number) {
@@ -223,7 +222,7 @@ mod tests {
                 named += 1;
             }
         }
-        assert_eq!(named, 9, "08h has no meaning");
+        assert_eq!(named, 9, "08h is reserved");
         assert_eq!(PduKind::ReadyToTransfer.header_bytes(), size_of::<DataPdu>());
         assert_eq!(PduKind::ControllerTermination.header_bytes(), size_of::<TerminationPdu>());
         assert_eq!(PduKind::InitializeResponse.header_bytes(), size_of::<InitializePdu>());

@@ -1,8 +1,9 @@
-//! The data pointer of a capsule (section 3.3.3; Base 2.0 section 4.1.2): in-capsule data by offset, or data that the
-//! transport moves.
+//! The data pointer of a capsule (section 3.3.3; Base 2.0 section 4.1.2): in-capsule data by offset, or data in data
+//! PDUs.
 //!
-//! In: an entry and how much data its capsule brought. Out: a [`CapsuleData`], or the status that refuses the descriptor.
-//! Invariant: an in-capsule place lies inside the capsule.
+//! Input: an entry, and the length of its capsule's data.
+//! Output: a [`CapsuleData`], or the status that refuses the descriptor.
+//! Invariant: in-capsule data lies inside the capsule.
 
 use crate::spec::command::SubmissionEntry;
 use crate::spec::opcode::DataTransfer;
@@ -13,38 +14,39 @@ use zerocopy::little_endian::U64;
 const IN_CAPSULE: u8 = 0x01;
 /// SGL identifier of a Transport Data Block: type 5h, sub type Ah.
 const TRANSPORT: u8 = 0x5A;
-/// PSDT 01b in byte 1 of an entry: SGLs, and metadata (of which there is none) by address.
+/// PSDT 01b in byte 1 of an entry: SGLs, and metadata (not used here) by address.
 const PSDT_SGL: u8 = 0b01 << 6;
 /// All bits of PSDT.
 const PSDT: u8 = 0b11 << 6;
 /// Opcode of Fabrics commands.
 const FABRICS: u8 = 0x7F;
 
-/// Where the data of a command is.
+/// The location of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CapsuleData {
-    /// There is none.
+    /// No data.
     None,
-    /// In the capsule.
+    /// Data in the capsule.
     InCapsule {
-        /// Where in the capsule's data.
+        /// Offset in the capsule's data.
         offset: u32,
-        /// How much.
+        /// Length in bytes.
         bytes: u32,
     },
-    /// Moved by data PDUs.
+    /// Data transferred by data PDUs.
     Transport {
-        /// How much, at most.
+        /// Maximum length in bytes.
         bytes: u32,
     },
 }
 
 impl CapsuleData {
-    /// Reads the descriptor of an entry whose capsule brought `capsule_bytes` of data.
+    /// Decodes the descriptor of an entry whose capsule holds `capsule_bytes` of data.
     ///
     /// # Errors
     /// [`Status::INVALID_FIELD`] for PRPs, [`Status::SGL_TYPE_INVALID`] for another descriptor or in-capsule data for a
-    /// command that reads, [`Status::SGL_OFFSET_INVALID`] and [`Status::DATA_SGL_LENGTH_INVALID`] for data outside the capsule.
+    /// command that reads, [`Status::SGL_OFFSET_INVALID`] and [`Status::DATA_SGL_LENGTH_INVALID`] for data outside the
+    /// capsule.
     pub fn of(entry: &SubmissionEntry, capsule_bytes: u32) -> Result<Self, Status> {
         let direction = direction(entry);
         if direction == DataTransfer::None {
@@ -69,7 +71,7 @@ impl CapsuleData {
         }
     }
 
-    /// Writes this place into an entry, as a host does.
+    /// Writes the descriptor into an entry, as a host does.
     pub fn write(self, entry: &mut SubmissionEntry) {
         let (address, bytes, identifier) = match self {
             Self::None => (0, 0, TRANSPORT),
@@ -82,7 +84,7 @@ impl CapsuleData {
         entry.prp2 = U64::from_bytes([a, b, c, d, 0, 0, 0, identifier]);
     }
 
-    /// Bytes of the place.
+    /// Returns the length of the data in bytes.
     #[must_use]
     pub const fn bytes(self) -> u32 {
         match self {
@@ -92,7 +94,8 @@ impl CapsuleData {
     }
 }
 
-/// Which way data moves: the low bits of the opcode, or for Fabrics commands those of their type (Base 2.0 figure 460).
+/// Returns the direction of the data: the low bits of the opcode, or for Fabrics commands those of FCTYPE (Base 2.0
+/// figure 460).
 #[must_use]
 pub fn direction(entry: &SubmissionEntry) -> DataTransfer {
     let [fabrics_type, ..] = entry.namespace.to_bytes();
@@ -110,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_survives_the_wire() {
+    fn capsule_data_round_trips_through_an_entry() {
         for data in [
             CapsuleData::InCapsule { offset: 0, bytes: 512 },
             CapsuleData::InCapsule { offset: 512, bytes: 512 },
@@ -125,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_outside_the_capsule_are_refused_with_their_status() {
+    fn descriptors_outside_the_capsule_are_refused() {
         let inside = |offset, bytes| entry(0x01, CapsuleData::InCapsule { offset, bytes });
         assert_eq!(CapsuleData::of(&inside(0, 513), 512), Err(Status::DATA_SGL_LENGTH_INVALID));
         assert_eq!(CapsuleData::of(&inside(513, 0), 512), Err(Status::SGL_OFFSET_INVALID));
         let mut far = inside(0, 1);
         far.prp1 = U64::new(1 << 32);
         assert_eq!(CapsuleData::of(&far, 512), Err(Status::SGL_OFFSET_INVALID));
-        // A command that reads has nowhere in its capsule to read to.
+        // A read cannot return data in its command capsule.
         let read = entry(0x02, CapsuleData::InCapsule { offset: 0, bytes: 512 });
         assert_eq!(CapsuleData::of(&read, 512), Err(Status::SGL_TYPE_INVALID));
     }

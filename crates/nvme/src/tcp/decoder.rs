@@ -1,11 +1,12 @@
-//! Cuts a byte stream into PDUs, however it arrives.
+//! A decoder that splits a received byte stream into PDUs.
 //!
-//! In: received bytes, in pieces of any size. Out: judged headers, then the data behind each in pieces, then whether its
-//! digest was right. Invariant: a byte is consumed once; after a fault none is. A header is copied once, into the decoder;
-//! data is not copied here at all.
+//! Input: received bytes, in pieces of any size.
+//! Output: validated headers, the data of each in pieces, and the result of its digest check.
+//! Invariant: each byte is consumed once, and none after a fault. A header is copied once, into the decoder; data is
+//! not copied.
 //!
 //! ```text
-//!            a byte         8 bytes           HLEN, digest           PDO         all of it
+//!            a byte         8 bytes           HLEN, digest           PDO         all data
 //!   Start ---------> Kind ---------> Header --------------> Padding -----> Data -----------> Trailer
 //!     ^                                 |  no data                           | no digest        | 4 bytes
 //!     +---------------------------------+                                    +-----> End <------+
@@ -21,25 +22,25 @@ use headwater_host::copy::crc32c;
 /// The largest header with its digest.
 const HEADER_ROOM: usize = 128 + DIGEST_BYTES;
 
-/// What the decoder found next.
+/// The next result of the decoder.
 #[derive(Debug)]
 pub enum Decoded<'a> {
-    /// Nothing more without more bytes.
+    /// The decoder needs more bytes.
     Starved,
     /// A header. If it has data, [`Decoded::Data`] and [`Decoded::End`] follow.
     Header(Header),
-    /// Some of the data, never empty.
+    /// A piece of the data, never empty.
     Data(&'a [u8]),
     /// The data is complete.
     End(DataCheck),
 }
 
-/// Whether data came as it was sent.
+/// The result of the data digest check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataCheck {
-    /// Its digest was right, or there is none.
+    /// The digest matches, or there is none.
     Right,
-    /// Its digest was wrong.
+    /// The digest does not match.
     Wrong,
 }
 
@@ -54,10 +55,10 @@ enum Stage {
     End(DataCheck),
 }
 
-/// The machine.
+/// The decoder's state machine.
 #[derive(Debug)]
 pub struct Decoder {
-    /// What may come; its digests change when the connection is initialized.
+    /// The receiver's limits; the digests change when the connection is initialized.
     pub rules: Rules,
     stage: Stage,
     held: [u8; HEADER_ROOM],
@@ -65,20 +66,20 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// At the front of a stream.
+    /// Creates a decoder at the beginning of a stream.
     #[must_use]
     pub const fn new(rules: Rules) -> Self {
         Self { rules, stage: Stage::Start, held: [0; HEADER_ROOM], held_bytes: 0 }
     }
 
-    /// Takes from the front of `input` until something is found.
+    /// Consumes bytes from the front of `input` up to the next result.
     ///
     /// # Errors
     /// The fault that ends the connection.
     pub fn decode<'a>(&mut self, input: &mut &'a [u8]) -> Result<Decoded<'a>, Fault> {
         loop {
             match self.stage {
-                // The header before is kept until here, for whoever complains about it.
+                // The previous header is kept until here, because a termination request may carry it.
                 Stage::Start => {
                     if input.is_empty() {
                         return Ok(Decoded::Starved);
@@ -110,8 +111,8 @@ impl Decoder {
                     self.stage = Stage::Data { left: data_bytes, crc: 0 };
                 }
                 Stage::Data { left, .. } => {
-                    let most = usize::try_from(left).unwrap_or(usize::MAX);
-                    let (data, rest) = input.split_at(input.len().min(most));
+                    let max = usize::try_from(left).unwrap_or(usize::MAX);
+                    let (data, rest) = input.split_at(input.len().min(max));
                     if data.is_empty() {
                         return Ok(Decoded::Starved);
                     }
@@ -138,8 +139,8 @@ impl Decoder {
         }
     }
 
-    /// Bytes of data that come next, before anything else. While it is not zero they may be received past the decoder, straight
-    /// to where they go, and told by [`placed`](Self::placed).
+    /// Returns the data bytes left in the current PDU. While it is not zero, the caller may receive them directly into
+    /// their buffer and report them to [`placed`](Self::placed).
     #[must_use]
     #[inline]
     pub fn data_left(&self) -> u32 {
@@ -149,18 +150,18 @@ impl Decoder {
         }
     }
 
-    /// Notes data that was received past the decoder, never more than [`data_left`](Self::data_left). `check` continues a
-    /// CRC-32C over it, and is asked only where there are data digests.
+    /// Accounts for data that bypassed the decoder, at most [`data_left`](Self::data_left) bytes. `check` continues a
+    /// CRC-32C over them; it is called only if data digests are on.
     ///
     /// # Panics
-    /// When it is more: that is a mistake of the caller, not of the peer.
+    /// If `bytes` exceeds `data_left`: a bug of the caller, not a fault of the peer.
     #[inline]
     pub fn placed(&mut self, bytes: usize, check: impl FnOnce(u32) -> u32) {
         let Stage::Data { left, crc } = self.stage else {
-            panic!("data where none is expected");
+            panic!("{bytes} bytes of data recorded while no data is expected");
         };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        assert!(bytes <= left, "{bytes} bytes of data where {left} are left");
+        assert!(bytes <= left, "{bytes} bytes of data recorded, {left} left");
         let left = left - bytes;
         let digests = self.rules.digests.data;
         let crc = if digests == Digest::On { check(crc) } else { crc };
@@ -174,13 +175,13 @@ impl Decoder {
         };
     }
 
-    /// The header of the PDU that is being read, as far as it came.
+    /// Returns the received part of the current PDU's header.
     #[must_use]
     pub fn header_bytes(&self) -> &[u8] {
         &self.held[..self.held_bytes]
     }
 
-    /// Fills the hold to `bytes`. False if the input ended before.
+    /// Fills the header buffer to `bytes` bytes. Returns false if the input ends before.
     #[inline]
     fn hold(&mut self, input: &mut &[u8], bytes: usize) -> bool {
         let wanted = bytes.saturating_sub(self.held_bytes);

@@ -1,7 +1,8 @@
-//! Errors that end a connection, and the termination requests that tell of them (sections 3.5 and 3.6.2.4).
+//! Errors that end a connection, and the termination requests that report them (sections 3.5 and 3.6.2.4).
 //!
-//! In: what was wrong and where. Out: FES and FEI, and the bytes of an H2CTermReq or C2HTermReq. Invariant: a termination
-//! request never answers another one, and carries at most the first 128 bytes of the header it complains about.
+//! Input: the error and its position. Output: FES and FEI, and the bytes of an H2CTermReq or C2HTermReq.
+//! Invariant: a termination request never answers another one, and carries at most the first 128 bytes of the header in
+//! error.
 
 use super::limits::TERM_HEADER_BYTES_MAX;
 use crate::spec::tcp::{COMMON_BYTES, CommonHeader, PduKind, TerminationPdu};
@@ -15,26 +16,26 @@ use zerocopy::little_endian::{U16, U32};
 pub enum FaultKind {
     /// 01h: a field of a header is not allowed; FEI is its byte offset.
     InvalidHeaderField = 0x01,
-    /// 02h: a PDU came that could not come now.
+    /// 02h: a PDU is not allowed in the current state.
     Sequence = 0x02,
-    /// 03h: the header digest is wrong; FEI is the digest that came.
+    /// 03h: the header digest is wrong; FEI is the received digest.
     HeaderDigest = 0x03,
-    /// 04h: data outside what was asked for or offered.
+    /// 04h: data outside the requested or offered range.
     OutOfRange = 0x04,
-    /// 05h: more data in a PDU than agreed (found by a controller), or more R2Ts (found by a host).
+    /// 05h: more data in a PDU than negotiated (detected by a controller), or more R2Ts (detected by a host).
     LimitExceeded = 0x05,
-    /// 06h: a parameter that this end does not support; FEI is its byte offset.
+    /// 06h: an unsupported parameter; FEI is its byte offset.
     UnsupportedParameter = 0x06,
 }
 
 impl FaultKind {
-    /// The number on the wire.
+    /// Returns the number on the wire.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// The name of a number, if it has one.
+    /// Returns the kind with this number, or `None` if there is none.
     #[must_use]
     pub const fn from_number(number: u16) -> Option<Self> {
         Some(match number {
@@ -73,19 +74,19 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A field at this offset of a header is not allowed.
+    /// Creates the fault of an invalid header field at this offset.
     #[must_use]
     pub const fn field(offset: u32) -> Self {
         Self { kind: FaultKind::InvalidHeaderField, information: offset }
     }
 
-    /// A fault whose FEI means nothing.
+    /// Creates a fault whose FEI has no meaning.
     #[must_use]
     pub const fn of(kind: FaultKind) -> Self {
         Self { kind, information: 0 }
     }
 
-    /// The termination request of `kind` that tells of this fault in the PDU that began with `header`.
+    /// Appends to `out` the termination request of `kind` that reports this fault in the PDU with this `header`.
     pub(crate) fn write(self, kind: PduKind, header: &[u8], out: &mut Vec<u8>) {
         let header = &header[..header.len().min(TERM_HEADER_BYTES_MAX)];
         let bytes = kind.header_bytes() + header.len();
@@ -117,7 +118,7 @@ mod tests {
     use zerocopy::FromBytes;
 
     #[test]
-    fn a_termination_request_names_the_field_and_carries_the_header_back() {
+    fn termination_request_reports_field_and_carries_header() {
         let mut out = Vec::new();
         let header = [7_u8; 200];
         Fault::field(10).write(PduKind::ControllerTermination, &header, &mut out);
@@ -127,11 +128,11 @@ mod tests {
         assert_eq!(pdu.common.pdu_bytes.get(), 24 + 128);
         assert_eq!(pdu.status.get(), 1);
         assert_eq!(pdu.information.get(), 10);
-        assert_eq!(rest, &header[..128], "no more than 128 bytes go back");
+        assert_eq!(rest, &header[..128], "at most 128 bytes of the header");
     }
 
     #[test]
-    fn fault_numbers_and_names_agree() {
+    fn fault_kinds_round_trip_through_numbers() {
         for number in 0..=u16::MAX {
             if let Some(kind) = FaultKind::from_number(number) {
                 assert_eq!(u16::from(kind.number()), number);

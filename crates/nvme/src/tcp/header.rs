@@ -1,8 +1,8 @@
-//! Judges the header of a received PDU, field by field (section 3.6), and says what it means.
+//! Validation and decoding of the header of a received PDU, field by field (section 3.6).
 //!
-//! In: the bytes of a header and what this end and the connection allow. Out: a [`Header`], in which every length fits every
-//! other, or the [`Fault`] whose FEI is the offset of the first field that does not. Invariant: no length that a peer sent
-//! is used before it was compared with a limit.
+//! Input: the bytes of a header, and the limits of this end and of the connection.
+//! Output: a [`Header`] with consistent lengths, or the [`Fault`] whose FEI is the offset of the first invalid field.
+//! Invariant: no length from a peer is used before it is compared with a limit.
 
 use super::fault::{Fault, FaultKind};
 use super::{Digest, Digests};
@@ -15,7 +15,7 @@ use crate::spec::tcp::{
 use std::mem::offset_of;
 use zerocopy::FromBytes;
 
-/// Which end receives.
+/// The receiving end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receiver {
     /// The controller.
@@ -24,38 +24,38 @@ pub enum Receiver {
     Host,
 }
 
-/// What a receiver allows.
+/// The limits of a receiver.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Which end this is.
+    /// The receiving end.
     pub receiver: Receiver,
-    /// Digests, as agreed; off until the connection is initialized.
+    /// Negotiated digests; off until the connection is initialized.
     pub digests: Digests,
-    /// What PDO must be a multiple of, in bytes: what this end said in its HPDA or CPDA.
+    /// Required alignment of PDO in bytes, as this end stated in its HPDA or CPDA.
     pub alignment: u8,
-    /// Controller: most in-capsule data.
+    /// Controller: maximum bytes of in-capsule data.
     pub in_capsule_max: u32,
-    /// Controller: MAXH2CDATA. A host takes any length that its buffers have.
+    /// Controller: MAXH2CDATA. A host accepts any length that fits its buffers.
     pub data_max: u32,
 }
 
-/// The header of a PDU, and how its data lies behind.
+/// The decoded header of a PDU, with the layout of its data.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
-    /// What it says.
+    /// The decoded fields.
     pub what: Received,
-    /// Bytes between the header with its digest and the data.
+    /// Bytes between the header, including its digest, and the data.
     pub padding_bytes: u8,
     /// Bytes of data.
     pub data_bytes: u32,
 }
 
-/// What a header says.
+/// The decoded fields of a header, by PDU type.
 #[derive(Clone, Copy, Debug)]
 pub enum Received {
     /// ICReq or ICResp.
     Initialize(Initialize),
-    /// H2CTermReq or C2HTermReq: FES and FEI as they came.
+    /// H2CTermReq or C2HTermReq: FES and FEI as received.
     Termination {
         /// FES.
         status: u16,
@@ -72,14 +72,14 @@ pub enum Received {
     ReadyToTransfer(DataPart),
 }
 
-/// What ICReq and ICResp say.
+/// The fields of an ICReq or ICResp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initialize {
     /// PFV.
     pub format_version: u16,
     /// HPDA or CPDA, in dwords less one.
     pub data_alignment: u8,
-    /// Digests asked for, or granted.
+    /// Digests requested, or granted.
     pub digests: Digests,
     /// MAXR2T, or MAXH2CDATA.
     pub limit: u32,
@@ -92,9 +92,9 @@ pub struct DataPart {
     pub command_id: u16,
     /// TTAG.
     pub transfer_tag: u16,
-    /// Where it lies in the command's data.
+    /// Offset in the command's data.
     pub offset: u32,
-    /// How much it is.
+    /// Length in bytes.
     pub bytes: u32,
     /// LAST_PDU.
     pub last: Last,
@@ -102,25 +102,25 @@ pub struct DataPart {
     pub success: Success,
 }
 
-/// Whether a data PDU is the last of its transfer.
+/// The LAST_PDU flag of a data PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last {
-    /// It is.
+    /// The last data PDU of its transfer.
     Yes,
-    /// More follow.
+    /// More data PDUs follow.
     No,
 }
 
-/// Whether a data PDU stands for the response as well.
+/// The SUCCESS flag of a data PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Success {
-    /// It does.
+    /// The data PDU implies a successful response.
     Implied,
     /// A response capsule follows.
     Follows,
 }
 
-/// Byte offsets that faults name.
+/// Byte offsets of header fields, reported in FEI.
 pub mod place {
     use super::{CommonHeader, DataPdu, InitializePdu, offset_of};
 
@@ -159,10 +159,10 @@ pub mod place {
 }
 
 impl Rules {
-    /// Judges the first eight bytes: what PDU it is, and whether this end takes it.
+    /// Validates the first eight bytes: the PDU type, its direction and its header length.
     ///
     /// # Errors
-    /// The fault of the first field that is wrong.
+    /// The fault of the first invalid field.
     #[inline]
     pub fn judge_kind(&self, bytes: &[u8]) -> Result<PduKind, Fault> {
         let Ok((common, _)) = CommonHeader::read_from_prefix(bytes) else {
@@ -192,10 +192,10 @@ impl Rules {
         Ok(kind)
     }
 
-    /// Judges a whole header of this kind, its digest aside.
+    /// Validates and decodes a whole header of this kind, without its digest.
     ///
     /// # Errors
-    /// The fault of the first field that is wrong.
+    /// The fault of the first invalid field.
     #[inline]
     pub fn judge(&self, kind: PduKind, bytes: &[u8]) -> Result<Header, Fault> {
         let short = Fault::field(place::HEADER_BYTES);
@@ -208,7 +208,8 @@ impl Rules {
                 initialize(&pdu).map(plain)
             }
             PduKind::HostTermination | PduKind::ControllerTermination => {
-                // Whatever else it says, it ends the connection: there is nobody left to complain to.
+                // A termination request ends the connection and is never answered, so its other fields are not
+                // validated.
                 let pdu = TerminationPdu::read_from_bytes(bytes).map_err(|_| short)?;
                 let what =
                     Received::Termination { status: pdu.status.get(), information: pdu.information.get() };
@@ -243,7 +244,7 @@ impl Rules {
         flag_agrees(common.flags & flag::HEADER_DIGEST, self.digests.header)
     }
 
-    /// Bytes of a header of this kind with its digest.
+    /// Returns the bytes of a header of this kind, including its digest.
     #[must_use]
     #[inline]
     pub fn header_bytes(&self, kind: PduKind) -> usize {
@@ -285,7 +286,7 @@ impl Rules {
             part.last = Last::Yes;
         }
         if kind == PduKind::ControllerData && common.flags & flag::SUCCESS != 0 {
-            // Success can only be told with the last of the data (section 3.6.2.9).
+            // SUCCESS is allowed only with the last data PDU (section 3.6.2.9).
             if part.last == Last::No {
                 return Err(Fault::field(place::FLAGS));
             }
@@ -294,7 +295,8 @@ impl Rules {
         Ok(Header { what: Received::Data(part), padding_bytes, data_bytes: part.bytes })
     }
 
-    /// PDO lies behind the header and its digest, on the alignment that this end asked for; and the data digest is as agreed.
+    /// Returns the bytes between header and data. Checks that PDO is beyond the header and its digest and has the
+    /// required alignment, and that the data digest flag is as negotiated.
     fn padding(&self, kind: PduKind, common: &CommonHeader) -> Result<u8, Fault> {
         flag_agrees(common.flags & flag::DATA_DIGEST, self.digests.data)?;
         let header = u8::try_from(self.header_bytes(kind)).unwrap_or(u8::MAX);
@@ -308,7 +310,7 @@ const fn plain(what: Received) -> Header {
     Header { what, padding_bytes: 0, data_bytes: 0 }
 }
 
-/// Bytes of a digest in a PLEN.
+/// Returns the bytes that a digest adds to PLEN.
 pub(crate) const fn digest_bytes(digest: Digest) -> u32 {
     match digest {
         Digest::Off => 0,

@@ -1,13 +1,14 @@
 //! The host's end of a connection.
 //!
-//! In: commands with the data they bring or the buffers their data goes to; bytes of a controller. Out: bytes to send;
-//! completions that bring the buffers back. Invariant: every submitted command comes back exactly once, by
-//! [`HostStep::Completed`] or by [`InitiatorConnection::abandon`]; received data goes straight into its buffer.
+//! Input: commands with their data or buffers; bytes from the controller.
+//! Output: bytes to send; completions that return the buffers.
+//! Invariant: every submitted command is returned exactly once, by [`HostStep::Completed`] or by
+//! [`InitiatorConnection::abandon`]; received data is written directly to its buffer.
 //!
 //! ```text
 //!          new: ICReq queued            ICResp                fault, or termination request
 //!   AwaitingInitialize ------------------------> Open ----------------------------------------> Closed
-//!           |                 fault, or anything else first                                       ^
+//!           |                 fault, or any other PDU first                                       ^
 //!           +-------------------------------------------------------------------------------------+
 //! ```
 
@@ -31,18 +32,18 @@ use zerocopy::little_endian::{U16, U32};
 
 pub use errand::CommandId;
 
-/// What a host asks for on a connection.
+/// The parameters that a host requests for a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct InitiatorParameters {
-    /// Digests to ask for.
+    /// Requested digests.
     pub digests: Digests,
-    /// What the data of PDUs from the controller is to be aligned to, in dwords less one, 0 to 31 (HPDA).
+    /// Required alignment of data in PDUs from the controller, in dwords less one, 0 to 31 (HPDA).
     pub data_alignment: u8,
-    /// R2Ts that may be outstanding for a command, less one (MAXR2T).
+    /// Maximum outstanding R2Ts of a command, less one (MAXR2T).
     pub r2ts_max: u32,
-    /// Commands that may be outstanding.
+    /// Maximum outstanding commands.
     pub depth: u16,
-    /// Data up to this size goes in the capsule: 8,192 on an admin queue, what IOCCSZ leaves on another.
+    /// Data up to this size is sent in the capsule: 8,192 on an admin queue, IOCCSZ less the entry on an I/O queue.
     pub in_capsule_max: u32,
 }
 
@@ -61,44 +62,44 @@ impl Default for InitiatorParameters {
 /// The data of a command, lent to the connection.
 #[derive(Debug)]
 pub enum Transfer<B> {
-    /// None.
+    /// No data.
     None,
-    /// These bytes go to the controller.
+    /// Data to the controller.
     Out(B),
-    /// Up to its length comes from the controller into this.
+    /// A buffer for data from the controller, up to its length.
     In(B),
 }
 
-/// A command that came back.
+/// A completed command.
 #[derive(Debug)]
 pub struct Completed<B> {
-    /// Which one.
+    /// The identifier that `submit` returned.
     pub id: CommandId,
-    /// Its completion.
+    /// The completion queue entry.
     pub entry: CompletionEntry,
-    /// What was lent for it.
+    /// The buffer lent for the command.
     pub transfer: Transfer<B>,
-    /// Bytes that came into the buffer.
+    /// Bytes received into the buffer.
     pub received: u32,
 }
 
-/// What a connection came to.
+/// The next event of a connection.
 #[derive(Debug)]
 pub enum HostStep<B> {
-    /// Nothing more without more bytes.
+    /// The connection needs more bytes.
     Starved,
-    /// The controller took the connection; commands may be submitted.
+    /// The controller accepted the connection; commands may be submitted.
     Opened,
-    /// A command came back.
+    /// A command completed.
     Completed(Completed<B>),
-    /// Nothing is read any more; what is to be sent is sent, then the connection is closed.
+    /// No more input is read. The caller sends the queued bytes, then closes the connection.
     Closed(Ended),
 }
 
-/// Why a command was not taken; what was lent comes back.
+/// The error of a command that was not submitted; it returns the lent buffer.
 #[derive(Debug)]
 pub enum Untaken<B> {
-    /// As many are outstanding as may be.
+    /// The maximum number of commands is outstanding.
     Full(Transfer<B>),
     /// The connection is not open.
     NotOpen(Transfer<B>),
@@ -111,7 +112,7 @@ enum State {
     Closed(Ended),
 }
 
-/// The machine.
+/// The host's state machine of one connection.
 #[derive(Debug)]
 pub struct InitiatorConnection<B> {
     state: State,
@@ -126,7 +127,7 @@ pub struct InitiatorConnection<B> {
 }
 
 impl<B: Lent + Clone> InitiatorConnection<B> {
-    /// A connection that was just made; its ICReq is queued.
+    /// Creates the state of a new connection and queues its ICReq.
     #[must_use]
     pub fn new(parameters: InitiatorParameters) -> Self {
         let data_alignment = parameters.data_alignment.min(31);
@@ -166,10 +167,10 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
         }
     }
 
-    /// Queues a command. Its identifier and data pointer are written here; everything else is the caller's.
+    /// Submits a command. Sets its identifier and data pointer; the caller sets all other fields.
     ///
     /// # Errors
-    /// [`Untaken`] brings back what was lent.
+    /// [`Untaken`], which returns the lent buffer.
     pub fn submit(
         &mut self,
         mut entry: SubmissionEntry,
@@ -207,7 +208,7 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
         Ok(id)
     }
 
-    /// Takes from the front of `input` until something is found.
+    /// Consumes bytes from the front of `input` up to the next event.
     pub fn advance(&mut self, input: &mut &[u8]) -> HostStep<B> {
         loop {
             if let State::Closed(ended) = self.state {
@@ -217,8 +218,8 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
                 Ok(Decoded::Starved) => return HostStep::Starved,
                 Ok(Decoded::Header(header)) => self.take_header(&header),
                 Ok(Decoded::Data(bytes)) => {
-                    if let Some(errand) = self.receiving() {
-                        errand.put(bytes);
+                    if let Some(command) = self.receiving() {
+                        command.put(bytes);
                     }
                     Ok(None)
                 }
@@ -233,60 +234,61 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
         }
     }
 
-    /// Where the next bytes of the stream go, when all of them are data of one command: the buffer, and the range of it. A socket may
-    /// receive straight there and tell by [`placed`](Self::placed).
+    /// Returns the buffer and range for the next bytes of the stream while they are data of one command. A socket may
+    /// receive directly into it and then call [`placed`](Self::placed).
     pub fn destination(&mut self) -> Option<(&mut B, Range<usize>)> {
         let bytes = usize::try_from(self.decoder.data_left()).ok().filter(|&bytes| bytes > 0)?;
-        let errand = self.receiving()?;
-        let at = errand.received_bytes();
-        match &mut errand.transfer {
+        let command = self.receiving()?;
+        let at = command.received_bytes();
+        match &mut command.transfer {
             Transfer::In(buffer) => Some((buffer, at..at + bytes)),
             _ => None,
         }
     }
 
-    /// Notes that the first `bytes` of [`destination`](Self::destination) were received.
+    /// Accounts for the first `bytes` bytes of [`destination`](Self::destination), which were received directly.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If `bytes` exceeds the range of `destination`.
     pub fn placed(&mut self, bytes: usize) {
         if let Some((id, _)) = self.course
-            && let Some(errand) = self.errands.get_mut(id)
+            && let Some(command) = self.errands.get_mut(id)
         {
-            let at = errand.received_bytes();
-            if let Transfer::In(buffer) = &errand.transfer {
+            let at = command.received_bytes();
+            if let Transfer::In(buffer) = &command.transfer {
                 self.decoder.placed(bytes, |crc| buffer.crc32c(crc, at..at + bytes));
-                errand.received += length(bytes);
+                command.received += length(bytes);
             }
         }
     }
 
-    /// What is to be sent.
+    /// Returns the send queue.
     #[must_use]
     #[inline]
     pub const fn outgoing(&self) -> &Outgoing<B> {
         &self.outgoing
     }
 
-    /// What is to be sent, to note what was.
+    /// Returns the send queue, to remove sent bytes.
     #[inline]
     pub const fn outgoing_mut(&mut self) -> &mut Outgoing<B> {
         &mut self.outgoing
     }
 
-    /// Commands that have not come back.
+    /// Returns the number of outstanding commands.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.errands.live()
     }
 
-    /// Whether commands may be submitted.
+    /// Returns true if commands may be submitted.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self.state, State::Open)
     }
 
-    /// Gives up: every command that has not come back, with what was lent for it. Whether they were carried out is unknown.
+    /// Closes the connection and returns every outstanding command with its lent buffer. The controller may have
+    /// executed some of them.
     pub fn abandon(&mut self) -> Vec<(CommandId, Transfer<B>)> {
         self.course = None;
         if !matches!(self.state, State::Closed(_)) {
@@ -316,8 +318,10 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
 
     fn open(&mut self, response: &Initialize) -> Result<HostStep<B>, Fault> {
         let asked = self.parameters.digests;
-        let unasked = |granted, asked| granted == Digest::On && asked == Digest::Off;
-        if unasked(response.digests.header, asked.header) || unasked(response.digests.data, asked.data) {
+        let unrequested = |granted, asked| granted == Digest::On && asked == Digest::Off;
+        if unrequested(response.digests.header, asked.header)
+            || unrequested(response.digests.data, asked.data)
+        {
             return Err(Fault::field(place::DIGESTS));
         }
         if response.limit < HOST_DATA_BYTES_LEAST || !response.limit.is_multiple_of(4) {
@@ -332,19 +336,19 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
 
     fn take_response(&mut self, entry: CompletionEntry) -> Result<HostStep<B>, Fault> {
         let id = CommandId(entry.command_id.get());
-        let errand = self.errands.end(id).ok_or(Fault::field(place::RESPONSE_COMMAND_ID))?;
-        Ok(completed(id, entry, errand))
+        let command = self.errands.end(id).ok_or(Fault::field(place::RESPONSE_COMMAND_ID))?;
+        Ok(completed(id, entry, command))
     }
 
     fn take_part(&mut self, part: DataPart) -> Result<(), Fault> {
         let id = CommandId(part.command_id);
-        let errand = self.errands.get_mut(id).ok_or(Fault::field(place::COMMAND_ID))?;
-        let Transfer::In(buffer) = &errand.transfer else {
+        let command = self.errands.get_mut(id).ok_or(Fault::field(place::COMMAND_ID))?;
+        let Transfer::In(buffer) = &command.transfer else {
             return Err(Fault::field(place::COMMAND_ID));
         };
         let end = part.offset.checked_add(part.bytes).filter(|&end| end <= length(buffer.bytes()));
         end.ok_or(Fault::of(FaultKind::OutOfRange))?;
-        if part.offset != errand.received || errand.is_finished() {
+        if part.offset != command.received || command.is_finished() {
             return Err(Fault::of(FaultKind::Sequence));
         }
         self.course = Some((id, part));
@@ -358,14 +362,14 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
             return None;
         }
         let entry = CompletionEntry { command_id: U16::new(id.0), ..CompletionEntry::default() };
-        self.errands.end(id).map(|errand| completed(id, entry, errand))
+        self.errands.end(id).map(|command| completed(id, entry, command))
     }
 
-    /// Sends what an R2T asks for, in PDUs of at most MAXH2CDATA.
+    /// Sends the data that an R2T requests, in PDUs of at most MAXH2CDATA.
     fn send_part(&mut self, part: &DataPart) -> Result<(), Fault> {
         let id = CommandId(part.command_id);
-        let errand = self.errands.get_mut(id).ok_or(Fault::field(place::COMMAND_ID))?;
-        let bytes = errand.ask(part)?;
+        let command = self.errands.get_mut(id).ok_or(Fault::field(place::COMMAND_ID))?;
+        let bytes = command.ask(part)?;
         let mut at = part.offset;
         let end = part.offset + part.bytes;
         while at < end {
@@ -392,12 +396,12 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
     }
 }
 
-fn completed<B: Lent + Clone>(id: CommandId, mut entry: CompletionEntry, errand: Errand<B>) -> HostStep<B> {
-    errand.judge(&mut entry);
-    HostStep::Completed(Completed { id, entry, received: errand.received, transfer: errand.transfer })
+fn completed<B: Lent + Clone>(id: CommandId, mut entry: CompletionEntry, command: Errand<B>) -> HostStep<B> {
+    command.judge(&mut entry);
+    HostStep::Completed(Completed { id, entry, received: command.received, transfer: command.transfer })
 }
 
-/// A length that a descriptor can name.
+/// Converts a length to the 32-bit field of a descriptor, saturating.
 fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

@@ -1,8 +1,9 @@
-//! What a connection still has to send.
+//! The send queue of a connection.
 //!
-//! In: PDUs in order, long data by ownership. Out: slices for one vectored write, and the data's owners back when they were
-//! sent. Headers and short data lie behind one another in one buffer; long data stays where it is and is sent from there.
-//! Invariant: bytes leave in the order they came in, each once.
+//! Input: PDUs in order; long data by ownership.
+//! Output: slices for one vectored write, and the owners of data that was sent.
+//! Headers and short data are copied into one buffer; long data is sent from its own buffer without a copy.
+//! Invariant: bytes are sent in the order they were queued, each once.
 
 use super::DIGEST_BYTES;
 use super::{Digest, Digests};
@@ -14,23 +15,23 @@ use std::ops::Range;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
-/// Sent bytes at the front of the text that are worth moving the rest for.
+/// Sent bytes at the front of the text buffer above which the rest is moved to the front.
 const COMPACT_BYTES: usize = 1 << 16;
-/// Text memory that is kept when everything was sent.
+/// Capacity of the text buffer that is kept when everything is sent.
 const TEXT_KEPT_BYTES: usize = 1 << 18;
 
-/// Bytes that are lent to a connection until they were sent, or received.
+/// A buffer lent to a connection until its bytes are sent or received.
 pub trait Lent {
-    /// How many there are.
+    /// Returns the length in bytes.
     fn bytes(&self) -> usize;
 
-    /// Appends a range of them to `text`.
+    /// Appends a range of the buffer to `text`.
     fn append_to(&self, range: Range<usize>, text: &mut Vec<u8>);
 
-    /// Continues a CRC-32C over a range of them.
+    /// Continues a CRC-32C over a range of the buffer.
     fn crc32c(&self, seed: u32, range: Range<usize>) -> u32;
 
-    /// Puts received bytes at a place that lies inside with all of them.
+    /// Copies received bytes to offset `at`. The caller ensures that they lie inside the buffer.
     fn put(&mut self, at: usize, bytes: &[u8]);
 }
 
@@ -52,16 +53,16 @@ impl Lent for Vec<u8> {
     }
 }
 
-/// What is to be sent next.
+/// A contiguous piece of the bytes to send.
 #[derive(Debug)]
 pub enum Piece<'a, B> {
     /// Headers and short data.
     Text(&'a [u8]),
-    /// A range of lent bytes.
+    /// A range of a lent buffer.
     Lent(&'a B, Range<usize>),
 }
 
-/// Long data, sent when the text up to `at` is sent.
+/// A range of long data, sent after the text up to `at`.
 #[derive(Debug)]
 struct Segment<B> {
     at: usize,
@@ -69,7 +70,7 @@ struct Segment<B> {
     range: Range<usize>,
 }
 
-/// PDUs on their way out, whose long data is owned by `B`.
+/// A queue of PDUs to send, with long data in buffers of type `B`.
 #[derive(Debug)]
 pub struct Outgoing<B> {
     text: Vec<u8>,
@@ -93,17 +94,17 @@ impl<B> Piece<'_, B> {
     }
 }
 
-/// Where a PDU's data begins, and how the header says so.
+/// The parameters that determine the data offset and digests of a PDU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     /// Digests of the connection.
     pub(crate) digests: Digests,
-    /// What the receiver wants PDO to be a multiple of, in bytes.
+    /// Alignment of PDO that the receiver requires, in bytes.
     pub(crate) alignment: u8,
 }
 
 impl Outgoing<Vec<u8>> {
-    /// Fills `slices` with what is to be sent next, in order; returns how many it filled.
+    /// Fills `slices` with the next bytes to send, in order; returns the number of slices filled.
     pub fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut count = 0;
         for (slice, piece) in slices.iter_mut().zip(self.pieces()) {
@@ -118,14 +119,14 @@ impl Outgoing<Vec<u8>> {
 }
 
 impl<B: Lent> Outgoing<B> {
-    /// Bytes not sent yet.
+    /// Returns the number of bytes not sent yet.
     #[must_use]
     #[inline]
     pub fn pending(&self) -> usize {
         self.text.len() - self.text_sent + self.segment_bytes
     }
 
-    /// What is to be sent next, in order.
+    /// Returns the pieces to send, in order.
     pub fn pieces(&self) -> impl Iterator<Item = Piece<'_, B>> {
         let last = self.segments.back().map_or(self.text_sent, |last| last.at);
         let mut at = self.text_sent;
@@ -137,10 +138,10 @@ impl<B: Lent> Outgoing<B> {
         pieces.chain(std::iter::once(Piece::Text(&self.text[last..]))).filter(|piece| !piece.is_empty())
     }
 
-    /// Notes that the first `count` pending bytes were sent; owners of data that is gone go to `give_back`.
+    /// Removes the first `count` pending bytes, which were sent; passes each buffer that is fully sent to `give_back`.
     ///
     /// # Panics
-    /// When fewer were pending.
+    /// If fewer bytes are pending.
     pub fn sent(&mut self, mut count: usize, mut give_back: impl FnMut(B)) {
         while let Some(front) = self.segments.front_mut() {
             let text = count.min(front.at - self.text_sent);
@@ -161,17 +162,17 @@ impl<B: Lent> Outgoing<B> {
             }
         }
         self.text_sent += count;
-        assert!(self.text_sent <= self.text.len(), "more was sent than there was");
+        assert!(self.text_sent <= self.text.len(), "more bytes reported as sent than were pending");
         self.compact();
     }
 
-    /// Queues a PDU without data: its header is `fields`, whose common header's digest flag and lengths are set here.
+    /// Appends a PDU without data. Sets the digest flag and length of `common`; `fields` is the rest of the header.
     pub(crate) fn header(&mut self, common: CommonHeader, fields: &[u8], header_digest: Digest) {
         let bytes = u32::from(common.header_bytes) + super::header::digest_bytes(header_digest);
         self.write_header(CommonHeader { pdu_bytes: U32::new(bytes), ..common }, fields, header_digest);
     }
 
-    /// Queues a PDU with data: all of `owner[range]`. Short data is copied and its owner returned.
+    /// Appends a PDU with data, all of `owner[range]`. Copies short data and returns its owner.
     pub(crate) fn data(
         &mut self,
         frame: Frame,
@@ -211,7 +212,7 @@ impl<B: Lent> Outgoing<B> {
         copied
     }
 
-    /// Queues bytes as they are.
+    /// Returns the text buffer, to append bytes unchanged.
     pub(crate) fn raw(&mut self) -> &mut Vec<u8> {
         &mut self.text
     }
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_leave_in_order_whatever_the_socket_takes() {
+    fn bytes_are_sent_in_order_for_any_write_size() {
         let digests = Digests { header: Digest::On, data: Digest::On };
         for step in [1, 3, 100, 5_000, usize::MAX] {
             let mut outgoing = Outgoing::default();

@@ -1,9 +1,11 @@
-//! Pre-shared keys of NVMe/TCP: from the key that an administrator copies to what a TLS 1.3 handshake is given.
+//! Pre-shared keys of NVMe/TCP: derivation of TLS 1.3 PSKs from configured keys.
 //!
-//! In: a [`ConfiguredKey`] and the names of host and subsystem. Out: a [`TlsPsk`], the same on both ends: the identity that
-//! crosses the wire and the secret that never does. Invariant: nothing here prints a key; keys are wiped when they are dropped.
-//! Clauses are those of the NVMe TCP Transport Specification 1.1, section 3.6.1.3 (TLS PSK and PSK Identity Derivation);
-//! the derivations are RFC 5869's HKDF and RFC 8446's HKDF-Expand-Label.
+//! Input: a [`ConfiguredKey`] and the names of host and subsystem.
+//! Output: a [`TlsPsk`], the same on both ends: the identity, which is sent in clear, and the secret, which is never
+//! sent.
+//! Invariant: Debug output and errors contain no key; keys are zeroized on drop.
+//! Clauses are those of the NVMe TCP Transport Specification 1.1, section 3.6.1.3 (TLS PSK and PSK Identity
+//! Derivation); the derivations are RFC 5869's HKDF and RFC 8446's HKDF-Expand-Label.
 //!
 //! ```text
 //!  configured key --host's name--> retained key --both names--> identity, TLS PSK
@@ -22,10 +24,10 @@ use hmac::{Hmac, Mac};
 use sha2::{Sha256, Sha384};
 use zeroize::Zeroizing;
 
-/// Longest name of a host or a subsystem, in bytes (Base 2.0 section 4.5).
+/// Maximum bytes of a host or subsystem name (Base 2.0 section 4.5).
 const NAME_BYTES_MAX: usize = 223;
 
-/// A hash that keys are made for: it is that of the cipher suite as well.
+/// The hash of a key, which is also the hash of its cipher suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PskHash {
     /// SHA-256, for `TLS_AES_128_GCM_SHA256`: keys of 32 bytes.
@@ -35,7 +37,7 @@ pub enum PskHash {
 }
 
 impl PskHash {
-    /// Its number in texts and identities.
+    /// Returns the number of the hash in key texts and identities.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -44,7 +46,7 @@ impl PskHash {
         }
     }
 
-    /// Bytes of its output, and of the keys made for it.
+    /// Returns the bytes of the hash's output, and of its keys.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -53,7 +55,7 @@ impl PskHash {
         }
     }
 
-    /// The hash that keys of so many bytes are made for.
+    /// Returns the hash for keys of this many bytes.
     #[must_use]
     pub const fn of_length(bytes: usize) -> Option<Self> {
         match bytes {
@@ -64,17 +66,17 @@ impl PskHash {
     }
 }
 
-/// Which form an identity has.
+/// The version of a PSK identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PskVersion {
-    /// `NVMe0Rhh HOSTNQN SUBNQN`: of the first edition, and what older hosts say.
+    /// `NVMe0Rhh HOSTNQN SUBNQN`: the first edition, used by older hosts.
     Zero,
-    /// `NVMe1Rhh HOSTNQN SUBNQN DIGEST`: names the key too, so that two keys of one host are told apart.
+    /// `NVMe1Rhh HOSTNQN SUBNQN DIGEST`: includes a digest of the key, which distinguishes two keys of one host.
     One,
 }
 
 impl PskVersion {
-    /// Both, the better first.
+    /// All versions, the preferred one first.
     pub const ALL: [Self; 2] = [Self::One, Self::Zero];
 
     const fn number(self) -> u8 {
@@ -85,43 +87,43 @@ impl PskVersion {
     }
 }
 
-/// Why a key or an identity cannot be made. Quotes nothing of the key.
+/// An error in a key or an identity. It quotes nothing of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PskError {
-    /// It does not look like `NVMeTLSkey-1:HH:BASE64:`.
+    /// The text is not of the form `NVMeTLSkey-1:HH:BASE64:`.
     #[error("not a key in interchange form; write NVMeTLSkey-1:HH:BASE64: as `nvme gen-tls-key` prints it")]
     Form,
-    /// HH is no hash.
-    #[error("the key names hash {number:02}; known are 00 (none), 01 (SHA-256) and 02 (SHA-384)")]
+    /// HH is no known hash.
+    #[error("the key has unknown hash {number:02}; use 00 (none), 01 (SHA-256) or 02 (SHA-384)")]
     Hash {
-        /// Which.
+        /// The value of HH.
         number: u8,
     },
-    /// The key is not as long as its hash wants it.
-    #[error("a key of {bytes} bytes; SHA-256 takes 32 and SHA-384 takes 48")]
+    /// The key's length does not match its hash.
+    #[error("the key has {bytes} bytes; use 32 for SHA-256 or 48 for SHA-384")]
     Length {
-        /// How long it is.
+        /// Length of the key.
         bytes: usize,
     },
-    /// The checksum is another one.
-    #[error("the key's checksum does not match: a character was lost or changed; copy it again")]
+    /// The checksum does not match.
+    #[error("the key's checksum does not match: a character was lost or changed; copy the key again")]
     Checksum,
-    /// A name that is none.
-    #[error("a name of {bytes} bytes; NQNs have 1 to 223 and no blanks")]
+    /// An invalid name.
+    #[error("invalid name of {bytes} bytes; use an NQN of 1 to 223 bytes without blanks")]
     Name {
-        /// How long it is.
+        /// Length of the name.
         bytes: usize,
     },
-    /// Names that together do not fit into an identity of version 0.
-    #[error("the names make an identity of {bytes} bytes; version 0 carries 255")]
+    /// The names are too long for an identity of version 0.
+    #[error("the names yield an identity of {bytes} bytes, version 0 allows 255; use shorter names")]
     Identity {
-        /// How long it would be.
+        /// Length of the identity.
         bytes: usize,
     },
 }
 
-/// A retained key (or one that an authentication generated): what TLS keys are derived from.
+/// A retained key (or one that an authentication generated), from which TLS keys are derived.
 #[derive(Clone)]
 pub struct InputKey {
     hash: PskHash,
@@ -135,19 +137,19 @@ impl std::fmt::Debug for InputKey {
 }
 
 impl InputKey {
-    /// A key by its bytes.
+    /// Creates a key from its bytes.
     ///
     /// # Errors
-    /// [`PskError::Length`] for one that is neither 32 nor 48 bytes long.
+    /// [`PskError::Length`] for a key of neither 32 nor 48 bytes.
     pub fn new(bytes: &[u8]) -> Result<Self, PskError> {
         let hash = PskHash::of_length(bytes.len()).ok_or(PskError::Length { bytes: bytes.len() })?;
         Ok(Self { hash, bytes: Zeroizing::new(bytes.to_vec()) })
     }
 
-    /// The TLS PSK between a host and a subsystem, both by name.
+    /// Derives the TLS PSK between a host and a subsystem, both by name.
     ///
     /// # Errors
-    /// [`PskError::Name`] or [`PskError::Identity`] for names that make no identity.
+    /// [`PskError::Name`] or [`PskError::Identity`] for names that cannot form an identity.
     pub fn tls_psk(&self, version: PskVersion, host: &str, subsystem: &str) -> Result<TlsPsk, PskError> {
         check_name(host)?;
         check_name(subsystem)?;
@@ -164,7 +166,7 @@ impl InputKey {
         Ok(TlsPsk { identity, hash, secret, host: host.to_owned(), subsystem: subsystem.to_owned() })
     }
 
-    /// The digest by which an identity of version 1 names the key: base64 of an HMAC over both names.
+    /// Returns the digest that identifies the key in an identity of version 1: base64 of an HMAC over both names.
     fn digest(&self, host: &str, subsystem: &str) -> String {
         let text = format!("{host} {subsystem} NVMe-over-Fabrics");
         match self.hash {
@@ -174,18 +176,18 @@ impl InputKey {
     }
 }
 
-/// What both ends of a handshake are given.
+/// The TLS PSK of one host and one subsystem, the same on both ends.
 #[derive(Clone)]
 pub struct TlsPsk {
-    /// PSK identity: crosses the wire in clear.
+    /// PSK identity, sent in clear.
     pub identity: String,
     /// Hash of the cipher suite.
     pub hash: PskHash,
-    /// The key.
+    /// The secret key.
     pub secret: Zeroizing<Vec<u8>>,
-    /// HOSTNQN that it is good for.
+    /// HOSTNQN for which the key is valid.
     pub host: String,
-    /// SUBNQN that it is good for.
+    /// SUBNQN for which the key is valid.
     pub subsystem: String,
 }
 
@@ -199,7 +201,7 @@ impl std::fmt::Debug for TlsPsk {
     }
 }
 
-/// Whether a text can be a name inside an identity, whose parts are divided by blanks.
+/// Checks that a text is valid as a name in an identity, whose parts are separated by blanks.
 pub(super) fn check_name(name: &str) -> Result<(), PskError> {
     let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
     if fits && name.bytes().all(|byte| byte > b' ' && byte != 0x7F) {
@@ -208,17 +210,17 @@ pub(super) fn check_name(name: &str) -> Result<(), PskError> {
     Err(PskError::Name { bytes: name.len() })
 }
 
-/// HKDF-Extract without salt and HKDF-Expand-Label, as long as the hash's output.
+/// Applies HKDF-Extract without salt, then HKDF-Expand-Label with the length of the hash's output.
 pub(super) fn expand_label(
     hash: PskHash,
     key: &[u8],
     label: &str,
     context: &[u8],
 ) -> Result<Zeroizing<Vec<u8>>, PskError> {
-    /// What RFC 8446 puts before every label.
+    /// The prefix of every label in RFC 8446.
     const PREFIX: &str = "tls13 ";
-    // An HkdfLabel (RFC 8446 section 7.1): the length of the output in network order, then label and context, each behind a
-    // byte that counts it.
+    // An HkdfLabel (RFC 8446 section 7.1): the length of the output in network order, then label and context, each
+    // preceded by a length byte.
     let count = |bytes: usize| u8::try_from(bytes).map_err(|_| PskError::Identity { bytes });
     let counts = [count(hash.bytes())?, count(PREFIX.len() + label.len())?, count(context.len())?];
     let parts: [&[u8]; 6] =
@@ -229,14 +231,14 @@ pub(super) fn expand_label(
         PskHash::Sha256 => Hkdf::<Sha256>::new(None, key).expand(&info, &mut out),
         PskHash::Sha384 => Hkdf::<Sha384>::new(None, key).expand(&info, &mut out),
     };
-    assert!(done.is_ok(), "one block of output is never too much");
+    assert!(done.is_ok(), "HKDF-Expand failed for one block of output");
     Ok(out)
 }
 
 fn mac<M: Mac + hmac::digest::KeyInit>(key: &[u8], text: &[u8]) -> Vec<u8> {
     match <M as Mac>::new_from_slice(key) {
         Ok(mac) => mac.chain_update(text).finalize().into_bytes().to_vec(),
-        Err(_) => unreachable!("HMAC takes keys of any length"),
+        Err(_) => unreachable!("HMAC accepts keys of any length"),
     }
 }
 
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn linux_derives_the_same_digest_and_the_same_tls_psk() {
+    fn digest_and_tls_psk_match_linux() {
         // drivers/nvme/common/tests/auth_kunit.c: test_nvme_auth_derive_tls_psk_hmac_sha256 and _sha384.
         let cases = [
             (
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn libnvme_makes_the_same_identity_of_a_configured_key() {
+    fn identity_of_configured_key_matches_libnvme() {
         // libnvme's test/psk.c: test_data_identity.
         let cases = [
             (
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn version_0_has_its_identity_as_context_and_no_room_for_two_long_names() {
+    fn version_0_identity_refuses_two_long_names() {
         let key = InputKey::new(&[7; 32]).unwrap();
         let zero = key.tls_psk(PskVersion::Zero, HOST, SUBSYSTEM).unwrap();
         assert_eq!(zero.identity, format!("NVMe0R01 {HOST} {SUBSYSTEM}"));
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_would_blur_an_identity_are_refused() {
+    fn names_that_make_identity_ambiguous_are_refused() {
         let key = InputKey::new(&[7; 48]).unwrap();
         for name in ["", "a b", "a\n", "a\0", &"n".repeat(NAME_BYTES_MAX + 1)] {
             let refused = Err(PskError::Name { bytes: name.len() });
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_never_printed() {
+    fn debug_never_shows_the_key() {
         let key = InputKey::new(&[0x41; 32]).unwrap();
         let psk = key.tls_psk(PskVersion::One, "h", "s").unwrap();
         let text = format!("{key:?} {psk:?}");
@@ -335,20 +337,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn another_key_or_another_name_is_another_secret(
+        fn different_key_or_name_gives_different_secret(
             key in proptest::array::uniform32(any::<u8>()),
             bit in 0_usize..256,
             host in "[a-z0-9.:-]{1,60}",
             other in "[a-z0-9.:-]{1,60}",
         ) {
             prop_assume!(host != other);
-            let mut turned = key;
-            turned[bit / 8] ^= 1 << (bit % 8);
+            let mut flipped = key;
+            flipped[bit / 8] ^= 1 << (bit % 8);
             for version in PskVersion::ALL {
                 let psk = |key: &[u8], host: &str| InputKey::new(key).unwrap().tls_psk(version, host, "s").unwrap();
                 let right = psk(&key, &host);
                 prop_assert_eq!(&right.secret, &psk(&key, &host).secret);
-                prop_assert_ne!(&right.secret, &psk(&turned, &host).secret);
+                prop_assert_ne!(&right.secret, &psk(&flipped, &host).secret);
                 prop_assert_ne!(&right.secret, &psk(&key, &other).secret);
                 prop_assert_ne!(&right.identity, &psk(&key, &other).identity);
             }

@@ -1,23 +1,24 @@
-//! A connection inside TLS: the same PDUs, sealed.
+//! TLS encryption of a connection: the same PDUs in TLS records.
 //!
-//! In: keys, received bytes, PDUs on their way out. Out: opened bytes for either end of the protocol, sealed bytes for the
-//! socket. Invariant: sealed bytes that the socket has not taken stay under a limit, so that what waits stays where it is
-//! counted; PDUs leave only to an end that proved its key.
+//! Input: keys, received bytes, and queued PDUs.
+//! Output: decrypted bytes for host or controller, and encrypted bytes for the socket.
+//! Invariant: encrypted bytes not yet sent stay below a limit, so backlog stays in the send queue, where it is counted;
+//! PDUs are sent only to a peer that proved its key.
 
 use super::outgoing::Piece;
 use super::psk::{PskHash, TlsPsk};
 use super::{Lent, Outgoing};
 use headwater_host::tls::{TlsEnd, TlsError, TlsHash, TlsKey, TlsKeys, TlsSession};
 
-/// Bytes sealed at once: a full TLS record.
+/// Bytes encrypted at once: a full TLS record.
 const RECORD_BYTES: usize = 16 << 10;
-/// Sealed bytes from which no more are sealed until the socket has taken some.
+/// Limit of encrypted unsent bytes; above it, encryption pauses until the socket has sent some.
 const SEALED_BYTES_MAX: usize = 256 << 10;
 
-/// Prepares keys for sessions.
+/// Prepares the keys of TLS sessions.
 ///
 /// # Errors
-/// [`TlsError`] when the build has no TLS or the library does not take them.
+/// [`TlsError`] if the build has no TLS or the library rejects a key.
 pub fn prepare(psks: &[TlsPsk]) -> Result<TlsKeys, TlsError> {
     let keys: Vec<TlsKey<'_>> = psks
         .iter()
@@ -33,7 +34,7 @@ pub fn prepare(psks: &[TlsPsk]) -> Result<TlsKeys, TlsError> {
     TlsKeys::new(&keys)
 }
 
-/// TLS around one connection.
+/// The TLS session of one connection.
 #[derive(Debug)]
 pub struct SecureStream {
     session: TlsSession,
@@ -41,43 +42,43 @@ pub struct SecureStream {
 }
 
 impl SecureStream {
-    /// Around a connection that was just made.
+    /// Creates the session of a new connection.
     ///
     /// # Errors
-    /// [`TlsError`] when the library has no memory.
+    /// [`TlsError`] if the library cannot allocate memory.
     pub fn new(end: TlsEnd, keys: &TlsKeys) -> Result<Self, TlsError> {
         Ok(Self { session: TlsSession::new(end, keys)?, part: Vec::new() })
     }
 
-    /// Whether the other end has proved its key.
+    /// Returns true if the peer has proved its key.
     #[must_use]
     pub fn is_established(&self) -> bool {
         self.session.is_established()
     }
 
-    /// The identity of the key that it proved.
+    /// Returns the identity of the key that the peer proved.
     #[must_use]
     pub fn identity(&self) -> Option<&str> {
         self.session.identity()
     }
 
-    /// Takes what the socket received; [`open`](Self::open) until it gives 0.
+    /// Appends bytes that the socket received. Call [`open`](Self::open) until it returns 0.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.session.feed(bytes);
     }
 
-    /// So many opened bytes, 0 when more must be received first.
+    /// Decrypts into `into` and returns the number of bytes, 0 if more must be received first.
     ///
     /// # Errors
-    /// [`TlsError`]: the session is over. What [`outgoing`](Self::outgoing) still has tells the other end.
+    /// [`TlsError`] if the session failed. [`outgoing`](Self::outgoing) then holds the alert for the peer.
     pub fn open(&mut self, into: &mut [u8]) -> Result<usize, TlsError> {
         self.session.open(into)
     }
 
-    /// Seals what is to be sent next, as far as the limit allows; nothing before the other end has proved its key.
+    /// Encrypts queued PDUs up to the limit; none before the peer has proved its key.
     ///
     /// # Errors
-    /// [`TlsError`]: the session is over.
+    /// [`TlsError`] if the session failed.
     pub fn seal<B: Lent>(&mut self, pdus: &mut Outgoing<B>) -> Result<(), TlsError> {
         while self.is_established() && self.outgoing().len() < SEALED_BYTES_MAX && pdus.pending() > 0 {
             self.part.clear();
@@ -99,13 +100,13 @@ impl SecureStream {
         Ok(())
     }
 
-    /// What the socket shall send.
+    /// Returns the encrypted bytes to send.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         self.session.outgoing()
     }
 
-    /// The socket sent so much of it.
+    /// Removes the first `bytes` encrypted bytes, which the socket sent.
     pub fn sent(&mut self, bytes: usize) {
         self.session.sent(bytes);
     }

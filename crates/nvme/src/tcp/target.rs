@@ -1,13 +1,14 @@
 //! The controller's end of a connection.
 //!
-//! In: bytes of a host. Out: commands, then each with its data complete; responses and data as bytes to send. Invariant: a
-//! command that was handed out is answered once; its identifier is live until then. A command whose data was damaged, or
-//! that points to data it does not have, is answered here and never becomes [`TargetStep::Ready`].
+//! Input: bytes from a host. Output: commands, then a notification when the data of each is complete; responses and
+//! data as bytes to send.
+//! Invariant: a command passed to the caller is answered once; its identifier is live until then. A command whose data
+//! is corrupt, or whose data pointer is invalid, is answered here and never becomes [`TargetStep::Ready`].
 //!
 //! ```text
 //!                        ICReq                      fault, or termination request
 //!   AwaitingInitialize ---------> Open ------------------------------------------> Closed
-//!           |                 fault, or anything else first                           ^
+//!           |                 fault, or any other PDU first                           ^
 //!           +-------------------------------------------------------------------------+
 //! ```
 
@@ -42,14 +43,14 @@ enum State {
     Closed(Ended),
 }
 
-/// Where the data of the PDU that is being received goes.
+/// The destination of the data of the current PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Course {
     Nowhere,
     To(Slot),
 }
 
-/// The machine.
+/// The controller's state machine of one connection.
 #[derive(Debug)]
 pub struct TargetConnection {
     state: State,
@@ -63,7 +64,7 @@ pub struct TargetConnection {
     live: LiveIds,
     course: Course,
     waiting: VecDeque<Slot>,
-    /// Bytes of writes asked for and not yet answered.
+    /// Bytes of unanswered writes requested by R2T.
     granted: usize,
     flow: FlowControl,
     queue_entries: u16,
@@ -72,7 +73,7 @@ pub struct TargetConnection {
 }
 
 impl TargetConnection {
-    /// A connection that was just accepted.
+    /// Creates the state of a newly accepted connection.
     #[must_use]
     pub fn new(parameters: TargetParameters) -> Self {
         let rules = Rules {
@@ -104,13 +105,13 @@ impl TargetConnection {
         connection
     }
 
-    /// The same, with long data of commands in buffers of a pool.
+    /// Returns the connection with a pool for long data of commands.
     #[must_use]
     pub fn with_pool(self, pool: Pool) -> Self {
         Self { pool: Some(pool), ..self }
     }
 
-    /// Takes from the front of `input` until something is found.
+    /// Consumes bytes from the front of `input` up to the next event.
     pub fn advance(&mut self, input: &mut &[u8]) -> TargetStep {
         loop {
             if let State::Closed(ended) = self.state {
@@ -136,13 +137,13 @@ impl TargetConnection {
         }
     }
 
-    /// Says what data a command needs that was just handed out.
+    /// Declares the data that the command just returned by [`advance`](Self::advance) needs.
     ///
     /// # Panics
-    /// When the slot names no such command.
+    /// If the slot holds no such command.
     pub fn want(&mut self, slot: Slot, need: Need) -> Wanted {
         let exchange = self.exchange(slot);
-        assert_eq!(exchange.stage, Stage::Asked, "a command that was not just handed out");
+        assert_eq!(exchange.stage, Stage::Asked, "the command in slot {} awaits no data need", slot.0);
         let (Need::FromHost(bytes) | Need::ToHost(bytes)) = need else {
             exchange.stage = Stage::Running;
             return self.leave_capsule(slot);
@@ -171,25 +172,25 @@ impl TargetConnection {
         Wanted::Later
     }
 
-    /// The data of a command that is ready.
+    /// Takes the data of a ready command.
     ///
     /// # Panics
-    /// When the slot names no command of this connection.
+    /// If the slot does not exist on this connection.
     pub fn take_data(&mut self, slot: Slot) -> CommandData {
         std::mem::take(&mut self.exchange(slot).data)
     }
 
-    /// Answers a command.
+    /// Completes a command with a response.
     ///
     /// # Panics
-    /// When the slot names no command that waits for an answer.
+    /// If the slot holds no unanswered command.
     pub fn respond(&mut self, slot: Slot, response: Response) {
         let _ = self.leave_capsule(slot);
         let exchange = self.exchange(slot);
-        assert_ne!(exchange.stage, Stage::Free, "an answer to nothing");
+        assert_ne!(exchange.stage, Stage::Free, "response to slot {}, which holds no command", slot.0);
         let command_id = exchange.entry.command_id.get();
-        let asked_for = matches!(exchange.place, Some(CapsuleData::Transport { .. }));
-        let granted = if asked_for && exchange.stage != Stage::Waiting { exchange.wanted } else { 0 };
+        let by_r2t = matches!(exchange.place, Some(CapsuleData::Transport { .. }));
+        let granted = if by_r2t && exchange.stage != Stage::Waiting { exchange.wanted } else { 0 };
         let room = usize::try_from(exchange.room()).unwrap_or(usize::MAX);
         exchange.stage = Stage::Free;
         self.granted -= usize::try_from(granted).unwrap_or(0);
@@ -199,8 +200,8 @@ impl TargetConnection {
         self.ask_for_data();
     }
 
-    /// The command that a host calls so, if it is running: all its data is here, and it was not answered. Looks at every
-    /// command.
+    /// Returns the slot of the running command with this identifier: its data is complete and it is not answered.
+    /// Searches all slots.
     #[must_use]
     pub fn running(&self, command_id: u16) -> Option<Slot> {
         let is_it = |exchange: &Exchange| {
@@ -209,7 +210,7 @@ impl TargetConnection {
         self.exchanges.iter().position(is_it).and_then(|at| u16::try_from(at).ok()).map(Slot)
     }
 
-    /// The queue that Connect made of this connection: its entries, and whether they tell its head.
+    /// Sets the size and flow control of the queue that Connect created on this connection.
     pub fn set_queue(&mut self, entries: u16, flow: FlowControl) {
         let entries = entries.clamp(2, QUEUE_ENTRIES_MAX);
         self.queue_entries = entries;
@@ -218,26 +219,26 @@ impl TargetConnection {
         self.make_slots(entries);
     }
 
-    /// What is to be sent.
+    /// Returns the send queue.
     #[must_use]
     #[inline]
     pub const fn outgoing(&self) -> &Outgoing<Vec<u8>> {
         &self.outgoing
     }
 
-    /// What is to be sent, to note what was.
+    /// Returns the send queue, to remove sent bytes.
     #[inline]
     pub const fn outgoing_mut(&mut self) -> &mut Outgoing<Vec<u8>> {
         &mut self.outgoing
     }
 
-    /// Whether the host has opened the connection and nothing has closed it.
+    /// Returns true if the host has opened the connection and it is not closed.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self.state, State::Open)
     }
 
-    /// Commands that wait for their data or their answer.
+    /// Returns the number of commands that wait for data or for their response.
     #[must_use]
     #[inline]
     pub fn live_commands(&self) -> usize {
@@ -254,7 +255,7 @@ impl TargetConnection {
         self.exchanges.resize_with(usize::from(have.max(count)), Exchange::default);
     }
 
-    /// Data that still comes in the capsule of a command that wants none of it goes nowhere.
+    /// Discards further in-capsule data of a command.
     fn leave_capsule(&mut self, slot: Slot) -> Wanted {
         if self.course == Course::To(slot) {
             self.course = Course::Nowhere;
@@ -310,8 +311,8 @@ impl TargetConnection {
         let next = self.head + 1;
         self.head = if next >= self.queue_entries { 0 } else { next };
         let command_id = entry.command_id.get();
-        let &place = self.free.last().ok_or(Fault::of(FaultKind::Sequence))?;
-        let slot = Slot(place);
+        let &index = self.free.last().ok_or(Fault::of(FaultKind::Sequence))?;
+        let slot = Slot(index);
         if !self.live.insert(command_id) {
             self.answer(command_id, Response::status(Status::COMMAND_ID_CONFLICT), 0);
             return Ok(None);
@@ -357,14 +358,14 @@ impl TargetConnection {
         Some(TargetStep::Ready(slot))
     }
 
-    /// Asks for the data of commands that wait, in their order, as far as there is room for it.
-    /// Makes room for the data that a command wants.
+    /// Reserves memory for the data that a command needs.
     fn expect_data(&mut self, slot: Slot) {
         let exchange = &mut self.exchanges[usize::from(slot.0)];
         let bytes = usize::try_from(exchange.wanted).unwrap_or(usize::MAX);
         exchange.data.expect(bytes, self.pool.as_ref());
     }
 
+    /// Sends R2Ts for the data of waiting commands in order, up to the limit of requested write bytes.
     fn ask_for_data(&mut self) {
         while let Some(&slot) = self.waiting.front() {
             let wanted = self.exchange(slot).wanted;
@@ -443,7 +444,7 @@ impl TargetConnection {
     }
 }
 
-/// The common header of a PDU whose header has 24 bytes; its length is set when it is queued.
+/// Returns the common header of a PDU whose header has 24 bytes; its length is set when the PDU is queued.
 pub(super) fn short_common(kind: PduKind, flags: u8) -> CommonHeader {
     CommonHeader { kind: kind.number(), flags, header_bytes: 24, data_offset: 0, pdu_bytes: U32::new(0) }
 }

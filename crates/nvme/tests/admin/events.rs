@@ -14,21 +14,21 @@ fn request(host: &mut AdminHost, command_id: u16) -> AdminStep {
 }
 
 #[test]
-fn as_many_requests_wait_as_were_announced_and_no_more() {
+fn event_requests_are_limited_to_the_announced_number() {
     let mut host = AdminHost::new();
     let announced = u16::from(host.identify(0x01, 0, 0).unwrap()[259]) + 1;
     for command_id in 0..announced {
         assert_eq!(request(&mut host, command_id), AdminStep::Held);
     }
     let AdminStep::Done(answer) = request(&mut host, announced) else {
-        panic!("one more was kept");
+        panic!("a request above the limit was held");
     };
     assert_eq!(answer.status, Status::ASYNC_EVENT_LIMIT_EXCEEDED);
-    assert_eq!(host.controller.take_async_event(), None, "nothing happened");
+    assert_eq!(host.controller.take_async_event(), None, "no event occurred");
 }
 
 #[test]
-fn an_event_and_a_request_meet_in_either_order() {
+fn event_completes_a_request_in_either_order() {
     let mut host = AdminHost::new();
     host.controller.notify(AsyncEvent::InvalidDoorbellValue);
     assert_eq!(host.controller.take_async_event(), None);
@@ -39,7 +39,7 @@ fn an_event_and_a_request_meet_in_either_order() {
 }
 
 #[test]
-fn a_reported_event_is_masked_until_its_page_is_read_without_retaining() {
+fn reported_event_is_masked_until_its_page_is_read_without_rae() {
     let mut host = AdminHost::new();
     for command_id in 0..3 {
         assert_eq!(request(&mut host, command_id), AdminStep::Held);
@@ -56,7 +56,7 @@ fn a_reported_event_is_masked_until_its_page_is_read_without_retaining() {
 }
 
 #[test]
-fn notices_that_the_host_did_not_ask_for_are_not_given() {
+fn notices_that_the_host_did_not_enable_are_not_reported() {
     let mut host = AdminHost::new();
     assert_eq!(request(&mut host, 1), AdminStep::Held);
     host.controller.notify(AsyncEvent::NamespaceAttribute);
@@ -75,7 +75,7 @@ fn changed_namespaces_are_listed_once() {
     host.subsystem.namespaces.get_mut(&2).unwrap().utilization += 1;
     host.subsystem.generation += 1;
     let _ = host.controller.poll(&host.subsystem, host.now);
-    assert_eq!(host.controller.take_async_event(), None, "how full one is, is no attribute");
+    assert_eq!(host.controller.take_async_event(), None, "utilization is not an attribute");
     host.subsystem.namespaces.get_mut(&3).unwrap().size += 1;
     host.subsystem.detached.insert((1, 1));
     host.subsystem.generation += 1;
@@ -87,11 +87,11 @@ fn changed_namespaces_are_listed_once() {
 }
 
 #[test]
-fn the_end_of_a_sanitize_is_told_to_the_controller_that_began_it() {
+fn sanitize_completion_is_reported_to_the_controller_that_started_it() {
     let mut host = AdminHost::new();
     assert_eq!(request(&mut host, 1), AdminStep::Held);
-    let begun = host.step(&command(AdminOpcode::Sanitize, 0, [2, 0]), &[]);
-    assert!(matches!(begun, AdminStep::Namespace(_)));
+    let step = host.step(&command(AdminOpcode::Sanitize, 0, [2, 0]), &[]);
+    assert!(matches!(step, AdminStep::Namespace(_)));
     host.subsystem.sanitize.state = SanitizeState::Running(1);
     let _ = host.controller.poll(&host.subsystem, host.now);
     assert_eq!(host.controller.take_async_event(), None);
@@ -101,7 +101,7 @@ fn the_end_of_a_sanitize_is_told_to_the_controller_that_began_it() {
 }
 
 #[test]
-fn an_aborted_request_is_answered_and_other_aborts_are_handed_on() {
+fn aborted_event_request_completes_and_any_other_abort_becomes_a_step() {
     let mut host = AdminHost::new();
     assert_eq!(request(&mut host, 33), AdminStep::Held);
     let abort = |queue: u32, id: u32| command(AdminOpcode::Abort, 0, [id << 16 | queue, 0]);
@@ -115,7 +115,7 @@ fn an_aborted_request_is_answered_and_other_aborts_are_handed_on() {
 }
 
 #[test]
-fn a_warning_of_the_medium_is_told_when_it_comes_and_not_again() {
+fn medium_warning_is_reported_once() {
     let mut host = AdminHost::new();
     assert_eq!(host.set(0x0B, 0, 0x09), Ok(0));
     for command_id in 0..3 {
@@ -133,12 +133,12 @@ fn a_warning_of_the_medium_is_told_when_it_comes_and_not_again() {
 }
 
 #[test]
-fn a_reset_forgets_requests_and_events() {
+fn reset_discards_requests_and_events() {
     let mut host = AdminHost::new();
     assert_eq!(request(&mut host, 1), AdminStep::Held);
     let _ = host.controller.write_register(0x14, 4, 0, host.now);
     host.controller.notify(AsyncEvent::InvalidDoorbell);
-    assert_eq!(host.controller.take_async_event(), None, "its queue is gone");
+    assert_eq!(host.controller.take_async_event(), None, "the queue of the request is gone");
     host.controller.disabled();
     let _ = host.controller.write_register(0x14, 4, ENABLE_ALL_SETS, host.now);
     host.controller.enabled();

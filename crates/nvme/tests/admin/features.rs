@@ -9,7 +9,7 @@ use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
 
 #[test]
-fn what_is_set_is_read_back_and_a_reset_brings_the_default() {
+fn set_values_are_read_back_and_a_reset_restores_defaults() {
     let mut host = AdminHost::new();
     for (feature, value) in [(0x01, 0x0403_0203), (0x05, 0x77), (0x08, 0x0A05), (0x0A, 1), (0x0B, 0x0900)] {
         let nsid = if feature == 0x05 { 2 } else { 0 };
@@ -17,7 +17,7 @@ fn what_is_set_is_read_back_and_a_reset_brings_the_default() {
         assert_eq!(host.set(feature, nsid, value), Ok(0), "{feature:x}");
         assert_eq!(host.get(feature, nsid, 0), Ok(value), "{feature:x}");
         assert_eq!(host.get(feature | 1 << 8, nsid, 0), Ok(default), "SEL default of {feature:x}");
-        assert_eq!(host.get(feature | 2 << 8, nsid, 0), Ok(default), "nothing is saved of {feature:x}");
+        assert_eq!(host.get(feature | 2 << 8, nsid, 0), Ok(default), "no saved value of {feature:x}");
     }
     let effect = host.controller.write_register(0x14, 4, 0, host.now);
     assert_eq!(effect, RegisterEffect::Disable);
@@ -29,7 +29,7 @@ fn what_is_set_is_read_back_and_a_reset_brings_the_default() {
 }
 
 #[test]
-fn every_feature_says_what_can_be_done_with_it() {
+fn every_feature_reports_its_capabilities() {
     let mut host = AdminHost::new();
     host.subsystem.write_cache = true;
     for &feature in Feature::ALL {
@@ -40,7 +40,7 @@ fn every_feature_says_what_can_be_done_with_it() {
             _ => 0,
         };
         let supported = host.get(number | 3 << 8, nsid, 0).unwrap();
-        assert_eq!(supported & 1, 0, "nothing is saveable");
+        assert_eq!(supported & 1, 0, "no feature is saveable");
         assert_eq!(supported >> 2 & 1, u32::from(feature != Feature::WriteCache));
         let saving = command(AdminOpcode::SetFeatures, nsid, [number | 1 << 31, 0]);
         let data = vec![0; 512];
@@ -49,7 +49,7 @@ fn every_feature_says_what_can_be_done_with_it() {
 }
 
 #[test]
-fn features_that_are_none_are_an_invalid_field() {
+fn unknown_features_are_an_invalid_field() {
     let mut host = AdminHost::new();
     for feature in [0x00, 0x03, 0x0C, 0x0D, 0x10, 0x11, 0x13, 0x17, 0x7F, 0x80, 0x82, 0xFF] {
         assert_eq!(host.get(feature, 0, 0), Err(Status::INVALID_FIELD), "{feature:x}");
@@ -61,16 +61,16 @@ fn features_that_are_none_are_an_invalid_field() {
 }
 
 #[test]
-fn a_feature_of_the_controller_is_not_set_for_a_namespace() {
+fn controller_feature_cannot_be_set_for_a_namespace() {
     let mut host = AdminHost::new();
     assert_eq!(host.set(0x0B, 2, 0), Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC));
     assert_eq!(host.set(0x0B, 0xFFFF_FFFF, 0), Ok(0));
 }
 
 #[test]
-fn the_write_cache_is_what_it_is() {
+fn write_cache_cannot_be_disabled() {
     let mut host = AdminHost::new();
-    assert_eq!(host.get(0x06, 0, 0), Err(Status::INVALID_FIELD), "there is none");
+    assert_eq!(host.get(0x06, 0, 0), Err(Status::INVALID_FIELD), "there is no write cache");
     host.subsystem.write_cache = true;
     assert_eq!(host.get(0x06, 0, 0), Ok(1));
     assert_eq!(host.set(0x06, 0, 1), Ok(0));
@@ -78,10 +78,10 @@ fn the_write_cache_is_what_it_is() {
 }
 
 #[test]
-fn impossible_values_are_refused() {
+fn invalid_values_are_refused() {
     let mut host = AdminHost::new();
     assert_eq!(host.set(0x02, 0, 1), Err(Status::INVALID_FIELD), "there is one power state");
-    assert_eq!(host.set(0x05, 2, 1 << 16), Err(Status::INVALID_FIELD), "deallocated blocks are no errors");
+    assert_eq!(host.set(0x05, 2, 1 << 16), Err(Status::INVALID_FIELD), "DULBE is not supported");
     assert_eq!(host.set(0x09, 0, 33), Err(Status::INVALID_FIELD), "no such vector");
     assert_eq!(host.set(0x04, 0, 1 << 16), Err(Status::INVALID_FIELD), "no such sensor");
     assert_eq!(host.set(0x19, 0, 1), Err(Status::COMMAND_SET_COMBINATION_REJECTED));
@@ -91,7 +91,7 @@ fn impossible_values_are_refused() {
 }
 
 #[test]
-fn a_vector_may_be_left_out_of_coalescing() {
+fn a_vector_can_be_excluded_from_coalescing() {
     let mut host = AdminHost::new();
     assert_eq!(host.set(0x09, 0, 1 << 16 | 5), Ok(0));
     assert_eq!(host.get(0x09, 0, 5), Ok(1 << 16 | 5));
@@ -101,7 +101,7 @@ fn a_vector_may_be_left_out_of_coalescing() {
 }
 
 #[test]
-fn the_timestamp_goes_on_from_what_the_host_said() {
+fn timestamp_advances_from_the_value_that_the_host_set() {
     let mut host = AdminHost::new();
     let get = command(AdminOpcode::GetFeatures, 0, [0x0E, 0]);
     let fresh = host.ask(&get, &[]).data;
@@ -119,7 +119,7 @@ fn the_timestamp_goes_on_from_what_the_host_said() {
 }
 
 #[test]
-fn a_host_identifier_has_eight_or_sixteen_bytes_and_on_fabrics_comes_with_connect() {
+fn host_identifier_has_8_or_16_bytes_and_cannot_be_set_on_fabrics() {
     let mut host = AdminHost::new();
     let set = command(AdminOpcode::SetFeatures, 0, [0x81, 1]);
     assert_eq!(host.status(&set, &[6; 16]), Status::SUCCESS);
@@ -133,31 +133,31 @@ fn a_host_identifier_has_eight_or_sixteen_bytes_and_on_fabrics_comes_with_connec
 }
 
 #[test]
-fn host_behaviour_is_kept_bit_by_bit() {
+fn host_behavior_keeps_only_defined_bits() {
     let mut host = AdminHost::new();
     let mut data = vec![0xFF; 512];
     data[1] = 0;
     assert_eq!(host.status(&command(AdminOpcode::SetFeatures, 0, [0x16, 0]), &data), Status::SUCCESS);
-    let kept = host.ask(&command(AdminOpcode::GetFeatures, 0, [0x16, 0]), &[]).data;
-    assert_eq!((kept.len(), &kept[..4]), (512, &[1, 0, 1, 0][..]));
+    let stored = host.ask(&command(AdminOpcode::GetFeatures, 0, [0x16, 0]), &[]).data;
+    assert_eq!((stored.len(), &stored[..4]), (512, &[1, 0, 1, 0][..]));
 }
 
 #[test]
-fn the_answer_to_a_missing_key_is_a_key_space_s_own() {
+fn missing_key_error_is_set_per_key_space() {
     let mut host = AdminHost::new();
     let set = command(AdminOpcode::SetFeatures, 1, [0x20, 1]);
     let action = NamespaceAction::MissingKey { nsid: 1, is_error: true };
     assert_eq!(host.step(&set, &[]), AdminStep::Namespace(action));
-    assert_eq!(host.get(0x20, 1, 0), Ok(0), "the subsystem says when it is so");
+    assert_eq!(host.get(0x20, 1, 0), Ok(0), "the subsystem has not applied it yet");
     host.subsystem.namespaces.get_mut(&1).unwrap().missing_key_is_error = true;
     assert_eq!(host.get(0x20, 1, 0), Ok(1));
-    assert_eq!(host.get(0x20, 2, 0), Err(Status::INVALID_NAMESPACE), "blocks have no keys");
+    assert_eq!(host.get(0x20, 2, 0), Err(Status::INVALID_NAMESPACE), "a block namespace has no keys");
     assert_eq!(host.get(0x20, 9, 0), Err(Status::INVALID_FIELD));
     assert_eq!(host.get(0x20, 0, 0), Err(Status::INVALID_NAMESPACE));
 }
 
 #[test]
-fn a_silent_host_loses_its_controller_and_a_heard_one_does_not() {
+fn keep_alive_timeout_fails_the_controller_of_a_silent_host_only() {
     let mut host = AdminHost::new();
     assert_eq!(host.set(0x0F, 0, 950), Ok(0));
     assert_eq!(host.get(0x0F, 0, 0), Ok(1_000), "in units of 100 ms");
@@ -169,5 +169,5 @@ fn a_silent_host_loses_its_controller_and_a_heard_one_does_not() {
     host.now = Nanos::from_millis(1_901);
     assert_eq!(host.controller.poll(&host.subsystem, host.now), Vitality::KeepAliveExpired);
     assert_eq!(host.controller.read_register(0x1C, 4) & 2, 2, "CSTS.CFS");
-    assert_eq!(host.controller.poll(&host.subsystem, host.now), Vitality::Alive, "once");
+    assert_eq!(host.controller.poll(&host.subsystem, host.now), Vitality::Alive, "reported once");
 }

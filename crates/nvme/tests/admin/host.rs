@@ -1,6 +1,6 @@
-//! A host of one controller: it enables it and asks it things.
+//! A host that enables one controller and sends admin commands to it.
 
-use crate::fake_subsystem::FakeSubsystem;
+use headwater_testkit::fake_subsystem::FakeSubsystem;
 use headwater_host::clock::Nanos;
 use headwater_nvme::controller::{
     AdminAnswer, AdminData, AdminStep, Controller, ControllerConfig, RegisterEffect,
@@ -10,7 +10,7 @@ use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
 use zerocopy::little_endian::{U16, U32};
 
-/// CC as Linux writes it: IOCQES 4, IOSQES 6, CSS 110b, EN.
+/// The value of CC that Linux writes: IOCQES 4, IOSQES 6, CSS 110b, EN.
 pub(crate) const ENABLE_ALL_SETS: u64 = 0x0046_0061;
 /// The same with CSS 000b.
 pub(crate) const ENABLE_NVM: u64 = 0x0046_0001;
@@ -22,7 +22,7 @@ pub(crate) struct AdminHost {
 }
 
 impl AdminHost {
-    /// A PCIe function that serves all command sets.
+    /// Creates a PCIe function that serves all command sets, and enables it.
     pub(crate) fn new() -> Self {
         Self::with(ControllerConfig::pcie(1), ENABLE_ALL_SETS)
     }
@@ -47,10 +47,10 @@ impl AdminHost {
         };
         match self.step(entry, data) {
             AdminStep::Done(answer) => {
-                assert!(answer.data.len() <= room, "more data than there is room for");
+                assert!(answer.data.len() <= room, "the command returned more data than announced");
                 answer
             }
-            other => panic!("not an answer: {other:?}"),
+            other => panic!("the command is not done: {other:?}"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What Identify promises (NVMe Base 2.0 section 5.17, KV 1.0d section 4.1.5).
+//! Tests of Identify (NVMe Base 2.0 section 5.17, KV 1.0d section 4.1.5).
 use crate::host::{AdminHost, ENABLE_ALL_SETS, ENABLE_NVM, command, u32_at, u64_at};
 use headwater_nvme::controller::ControllerConfig;
 use headwater_nvme::spec::opcode::AdminOpcode;
@@ -11,7 +11,7 @@ fn listed(page: &[u8]) -> Vec<u32> {
 }
 
 #[test]
-fn the_controller_says_who_it_is_and_what_it_takes() {
+fn identify_controller_reports_identity_and_capabilities() {
     let mut host = AdminHost::new();
     let page = host.identify(0x01, 0, 0).unwrap();
     assert_eq!(page.len(), 4096);
@@ -25,14 +25,14 @@ fn the_controller_says_who_it_is_and_what_it_takes() {
     assert_eq!(page[259], 3, "AERL is 0's based");
     assert_eq!((page[512], page[513]), (0x66, 0x44));
     assert_eq!((u32_at(&page, 516), u32_at(&page, 540)), (16, 16), "NN and MNAN");
-    assert_eq!(page[525], 0b110, "no cache; flush takes one namespace or all");
+    assert_eq!(page[525], 0b110, "no cache; Flush accepts one namespace or all");
     assert!(page[768..].starts_with(b"nqn.2014-08.org.nvmexpress:uuid:test\0"));
     host.subsystem.write_cache = true;
     assert_eq!(host.identify(0x01, 0, 0).unwrap()[525], 0b111);
 }
 
 #[test]
-fn fabrics_controllers_say_what_the_linux_initiator_insists_on() {
+fn fabrics_controllers_report_what_the_linux_initiator_requires() {
     let mut host = AdminHost::with(ControllerConfig::fabrics(2), ENABLE_ALL_SETS);
     let page = host.identify(0x01, 0, 0).unwrap();
     assert_ne!(u16::from_le_bytes([page[320], page[321]]), 0, "KAS");
@@ -47,7 +47,7 @@ fn fabrics_controllers_say_what_the_linux_initiator_insists_on() {
 }
 
 #[test]
-fn a_block_namespace_has_two_formats_and_reads_zeroes_where_nothing_was_written() {
+fn block_namespace_reports_two_formats_and_zeroes_for_deallocated_blocks() {
     let mut host = AdminHost::new();
     let page = host.identify(0x00, 2, 0).unwrap();
     assert_eq!((u64_at(&page, 0), u64_at(&page, 8), u64_at(&page, 16)), (1 << 16, 1 << 16, 10));
@@ -59,21 +59,21 @@ fn a_block_namespace_has_two_formats_and_reads_zeroes_where_nothing_was_written(
 }
 
 #[test]
-fn a_key_space_has_one_format_of_keys_up_to_sixteen_bytes() {
+fn key_space_reports_one_format_with_keys_up_to_16_bytes() {
     let mut host = AdminHost::new();
     let page = host.identify(0x05, 1, 1).unwrap();
     assert_eq!((u64_at(&page, 0), u64_at(&page, 16)), (1 << 30, 10));
     assert_eq!(page[25], 0, "NKVF is 0's based");
     assert_eq!(u16::from_le_bytes([page[72], page[73]]), 16, "KVF0 begins at byte 72");
-    assert_eq!(u32_at(&page, 76), 1 << 20, "no value is longer than one command moves");
-    assert_eq!(u32_at(&page, 80), 0, "no limit of keys");
+    assert_eq!(u32_at(&page, 76), 1 << 20, "a value fits into one command");
+    assert_eq!(u32_at(&page, 80), 0, "no limit on the number of keys");
     assert_eq!(&page[48..64], [1; 16], "NGUID");
     assert!(page[88..328].iter().all(|&byte| byte == 0), "no second format");
     assert!(host.identify(0x06, 0, 1).unwrap().iter().all(|&byte| byte == 0));
 }
 
 #[test]
-fn a_namespace_of_the_other_command_set_is_refused_not_described() {
+fn identify_refuses_a_namespace_of_another_command_set() {
     let mut host = AdminHost::new();
     assert_eq!(host.identify(0x00, 1, 0), Err(Status::INVALID_COMMAND_SET));
     assert_eq!(host.identify(0x05, 2, 1), Err(Status::INVALID_COMMAND_SET));
@@ -83,7 +83,7 @@ fn a_namespace_of_the_other_command_set_is_refused_not_described() {
 }
 
 #[test]
-fn inactive_numbers_read_as_zeroes_and_impossible_ones_are_refused() {
+fn inactive_nsids_read_as_zeroes_and_invalid_ones_are_refused() {
     let mut host = AdminHost::new();
     for (cns, csi) in [(0x00, 0), (0x05, 1), (0x08, 0), (0x11, 0), (0x1B, 1)] {
         assert!(host.identify(cns, 9, csi).unwrap().iter().all(|&byte| byte == 0), "CNS {cns:x}");
@@ -93,11 +93,11 @@ fn inactive_numbers_read_as_zeroes_and_impossible_ones_are_refused() {
     }
     assert_eq!(host.identify(0x03, 9, 0), Err(Status::INVALID_NAMESPACE));
     let common = host.identify(0x00, EVERYTHING, 0).unwrap();
-    assert_eq!((u64_at(&common, 0), common[25]), (0, 1), "what all block namespaces share");
+    assert_eq!((u64_at(&common, 0), common[25]), (0, 1), "fields common to all block namespaces");
 }
 
 #[test]
-fn lists_name_what_is_attached_here_and_allocated_anywhere() {
+fn lists_contain_attached_or_allocated_namespaces() {
     let mut host = AdminHost::new();
     host.subsystem.detached.insert((2, 1));
     assert_eq!(listed(&host.identify(0x02, 0, 0).unwrap()), [1, 3]);
@@ -106,7 +106,7 @@ fn lists_name_what_is_attached_here_and_allocated_anywhere() {
     assert_eq!(listed(&host.identify(0x07, 0, 1).unwrap()), [1]);
     assert_eq!(listed(&host.identify(0x10, 0, 0).unwrap()), [1, 2, 3]);
     assert_eq!(listed(&host.identify(0x1A, 0, 0).unwrap()), [2, 3]);
-    assert_eq!(u64_at(&host.identify(0x11, 2, 0).unwrap(), 0), 1 << 16, "allocated, though not attached");
+    assert_eq!(u64_at(&host.identify(0x11, 2, 0).unwrap(), 0), 1 << 16, "allocated but not attached");
     assert!(host.identify(0x00, 2, 0).unwrap().iter().all(|&byte| byte == 0));
     for beyond in [0xFFFF_FFFE, EVERYTHING] {
         assert_eq!(host.identify(0x02, beyond, 0), Err(Status::INVALID_NAMESPACE));
@@ -114,14 +114,14 @@ fn lists_name_what_is_attached_here_and_allocated_anywhere() {
 }
 
 #[test]
-fn a_host_that_chose_the_nvm_set_alone_sees_no_key_spaces() {
+fn host_with_only_the_nvm_command_set_sees_no_key_spaces() {
     let mut host = AdminHost::with(ControllerConfig::pcie(1), ENABLE_NVM);
     assert_eq!(listed(&host.identify(0x02, 0, 0).unwrap()), [2, 3]);
     assert!(host.identify(0x05, 1, 1).unwrap().iter().all(|&byte| byte == 0));
 }
 
 #[test]
-fn descriptors_tell_the_command_set_and_who_a_namespace_is() {
+fn descriptors_report_the_command_set_and_the_identifiers() {
     let mut host = AdminHost::new();
     let page = host.identify(0x03, 1, 0).unwrap();
     assert_eq!((page[0], page[1], &page[4..20]), (2, 16, &[1; 16][..]));
@@ -144,7 +144,7 @@ fn controllers_and_command_sets_are_listed() {
 }
 
 #[test]
-fn views_that_are_not_supported_are_an_invalid_field() {
+fn unsupported_views_are_an_invalid_field() {
     let mut host = AdminHost::new();
     for cns in [0x04, 0x09, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0xFF] {
         assert_eq!(host.identify(cns, 0, 0), Err(Status::INVALID_FIELD), "CNS {cns:x}");
@@ -152,7 +152,7 @@ fn views_that_are_not_supported_are_an_invalid_field() {
 }
 
 #[test]
-fn a_discovery_controller_describes_itself_and_nothing_else() {
+fn discovery_controller_supports_only_identify_controller_and_its_logs() {
     let mut host = AdminHost::with(ControllerConfig::discovery(3), ENABLE_ALL_SETS);
     let page = host.identify(0x01, 0, 0).unwrap();
     assert_eq!((page[111], u32_at(&page, 516)), (2, 0));
@@ -165,7 +165,7 @@ fn a_discovery_controller_describes_itself_and_nothing_else() {
 }
 
 #[test]
-fn descriptor_flags_that_admin_commands_have_not_are_refused() {
+fn fuse_and_sgl_flags_of_admin_commands_are_refused() {
     let mut host = AdminHost::new();
     for flags in [0b01, 0b10, 0b0100_0000, 0b1000_0000] {
         let mut entry = command(AdminOpcode::Identify, 0, [1, 0]);

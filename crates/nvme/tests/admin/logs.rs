@@ -15,24 +15,24 @@ fn get(page: u32, dwords: u32, offset: u32) -> SubmissionEntry {
 }
 
 #[test]
-fn supported_pages_are_those_that_can_be_read() {
+fn supported_pages_are_exactly_the_readable_ones() {
     for config in [ControllerConfig::pcie(1), ControllerConfig::fabrics(1), ControllerConfig::discovery(1)] {
         let mut host = AdminHost::with(config, ENABLE_ALL_SETS);
         let supported = host.log(0x00, 1024).unwrap();
         for number in 0..=255 {
-            let says = supported[4 * number] & 1 == 1;
-            let reads = host.log(u32::try_from(number).unwrap(), 16);
-            // A discovery log is read only where there is one to read.
-            assert_eq!(says, reads.is_ok(), "page {number:x}: {reads:?}");
-            if !says {
-                assert_eq!(reads, Err(Status::INVALID_LOG_PAGE));
+            let supported_bit = supported[4 * number] & 1 == 1;
+            let read = host.log(u32::try_from(number).unwrap(), 16);
+            // A discovery log is readable only on a discovery controller.
+            assert_eq!(supported_bit, read.is_ok(), "page {number:x}: {read:?}");
+            if !supported_bit {
+                assert_eq!(read, Err(Status::INVALID_LOG_PAGE));
             }
         }
     }
 }
 
 #[test]
-fn health_counts_what_hosts_wrote_in_thousands_of_sectors() {
+fn health_counts_written_data_in_units_of_1000_sectors() {
     let mut host = AdminHost::new();
     let page = host.log(0x02, 512).unwrap();
     assert_eq!(page[0], 0, "no warning");
@@ -45,14 +45,14 @@ fn health_counts_what_hosts_wrote_in_thousands_of_sectors() {
 }
 
 #[test]
-fn a_page_is_read_in_parts_and_ends_in_zeroes() {
+fn page_can_be_read_in_parts_and_is_padded_with_zeroes() {
     let mut host = AdminHost::new();
     let whole = host.log(0x02, 512).unwrap();
     let part = host.ask(&get(0x02, 4, 36), &[]).data;
     assert_eq!(part, whole[36..52]);
     let beyond = host.ask(&get(0x02, 8, 504), &[]).data;
     assert_eq!((&beyond[..8], &beyond[8..]), (&whole[504..], &[0; 24][..]));
-    assert_eq!(host.status(&get(0x02, 4, 516), &[]), Status::INVALID_FIELD, "behind the end");
+    assert_eq!(host.status(&get(0x02, 4, 516), &[]), Status::INVALID_FIELD, "after the end");
     assert_eq!(host.status(&get(0x02, 4, 2), &[]), Status::INVALID_FIELD, "not a dword");
     let mut by_index = get(0x02, 4, 0);
     by_index.cdw14 = U32::new(1 << 23);
@@ -60,13 +60,13 @@ fn a_page_is_read_in_parts_and_ends_in_zeroes() {
     let mut huge = get(0x02, 1, 0);
     huge.cdw10 = U32::new(0xFFFF_0002);
     huge.cdw11 = U32::new(0xFFFF);
-    assert_eq!(host.status(&huge, &[]), Status::INVALID_FIELD, "more than one command moves");
+    assert_eq!(host.status(&huge, &[]), Status::INVALID_FIELD, "more than the maximum transfer size");
 }
 
 #[test]
-fn the_error_log_has_the_newest_failure_first() {
+fn error_log_lists_the_newest_failure_first() {
     let mut host = AdminHost::new();
-    assert_eq!(u64_at(&host.log(0x01, 64).unwrap(), 0), 0, "an entry of count 0 is none");
+    assert_eq!(u64_at(&host.log(0x01, 64).unwrap(), 0), 0, "count 0 marks an unused entry");
     assert!(host.identify(0xFF, 0, 0).is_err());
     host.controller.record_error(QueueId(3), 0x55, 2, Status::LBA_OUT_OF_RANGE);
     let page = host.log(0x01, 4096).unwrap();
@@ -77,12 +77,12 @@ fn the_error_log_has_the_newest_failure_first() {
     for _ in 0..100 {
         host.controller.record_error(QueueId(1), 1, 1, Status::INTERNAL_ERROR);
     }
-    assert_eq!(u64_at(&host.log(0x01, 4096).unwrap(), 63 * 64), 39, "sixty-four are kept");
-    assert_eq!(u64_at(&host.log(0x02, 512).unwrap(), 176), 102, "and all are counted");
+    assert_eq!(u64_at(&host.log(0x01, 4096).unwrap(), 63 * 64), 39, "64 entries are kept");
+    assert_eq!(u64_at(&host.log(0x02, 512).unwrap(), 176), 102, "all errors are counted");
 }
 
 #[test]
-fn effects_say_what_a_command_changes() {
+fn effects_log_reports_the_changes_of_each_command() {
     let mut host = AdminHost::new();
     let mut entry = get(0x05, 1024, 0);
     let of_nvm = host.ask(&entry, &[]).data;
@@ -98,7 +98,7 @@ fn effects_say_what_a_command_changes() {
 }
 
 #[test]
-fn the_one_access_group_is_optimized_and_holds_what_is_attached() {
+fn ana_log_has_one_optimized_group_of_attached_namespaces() {
     let mut host = AdminHost::with(ControllerConfig::fabrics(1), ENABLE_ALL_SETS);
     host.subsystem.detached.insert((2, 1));
     let page = host.log(0x0C, 64).unwrap();
@@ -107,11 +107,11 @@ fn the_one_access_group_is_optimized_and_holds_what_is_attached() {
     assert_eq!((u32_at(&page, 48), u32_at(&page, 52), u32_at(&page, 56)), (1, 3, 0));
     let groups_only = command(AdminOpcode::GetLogPage, 0, [0x000F_010C, 0]);
     assert_eq!(u32_at(&host.ask(&groups_only, &[]).data, 20), 0);
-    assert_eq!(AdminHost::new().log(0x0C, 64), Err(Status::INVALID_LOG_PAGE), "not shared, no groups");
+    assert_eq!(AdminHost::new().log(0x0C, 64), Err(Status::INVALID_LOG_PAGE), "no ANA log without sharing");
 }
 
 #[test]
-fn firmware_and_sanitize_say_what_is_so() {
+fn firmware_and_sanitize_logs_report_the_subsystem_state() {
     let mut host = AdminHost::new();
     let firmware = host.log(0x03, 512).unwrap();
     assert_eq!((firmware[0], &firmware[8..16]), (1, &b"1.2.3   "[..]));
@@ -124,7 +124,7 @@ fn firmware_and_sanitize_say_what_is_so() {
 }
 
 #[test]
-fn every_page_has_a_number_of_its_own() {
+fn log_page_numbers_are_unique() {
     for &page in LogPage::ALL {
         assert_eq!(LogPage::from_number(page.number()), Some(page));
     }

@@ -1,9 +1,8 @@
-//! What the controller's admin commands promise, by the sections that ask for it.
+//! Tests of the controller's admin commands, by section of the specification.
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod events;
-mod fake_subsystem;
 mod features;
 mod host;
 mod hostile;

@@ -23,12 +23,12 @@ fn controllers(ids: &[u16]) -> Vec<u8> {
 }
 
 #[test]
-fn a_namespace_is_created_as_asked_for() {
+fn create_is_validated_and_becomes_an_action() {
     let mut host = AdminHost::new();
     let create = |csi: u32| command(AdminOpcode::NamespaceManagement, 0, [0, csi << 24]);
-    let made = |format, size| AdminStep::Namespace(NamespaceAction::Create { format, size });
-    assert_eq!(host.step(&create(0), &wish(64, 64, 1)), made(NamespaceFormat::Block { index: 1 }, 64));
-    assert_eq!(host.step(&create(1), &wish(1 << 20, 0, 0)), made(NamespaceFormat::KeyValue, 1 << 20));
+    let create_step = |format, size| AdminStep::Namespace(NamespaceAction::Create { format, size });
+    assert_eq!(host.step(&create(0), &wish(64, 64, 1)), create_step(NamespaceFormat::Block { index: 1 }, 64));
+    assert_eq!(host.step(&create(1), &wish(1 << 20, 0, 0)), create_step(NamespaceFormat::KeyValue, 1 << 20));
     assert_eq!(host.status(&create(2), &wish(64, 64, 0)), Status::COMMAND_SET_NOT_SUPPORTED);
     assert_eq!(host.status(&create(0), &wish(64, 32, 0)), Status::THIN_PROVISIONING_NOT_SUPPORTED);
     assert_eq!(host.status(&create(0), &wish(0, 0, 0)), Status::INVALID_FIELD);
@@ -38,13 +38,13 @@ fn a_namespace_is_created_as_asked_for() {
     let mut protected = wish(64, 64, 0);
     protected[29] = 1;
     assert_eq!(host.status(&create(0), &protected), Status::INVALID_FORMAT);
-    assert_eq!(host.status(&create(0), &[0; 16]), Status::DATA_TRANSFER_ERROR, "the data did not come");
+    assert_eq!(host.status(&create(0), &[0; 16]), Status::DATA_TRANSFER_ERROR, "the data is missing");
     let named = command(AdminOpcode::NamespaceManagement, 2, [0, 0]);
     assert_eq!(host.status(&named, &wish(64, 64, 0)), Status::INVALID_FIELD);
 }
 
 #[test]
-fn what_is_deleted_exists() {
+fn only_allocated_namespaces_can_be_deleted() {
     let mut host = AdminHost::new();
     let delete = |nsid| command(AdminOpcode::NamespaceManagement, nsid, [1, 0]);
     for nsid in [2, 0xFFFF_FFFF] {
@@ -58,7 +58,7 @@ fn what_is_deleted_exists() {
 }
 
 #[test]
-fn a_controller_list_names_controllers_in_order() {
+fn controller_list_must_be_ordered_and_valid() {
     let mut host = AdminHost::new();
     host.subsystem.detached.extend([(2, 1), (2, 2)]);
     let attach = command(AdminOpcode::NamespaceAttachment, 2, [0, 0]);
@@ -80,7 +80,7 @@ fn a_controller_list_names_controllers_in_order() {
 }
 
 #[test]
-fn a_format_names_an_index_that_the_namespace_has() {
+fn format_index_must_exist_for_the_namespace() {
     let mut host = AdminHost::new();
     let format = |nsid, dword| command(AdminOpcode::FormatNvm, nsid, [dword, 0]);
     let step = host.step(&format(3, 1 << 9 | 1), &[]);
@@ -88,8 +88,8 @@ fn a_format_names_an_index_that_the_namespace_has() {
     let all = host.step(&format(0xFFFF_FFFF, 0), &[]);
     assert_eq!(all, AdminStep::Namespace(NamespaceAction::Format { nsid: 0xFFFF_FFFF, index: 0 }));
     assert_eq!(host.status(&format(3, 2), &[]), Status::INVALID_FORMAT);
-    assert_eq!(host.status(&format(1, 1), &[]), Status::INVALID_FORMAT, "keys have one format");
-    assert_eq!(host.status(&format(0xFFFF_FFFF, 1), &[]), Status::INVALID_FORMAT, "not all have two");
+    assert_eq!(host.status(&format(1, 1), &[]), Status::INVALID_FORMAT, "a key space has one format");
+    assert_eq!(host.status(&format(0xFFFF_FFFF, 1), &[]), Status::INVALID_FORMAT, "keys have no format 1");
     for metadata_or_protection in [1 << 4, 1 << 5, 1 << 8] {
         assert_eq!(host.status(&format(3, metadata_or_protection), &[]), Status::INVALID_FORMAT);
     }
@@ -99,7 +99,7 @@ fn a_format_names_an_index_that_the_namespace_has() {
 }
 
 #[test]
-fn only_a_block_erase_sanitizes_and_nothing_interferes_with_one() {
+fn sanitize_supports_block_erase_only_and_excludes_namespace_changes() {
     let mut host = AdminHost::new();
     let sanitize = |dword| command(AdminOpcode::Sanitize, 0, [dword, 0]);
     for refused in [0, 3, 4, 5, 7, 2 | 1 << 9] {
@@ -115,14 +115,14 @@ fn only_a_block_erase_sanitizes_and_nothing_interferes_with_one() {
     ] {
         assert_eq!(host.status(&entry, &[]), Status::SANITIZE_IN_PROGRESS);
     }
-    assert!(host.identify(0x01, 0, 0).is_ok(), "questions are still answered");
+    assert!(host.identify(0x01, 0, 0).is_ok(), "Identify still works");
 }
 
 #[test]
-fn a_failed_sanitize_is_left_only_if_it_allowed_that() {
+fn sanitize_failure_can_be_left_only_if_the_command_allowed_it() {
     let mut host = AdminHost::new();
     let leave = command(AdminOpcode::Sanitize, 0, [1, 0]);
-    assert_eq!(host.status(&leave, &[]), Status::SUCCESS, "there is nothing to leave");
+    assert_eq!(host.status(&leave, &[]), Status::SUCCESS, "there is no failure to leave");
     host.subsystem.sanitize.state = SanitizeState::Failed;
     host.subsystem.sanitize.command = 2;
     assert_eq!(host.status(&leave, &[]), Status::SANITIZE_FAILED);

@@ -1,4 +1,5 @@
-//! Creating and deleting I/O queues (NVMe Base 2.0 sections 5.4 to 5.8) as far as the controller judges them alone.
+//! Validation of commands that create and delete I/O queues (NVMe Base 2.0 sections 5.4 to 5.8) by the controller
+//! alone.
 
 use crate::host::{AdminHost, ENABLE_ALL_SETS, command};
 use headwater_nvme::controller::admin::{CompletionQueueRequest, SubmissionQueueRequest};
@@ -16,7 +17,7 @@ fn create(opcode: AdminOpcode, dwords: [u32; 2], base: u64) -> SubmissionEntry {
 }
 
 #[test]
-fn a_possible_queue_is_handed_on_as_its_command_says() {
+fn valid_queue_commands_become_steps() {
     let mut host = AdminHost::new();
     let step = host.step(&create(CQ, [0x001F_0003, 0x0002_0003], 0x7000), &[]);
     let request = CompletionQueueRequest { id: QueueId(3), base: 0x7000, slots: 32, vector: Some(2) };
@@ -41,7 +42,7 @@ fn a_possible_queue_is_handed_on_as_its_command_says() {
 }
 
 #[test]
-fn impossible_queues_are_refused_with_the_status_of_what_is_wrong() {
+fn invalid_queue_commands_are_refused_with_their_status() {
     let mut host = AdminHost::new();
     for opcode in [CQ, SQ] {
         let companion = 0x0001_0001;
@@ -70,7 +71,7 @@ fn impossible_queues_are_refused_with_the_status_of_what_is_wrong() {
 }
 
 #[test]
-fn queues_wait_for_the_host_to_choose_entry_sizes() {
+fn queues_cannot_be_created_before_entry_sizes_are_set() {
     let mut host = AdminHost::with(ControllerConfig::pcie(1), 0x0000_0061);
     for opcode in [CQ, SQ] {
         let entry = create(opcode, [0x000F_0001, 0x0001_0001], 0);
@@ -82,10 +83,10 @@ fn queues_wait_for_the_host_to_choose_entry_sizes() {
 }
 
 #[test]
-fn the_number_of_queues_is_granted_before_the_first_and_binds_the_rest() {
+fn number_of_queues_is_fixed_by_the_first_queue_and_limits_ids() {
     let mut host = AdminHost::new();
     assert_eq!(host.set(0x07, 0, 0x0003_0003), Ok(0x0003_0003));
-    assert_eq!(host.set(0x07, 0, 0x0FFF_0FFF), Ok(0x001F_001F), "no more than there are");
+    assert_eq!(host.set(0x07, 0, 0x0FFF_0FFF), Ok(0x001F_001F), "at most the maximum");
     assert_eq!(host.set(0x07, 0, 0x0001_FFFF), Err(Status::INVALID_FIELD));
     assert_eq!(host.set(0x07, 0, 0x0001_0001), Ok(0x0001_0001));
     let third = create(CQ, [0x000F_0003, 0x0001_0001], 0);
@@ -112,7 +113,7 @@ fn doorbell_buffers_are_two_pages() {
 }
 
 #[test]
-fn fabrics_have_no_commands_for_queues() {
+fn fabrics_controllers_have_no_queue_commands() {
     let mut host = AdminHost::with(ControllerConfig::fabrics(1), ENABLE_ALL_SETS);
     for opcode in [
         CQ,
@@ -126,7 +127,7 @@ fn fabrics_have_no_commands_for_queues() {
 }
 
 #[test]
-fn what_the_controller_does_not_have_is_an_invalid_opcode() {
+fn unsupported_commands_are_an_invalid_opcode() {
     let mut host = AdminHost::new();
     // Firmware, self-test, directives, virtualization, MI, security, vendor commands.
     for opcode in [0x03, 0x10, 0x11, 0x14, 0x19, 0x1A, 0x1C, 0x1D, 0x1E, 0x7F, 0x81, 0x82, 0x86, 0xC0, 0xFF] {

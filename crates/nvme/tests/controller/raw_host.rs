@@ -1,4 +1,4 @@
-//! A host without scruples, for tests of the controller.
+//! A host that may violate every rule, for tests of the controller.
 
 use headwater_host::ring_memory::{RingMemory, SharedWords};
 use headwater_nvme::controller::{Arbiter, IoQueue, QueueId, QueueKind};
@@ -10,7 +10,7 @@ use headwater_nvme::spec::status::Status;
 use std::num::NonZeroU16;
 use zerocopy::little_endian::U16;
 
-/// A host that writes what it likes: no bookkeeping stands between it and the ring memory.
+/// A host that writes any value into the ring memory, without bookkeeping.
 pub(crate) struct RawHost {
     memory: SharedWords,
     layout: RingLayout,
@@ -30,7 +30,7 @@ impl RawHost {
         self.set(RingLayout::SUBMISSION_TAIL, u64::from(self.tail));
     }
 
-    /// Writes any word of the ring memory; numbers beyond it wrap round.
+    /// Writes any word of the ring memory; word numbers beyond its end wrap round.
     pub(crate) fn set(&self, word: usize, value: u64) {
         self.memory.store_release(word % self.memory.words(), value);
     }
@@ -50,14 +50,14 @@ impl RawHost {
         Some(entry)
     }
 
-    /// Everything that can be reaped, as command id and status.
+    /// Reaps all available completions, as command id and status.
     pub(crate) fn reap_all(&mut self) -> Vec<(u16, Status)> {
         std::iter::from_fn(|| self.reap()).map(|entry| (entry.command_id.get(), entry.status())).collect()
     }
 }
 
 pub(crate) fn raw_queue(id: u16, depth: u32) -> (RawHost, IoQueue<SharedWords>) {
-    let slots = QueueSlots::new(depth + 1).expect("a possible depth");
+    let slots = QueueSlots::new(depth + 1).expect("a valid depth");
     let layout = RingLayout { submission_slots: slots, completion_slots: slots };
     let memory = SharedWords::zeroed(layout.words());
     let (_, end) = QueuePair::over(memory.clone(), depth).expect("memory for the depth");

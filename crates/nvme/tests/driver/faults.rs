@@ -1,6 +1,6 @@
-//! A controller that is slow, mute, broken or gone.
+//! Tests of the driver with a controller that is slow, unresponsive, faulty or removed.
 
-use crate::machine::Faults;
+use headwater_testkit::nvme_machine::Faults;
 use crate::shop::{Queue, Shop, config, run, small, spec, succeeded};
 use headwater_host::clock::Nanos;
 use headwater_nvme::controller::ControllerConfig;
@@ -11,9 +11,9 @@ use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
 
-fn with_commands(shop: &mut Shop, count: u32) -> Box<Queue> {
-    let mut queue = shop.queue(31);
-    let buffer = shop.buffer(4_096);
+fn with_commands(host: &mut Shop, count: u32) -> Box<Queue> {
+    let mut queue = host.queue(31);
+    let buffer = host.buffer(4_096);
     for _ in 0..count {
         queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)]).unwrap();
     }
@@ -21,95 +21,95 @@ fn with_commands(shop: &mut Shop, count: u32) -> Box<Queue> {
     queue
 }
 
-fn set(shop: &Shop, change: impl FnOnce(&mut Faults)) {
-    change(&mut shop.machine.lock().faults);
+fn set(host: &Shop, change: impl FnOnce(&mut Faults)) {
+    change(&mut host.machine.lock().faults);
 }
 
-fn refuse(shop: &Shop, opcode: AdminOpcode) {
-    shop.machine.lock().faults.refuses.insert(opcode.number(), Status::INTERNAL_ERROR);
+fn refuse(host: &Shop, opcode: AdminOpcode) {
+    host.machine.lock().faults.refuses.insert(opcode.number(), Status::INTERNAL_ERROR);
 }
 
 #[test]
-fn a_command_that_takes_too_long_is_aborted_and_answered_once() {
-    let mut shop = Shop::ready();
-    set(&shop, |faults| faults.holds = true);
-    let mut queue = with_commands(&mut shop, 9);
-    let answers = shop.answers(&mut queue);
+fn an_overdue_command_is_aborted_and_completes_once() {
+    let mut host = Shop::ready();
+    set(&host, |faults| faults.holds = true);
+    let mut queue = with_commands(&mut host, 9);
+    let answers = host.answers(&mut queue);
     assert_eq!(answers.len(), 9);
     assert!(answers.iter().all(|done| done.status == Status::ABORT_REQUESTED));
-    assert_eq!((shop.driver.resets(), queue.fate()), (0, Fate::Live));
-    set(&shop, |faults| faults.holds = false);
-    let buffer = shop.buffer(4_096);
-    succeeded(shop.one(&mut queue, small(false, 0, 512), &[run(&buffer, 0, 512)]));
+    assert_eq!((host.driver.resets(), queue.fate()), (0, Fate::Live));
+    set(&host, |faults| faults.holds = false);
+    let buffer = host.buffer(4_096);
+    succeeded(host.one(&mut queue, small(false, 0, 512), &[run(&buffer, 0, 512)]));
 }
 
 #[test]
 fn a_lost_completion_costs_an_abort_and_then_a_reset() {
-    let mut shop = Shop::ready();
-    set(&shop, |faults| faults.lost = 1);
-    let mut queue = with_commands(&mut shop, 5);
-    set(&shop, |faults| faults.ignores_aborts = true);
-    let answers = shop.answers(&mut queue);
-    assert_eq!(answers.len(), 4, "those that were told");
-    set(&shop, |faults| faults.ignores_aborts = false);
-    assert_eq!(shop.settle(), Phase::Ready);
-    assert_eq!(shop.driver.resets(), 1);
+    let mut host = Shop::ready();
+    set(&host, |faults| faults.lost = 1);
+    let mut queue = with_commands(&mut host, 5);
+    set(&host, |faults| faults.ignores_aborts = true);
+    let answers = host.answers(&mut queue);
+    assert_eq!(answers.len(), 4, "the posted completions");
+    set(&host, |faults| faults.ignores_aborts = false);
+    assert_eq!(host.settle(), Phase::Ready);
+    assert_eq!(host.driver.resets(), 1);
     assert_eq!(queue.fate(), Fate::Lost);
-    assert_eq!(queue.abandon().unwrap().len(), 1, "the one that was not");
+    assert_eq!(queue.abandon().unwrap().len(), 1, "the lost completion");
 }
 
 #[test]
-fn answers_out_of_order_and_late_ones_reach_their_commands() {
-    let mut shop = Shop::ready();
-    set(&shop, |faults| faults.holds = true);
-    let mut queue = with_commands(&mut shop, 20);
-    shop.turn();
-    assert_eq!(shop.machine.lock().held.len(), 20);
-    shop.machine.lock().release();
-    let answers = shop.answers(&mut queue);
+fn late_and_reordered_completions_reach_their_commands() {
+    let mut host = Shop::ready();
+    set(&host, |faults| faults.holds = true);
+    let mut queue = with_commands(&mut host, 20);
+    host.turn();
+    assert_eq!(host.machine.lock().held.len(), 20);
+    host.machine.lock().release();
+    let answers = host.answers(&mut queue);
     assert_eq!(answers.len(), 20);
     answers.into_iter().for_each(succeeded);
 }
 
 #[test]
-fn a_fatal_status_is_recovered_from_and_a_lasting_one_ends() {
-    let mut shop = Shop::ready();
-    let queue = with_commands(&mut shop, 3);
-    set(&shop, |faults| faults.fatal = true);
-    shop.driver.poll(shop.now);
-    assert!(matches!(shop.driver.trouble(), Some(Trouble::Fatal { status: 3 })));
-    set(&shop, |faults| faults.fatal = false);
-    assert_eq!(shop.settle(), Phase::Ready);
+fn a_transient_fatal_status_is_recovered_and_a_permanent_one_is_given_up() {
+    let mut host = Shop::ready();
+    let queue = with_commands(&mut host, 3);
+    set(&host, |faults| faults.fatal = true);
+    host.driver.poll(host.now);
+    assert!(matches!(host.driver.trouble(), Some(Trouble::Fatal { status: 3 })));
+    set(&host, |faults| faults.fatal = false);
+    assert_eq!(host.settle(), Phase::Ready);
     assert_eq!(queue.fate(), Fate::Lost);
-    set(&shop, |faults| faults.fatal = true);
-    assert_eq!(shop.settle(), Phase::Dead);
-    assert!(matches!(shop.driver.death(), Some(Death::GaveUp { resets: 3, trouble: Trouble::Fatal { .. } })));
+    set(&host, |faults| faults.fatal = true);
+    assert_eq!(host.settle(), Phase::Dead);
+    assert!(matches!(host.driver.death(), Some(Death::GaveUp { resets: 3, trouble: Trouble::Fatal { .. } })));
     assert_eq!(queue.abandon().unwrap().len(), 3);
 }
 
 #[test]
-fn a_mute_controller_is_given_up_after_as_many_resets_as_allowed() {
-    let mut shop = Shop::ready();
-    set(&shop, |faults| faults.mute = true);
-    let mut queue = with_mute_commands(&mut shop);
-    let before = shop.now;
-    let _ = shop.answers(&mut queue);
-    assert_eq!(shop.settle(), Phase::Dead);
-    let Some(Death::GaveUp { resets: 3, trouble }) = shop.driver.death() else {
-        panic!("{:?}", shop.driver.death())
+fn an_unresponsive_controller_is_given_up_after_the_allowed_resets() {
+    let mut host = Shop::ready();
+    set(&host, |faults| faults.mute = true);
+    let mut queue = with_mute_commands(&mut host);
+    let before = host.now;
+    let _ = host.answers(&mut queue);
+    assert_eq!(host.settle(), Phase::Dead);
+    let Some(Death::GaveUp { resets: 3, trouble }) = host.driver.death() else {
+        panic!("{:?}", host.driver.death())
     };
     assert!(matches!(trouble, Trouble::AdminTimeout { .. }), "{trouble}");
-    assert!(shop.now.since(before) < Nanos::from_millis(60_000), "it ends in bounded time");
+    assert!(host.now.since(before) < Nanos::from_millis(60_000), "it ends in bounded time");
     assert_eq!(queue.abandon().unwrap().len(), 4);
-    assert!(!shop.machine.lock().mastering);
+    assert!(!host.machine.lock().mastering);
 }
 
-fn with_mute_commands(shop: &mut Shop) -> Box<Queue> {
-    set(shop, |faults| faults.mute = false);
-    let queue = shop.queue(4);
-    set(shop, |faults| faults.mute = true);
+fn with_mute_commands(host: &mut Shop) -> Box<Queue> {
+    set(host, |faults| faults.mute = false);
+    let queue = host.queue(4);
+    set(host, |faults| faults.mute = true);
     let mut queue = queue;
-    let buffer = shop.buffer(4_096);
+    let buffer = host.buffer(4_096);
     for _ in 0..4 {
         queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)]).unwrap();
     }
@@ -118,129 +118,129 @@ fn with_mute_commands(shop: &mut Shop) -> Box<Queue> {
 }
 
 #[test]
-fn resets_are_counted_anew_after_a_quiet_time() {
-    let mut shop = Shop::ready();
+fn the_count_of_resets_restarts_after_the_settle_time() {
+    let mut host = Shop::ready();
     for round in 1..=10_u64 {
-        shop.driver.reset(shop.now);
-        assert_eq!(shop.settle(), Phase::Ready);
-        assert_eq!(shop.driver.resets(), round);
-        let quiet = shop.now.after(config().settle);
-        while shop.now <= quiet {
-            shop.turn();
+        host.driver.reset(host.now);
+        assert_eq!(host.settle(), Phase::Ready);
+        assert_eq!(host.driver.resets(), round);
+        let settled = host.now.after(config().settle);
+        while host.now <= settled {
+            host.turn();
         }
     }
     for _ in 0..3 {
-        shop.driver.reset(shop.now);
-        assert_eq!(shop.settle(), Phase::Ready);
+        host.driver.reset(host.now);
+        assert_eq!(host.settle(), Phase::Ready);
     }
-    shop.driver.reset(shop.now);
-    assert_eq!(shop.settle(), Phase::Dead, "the fourth in a row");
+    host.driver.reset(host.now);
+    assert_eq!(host.settle(), Phase::Dead, "the fourth in a row");
 }
 
 #[test]
-fn removal_is_death_at_once_and_answers_everything() {
-    let mut shop = Shop::ready();
-    set(&shop, |faults| faults.holds = true);
-    let mut queue = with_commands(&mut shop, 6);
+fn removal_is_final_at_once_and_fails_every_request() {
+    let mut host = Shop::ready();
+    set(&host, |faults| faults.holds = true);
+    let mut queue = with_commands(&mut host, 6);
     let entry = SubmissionEntry { opcode: AdminOpcode::KeepAlive.number(), ..SubmissionEntry::default() };
-    set(&shop, |faults| faults.mute = true);
-    let asked = shop.driver.admin(entry, AdminBytes::None, shop.now).unwrap();
-    let making = shop.driver.make_queue(spec(3), shop.now).unwrap();
-    set(&shop, |faults| faults.removed = true);
-    assert_eq!(shop.turn(), Phase::Dead);
-    assert_eq!((shop.driver.death(), shop.driver.is_quiet()), (Some(Death::Removed), true));
+    set(&host, |faults| faults.mute = true);
+    let asked = host.driver.admin(entry, AdminBytes::None, host.now).unwrap();
+    let making = host.driver.make_queue(spec(3), host.now).unwrap();
+    set(&host, |faults| faults.removed = true);
+    assert_eq!(host.turn(), Phase::Dead);
+    assert_eq!((host.driver.death(), host.driver.is_quiet()), (Some(Death::Removed), true));
     assert_eq!((queue.fate(), queue.reap()), (Fate::Dead, None));
     queue.ring();
     assert_eq!(queue.abandon().unwrap().len(), 6);
-    assert_eq!(shop.driver.take_reply(asked).unwrap().status, Status::ABORTED_BY_HOST);
-    assert!(shop.driver.take_queue(making).unwrap().is_err());
-    assert_eq!(shop.driver.admin(entry, AdminBytes::None, shop.now), Err(RequestError::NotReady));
+    assert_eq!(host.driver.take_reply(asked).unwrap().status, Status::ABORTED_BY_HOST);
+    assert!(host.driver.take_queue(making).unwrap().is_err());
+    assert_eq!(host.driver.admin(entry, AdminBytes::None, host.now), Err(RequestError::NotReady));
 }
 
 #[test]
-fn a_controller_that_is_not_there_is_told_from_one_that_makes_no_sense() {
-    let mut shop = Shop::new();
-    set(&shop, |faults| faults.removed = true);
-    assert_eq!(shop.start(), Phase::Dead);
-    assert_eq!(shop.driver.death(), Some(Death::Implausible(CapabilityFault::Absent)));
-    let mut shop = Shop::new();
-    set(&shop, |faults| faults.no_mastering = true);
-    assert_eq!(shop.start(), Phase::Dead);
-    assert_eq!(shop.driver.death(), Some(Death::Mastering(FunctionError { errno: 5 })));
-    let mut shop = Shop::new();
-    shop.machine.lock().memory_max = 8_192;
-    assert_eq!(shop.start(), Phase::Dead);
-    assert_eq!(shop.driver.death(), Some(Death::NoMemory));
+fn absent_unstartable_and_out_of_memory_controllers_have_distinct_reasons() {
+    let mut host = Shop::new();
+    set(&host, |faults| faults.removed = true);
+    assert_eq!(host.start(), Phase::Dead);
+    assert_eq!(host.driver.death(), Some(Death::Implausible(CapabilityFault::Absent)));
+    let mut host = Shop::new();
+    set(&host, |faults| faults.no_mastering = true);
+    assert_eq!(host.start(), Phase::Dead);
+    assert_eq!(host.driver.death(), Some(Death::Mastering(FunctionError { errno: 5 })));
+    let mut host = Shop::new();
+    host.machine.lock().memory_max = 8_192;
+    assert_eq!(host.start(), Phase::Dead);
+    assert_eq!(host.driver.death(), Some(Death::NoMemory));
 }
 
 #[test]
-fn a_controller_that_does_not_stop_is_reset_as_a_function() {
-    let mut shop = Shop::ready();
-    let queue = with_commands(&mut shop, 3);
-    set(&shop, |faults| faults.stuck_ready = true);
-    shop.driver.reset(shop.now);
-    assert_eq!(queue.fate(), Fate::Waiting, "nobody knows yet that it stopped");
-    set(&shop, |faults| faults.holds = false);
-    assert_eq!(shop.settle(), Phase::Ready);
-    assert_eq!(shop.machine.lock().function_resets, 1);
+fn a_controller_that_does_not_stop_gets_a_function_reset() {
+    let mut host = Shop::ready();
+    let queue = with_commands(&mut host, 3);
+    set(&host, |faults| faults.stuck_ready = true);
+    host.driver.reset(host.now);
+    assert_eq!(queue.fate(), Fate::Waiting, "the controller may still run");
+    set(&host, |faults| faults.holds = false);
+    assert_eq!(host.settle(), Phase::Ready);
+    assert_eq!(host.machine.lock().function_resets, 1);
     assert_eq!(queue.fate(), Fate::Lost);
-    set(&shop, |faults| faults.no_reset = true);
-    shop.driver.reset(shop.now);
-    assert_eq!(shop.settle(), Phase::Dead);
-    assert_eq!(shop.driver.death(), Some(Death::Unstoppable(FunctionError { errno: 95 })));
-    assert!(shop.driver.is_quiet(), "its bus mastering is off");
+    set(&host, |faults| faults.no_reset = true);
+    host.driver.reset(host.now);
+    assert_eq!(host.settle(), Phase::Dead);
+    assert_eq!(host.driver.death(), Some(Death::Unstoppable(FunctionError { errno: 95 })));
+    assert!(host.driver.is_quiet(), "its bus mastering is off");
 }
 
 #[test]
-fn a_controller_that_nothing_stops_keeps_what_it_was_lent() {
-    let mut shop = Shop::ready();
-    set(&shop, |faults| (faults.stuck_ready, faults.no_reset, faults.no_mastering) = (true, true, true));
-    shop.driver.reset(shop.now);
-    assert_eq!(shop.settle(), Phase::Dead);
-    assert!(!shop.driver.is_quiet());
-    let before = shop.driver.death();
-    shop.driver.close(shop.now);
-    assert_eq!(shop.driver.death(), before, "the first reason stays");
+fn a_controller_that_cannot_be_stopped_keeps_its_memory() {
+    let mut host = Shop::ready();
+    set(&host, |faults| (faults.stuck_ready, faults.no_reset, faults.no_mastering) = (true, true, true));
+    host.driver.reset(host.now);
+    assert_eq!(host.settle(), Phase::Dead);
+    assert!(!host.driver.is_quiet());
+    let before = host.driver.death();
+    host.driver.close(host.now);
+    assert_eq!(host.driver.death(), before, "the first reason is kept");
 }
 
 #[test]
 fn a_controller_that_never_becomes_ready_is_given_up() {
-    let mut shop = Shop::new();
-    set(&shop, |faults| faults.never_ready = true);
-    assert_eq!(shop.start(), Phase::Dead);
+    let mut host = Shop::new();
+    set(&host, |faults| faults.never_ready = true);
+    assert_eq!(host.start(), Phase::Dead);
     assert!(matches!(
-        shop.driver.death(),
+        host.driver.death(),
         Some(Death::GaveUp { resets: 3, trouble: Trouble::EnableTimeout { status: 0 } })
     ));
 }
 
 #[test]
-fn what_nothing_goes_without_is_tried_again_and_then_told_by_name() {
+fn a_refused_mandatory_command_is_retried_and_then_named_in_the_error() {
     for (opcode, expected) in [
         (AdminOpcode::Identify, "Identify Controller"),
         (AdminOpcode::SetFeatures, "Set Features Number of Queues"),
     ] {
-        let mut shop = Shop::new();
-        refuse(&shop, opcode);
-        assert_eq!(shop.start(), Phase::Dead);
-        let Some(Death::GaveUp { trouble: Trouble::Refused { what, status }, .. }) = shop.driver.death()
+        let mut host = Shop::new();
+        refuse(&host, opcode);
+        assert_eq!(host.start(), Phase::Dead);
+        let Some(Death::GaveUp { trouble: Trouble::Refused { what, status }, .. }) = host.driver.death()
         else {
-            panic!("{:?}", shop.driver.death())
+            panic!("{:?}", host.driver.death())
         };
         assert_eq!((what, status), (expected, Status::INTERNAL_ERROR));
     }
-    let mut shop = Shop::new();
-    refuse(&shop, AdminOpcode::GetLogPage);
-    assert_eq!(shop.start(), Phase::Ready, "what can be done without is");
+    let mut host = Shop::new();
+    refuse(&host, AdminOpcode::GetLogPage);
+    assert_eq!(host.start(), Phase::Ready, "an optional command is skipped");
 }
 
 #[test]
-fn recovery_of_a_controller_with_one_reset_allowed_is_one_reset() {
+fn with_one_reset_allowed_the_second_reset_gives_up() {
     let config = DriverConfig { resets_max: 1, ..config() };
-    let mut shop = Shop::with(ControllerConfig::pcie(1), config);
-    assert_eq!(shop.start(), Phase::Ready);
-    shop.driver.reset(shop.now);
-    assert_eq!(shop.settle(), Phase::Ready);
-    shop.driver.reset(shop.now);
-    assert_eq!(shop.settle(), Phase::Dead);
+    let mut host = Shop::with(ControllerConfig::pcie(1), config);
+    assert_eq!(host.start(), Phase::Ready);
+    host.driver.reset(host.now);
+    assert_eq!(host.settle(), Phase::Ready);
+    host.driver.reset(host.now);
+    assert_eq!(host.settle(), Phase::Dead);
 }

@@ -1,4 +1,4 @@
-//! A queue that another process drives: rings in memory that is lent to the controller, doorbells in a page that is mapped.
+//! Tests of a queue that another process drives: rings in lent memory, doorbells in a mapped page.
 
 use crate::shop::{Shop, bytes, fill, run, small, spec, succeeded};
 use headwater_host::foreign::Foreign;
@@ -16,7 +16,7 @@ const PAGE: usize = 4_096;
 
 type Borrowed = IoQueue<ForeignWords, MappedRegisters>;
 
-/// What the owner has of a lent queue.
+/// The owner's side of a lent queue.
 struct Loan {
     queue: LentQueue,
     memory: Foreign,
@@ -37,12 +37,12 @@ impl Shop {
         let ticket = self.driver.lend_queue(spec(depth), address, self.now)?;
         for _ in 0..1_000 {
             self.turn();
-            assert!(self.driver.take_queue(ticket).is_none(), "it is none of the owner's");
+            assert!(self.driver.take_queue(ticket).is_none(), "a lent queue is not the owner's");
             if let Some(outcome) = self.driver.take_lent(ticket) {
                 return Ok(outcome.map(|queue| Loan { queue, memory, address, layout }));
             }
         }
-        panic!("a ticket has no outcome");
+        panic!("the ticket has no outcome");
     }
 
     fn lend(&mut self, depth: u32) -> Loan {
@@ -59,7 +59,7 @@ impl Shop {
         }
     }
 
-    /// The page with the doorbells, as another process maps it.
+    /// Maps the page with the doorbells as another process does.
     fn page(&self) -> MappedRegisters {
         let found = self.driver.function().registers_file().unwrap();
         MappedRegisters::map(found.file.as_fd(), found.offset + PAGE as u64, PAGE).unwrap()
@@ -87,19 +87,19 @@ impl Loan {
 }
 
 #[test]
-fn a_borrower_reads_and_writes_through_its_own_rings_beside_the_owners() {
-    let mut shop = Shop::ready();
-    let mut own = shop.queue(7);
-    let loan = shop.lend(31);
-    let (mut queue, _lease) = shop.borrow(&loan, 31);
+fn borrower_reads_and_writes_through_its_own_rings_beside_the_owners() {
+    let mut host = Shop::ready();
+    let mut own = host.queue(7);
+    let loan = host.lend(31);
+    let (mut queue, _lease) = host.borrow(&loan, 31);
     assert_ne!(queue.id(), own.id());
-    let (from, into) = (shop.buffer(1 << 20), shop.buffer(1 << 20));
+    let (from, into) = (host.buffer(1 << 20), host.buffer(1 << 20));
     fill(&from, 3);
     // With a list of addresses in the lent memory, from an offset in a page.
     for (round, length) in [512, 12_288, 1 << 19].into_iter().enumerate() {
         let start = round as u64 * 1_024;
-        succeeded(shop.one(&mut queue, small(true, start, length), &[run(&from, 508, length)]));
-        succeeded(shop.one(&mut own, small(false, start, length), &[run(&into, 508, length)]));
+        succeeded(host.one(&mut queue, small(true, start, length), &[run(&from, 508, length)]));
+        succeeded(host.one(&mut own, small(false, start, length), &[run(&into, 508, length)]));
         assert_eq!(bytes(&into)[508..508 + length as usize], bytes(&from)[508..508 + length as usize]);
     }
     for _ in 0..5 {
@@ -107,92 +107,92 @@ fn a_borrower_reads_and_writes_through_its_own_rings_beside_the_owners() {
             queue.submit(small(false, block, 512), &[run(&into, 0, 512)]).unwrap();
         }
         queue.ring();
-        let answers = shop.answers(&mut queue);
-        assert_eq!(answers.len(), 31, "the ring goes round");
+        let answers = host.answers(&mut queue);
+        assert_eq!(answers.len(), 31, "the ring wraps");
         answers.into_iter().for_each(succeeded);
     }
 }
 
 #[test]
-fn a_reset_ends_a_lent_queue_and_its_owner_learns_when_the_memory_is_free() {
-    let mut shop = Shop::ready();
-    let loan = shop.lend(7);
-    let (mut queue, lease) = shop.borrow(&loan, 7);
-    let into = shop.buffer(PAGE);
-    succeeded(shop.one(&mut queue, small(false, 0, 512), &[run(&into, 0, 512)]));
-    shop.machine.lock().faults.holds = true;
+fn a_reset_invalidates_a_lent_queue_and_reports_when_its_memory_is_free() {
+    let mut host = Shop::ready();
+    let loan = host.lend(7);
+    let (mut queue, lease) = host.borrow(&loan, 7);
+    let into = host.buffer(PAGE);
+    succeeded(host.one(&mut queue, small(false, 0, 512), &[run(&into, 0, 512)]));
+    host.machine.lock().faults.holds = true;
     queue.submit(small(false, 1, 512), &[run(&into, 0, 512)]).unwrap();
     queue.ring();
-    shop.turns(2);
+    host.turns(2);
     assert!(!loan.queue.is_over());
-    shop.driver.reset(shop.now);
-    assert_eq!(shop.settle(), Phase::Ready);
-    assert!(loan.queue.is_over() && !shop.driver.has_queue(loan.queue.id));
+    host.driver.reset(host.now);
+    assert_eq!(host.settle(), Phase::Ready);
+    assert!(loan.queue.is_over() && !host.driver.has_queue(loan.queue.id));
     lease.end();
     assert_eq!(queue.fate(), Fate::Lost);
-    assert_eq!(queue.abandon().unwrap().len(), 1, "the command that nobody answered");
-    // Another life under the same number is another queue.
-    shop.machine.lock().faults.holds = false;
-    let again = shop.lend(7);
+    assert_eq!(queue.abandon().unwrap().len(), 1, "the command in flight");
+    // A new queue with the same id is a different queue.
+    host.machine.lock().faults.holds = false;
+    let again = host.lend(7);
     assert_eq!(again.queue.id, loan.queue.id);
     assert!(loan.queue.is_over() && !again.queue.is_over());
-    let (mut queue, lease) = shop.borrow(&again, 7);
-    succeeded(shop.one(&mut queue, small(false, 0, 512), &[run(&into, 0, 512)]));
+    let (mut queue, lease) = host.borrow(&again, 7);
+    succeeded(host.one(&mut queue, small(false, 0, 512), &[run(&into, 0, 512)]));
     lease.fail();
     assert_eq!(queue.fate(), Fate::Dead);
 }
 
 #[test]
-fn a_lent_queue_is_deleted_with_what_it_has_not_answered() {
-    let mut shop = Shop::ready();
-    let loan = shop.lend(7);
-    let (mut queue, _lease) = shop.borrow(&loan, 7);
-    let into = shop.buffer(PAGE);
-    shop.machine.lock().faults.holds = true;
+fn deleting_a_lent_queue_aborts_its_commands_in_flight() {
+    let mut host = Shop::ready();
+    let loan = host.lend(7);
+    let (mut queue, _lease) = host.borrow(&loan, 7);
+    let into = host.buffer(PAGE);
+    host.machine.lock().faults.holds = true;
     queue.submit(small(false, 1, 512), &[run(&into, 0, 512)]).unwrap();
     queue.ring();
-    shop.turns(2);
-    shop.driver.delete_queue(loan.queue.id, shop.now).unwrap();
-    shop.turns(10);
-    assert!(!shop.driver.has_queue(loan.queue.id));
+    host.turns(2);
+    host.driver.delete_queue(loan.queue.id, host.now).unwrap();
+    host.turns(10);
+    assert!(!host.driver.has_queue(loan.queue.id));
     assert_eq!(queue.reap().unwrap().status, Status::ABORTED_SQ_DELETION);
-    // A doorbell of a queue that is no more reaches nothing.
+    // A doorbell of a deleted queue has no effect.
     queue.submit(small(false, 1, 512), &[run(&into, 0, 512)]).unwrap();
     queue.ring();
-    shop.turns(10);
-    assert_eq!((queue.reap(), shop.driver.resets()), (None, 0));
+    host.turns(10);
+    assert_eq!((queue.reap(), host.driver.resets()), (None, 0));
 }
 
 #[test]
-fn a_lent_queue_that_the_controller_refuses_leaves_nothing_behind() {
-    let mut shop = Shop::ready();
+fn a_lent_queue_that_the_controller_refuses_leaves_no_state() {
+    let mut host = Shop::ready();
     for opcode in [AdminOpcode::CreateCompletionQueue, AdminOpcode::CreateSubmissionQueue] {
-        shop.machine.lock().faults.refuses.insert(opcode.number(), Status::INVALID_QUEUE_SIZE);
-        let outcome = shop.try_lend(3).unwrap().map(|_| ());
+        host.machine.lock().faults.refuses.insert(opcode.number(), Status::INVALID_QUEUE_SIZE);
+        let outcome = host.try_lend(3).unwrap().map(|_| ());
         assert_eq!(outcome, Err(QueueError::Refused(Status::INVALID_QUEUE_SIZE)));
-        shop.machine.lock().faults.refuses.clear();
-        shop.turns(5);
-        assert!((1..=4).all(|queue| !shop.driver.has_queue(queue)));
+        host.machine.lock().faults.refuses.clear();
+        host.turns(5);
+        assert!((1..=4).all(|queue| !host.driver.has_queue(queue)));
     }
-    let refused = shop.try_lend(1_024).map(|_| ());
+    let refused = host.try_lend(1_024).map(|_| ());
     assert_eq!(refused, Err(RequestError::Depth { depth: 1_024, most: 1_023 }));
 }
 
 #[test]
-fn terms_that_make_no_sense_are_refused_by_name() {
-    let mut shop = Shop::ready();
-    let loan = shop.lend(7);
-    let good = shop.terms(&loan, 7);
-    let window = shop.page();
+fn invalid_terms_are_refused_with_the_contradiction() {
+    let mut host = Shop::ready();
+    let loan = host.lend(7);
+    let good = host.terms(&loan, 7);
+    let window = host.page();
     let refused = |terms: LentTerms| {
-        IoQueue::borrowed(&terms, loan.parts(), window.clone(), shop.now).map(|_| ()).unwrap_err().what
+        IoQueue::borrowed(&terms, loan.parts(), window.clone(), host.now).map(|_| ()).unwrap_err().what
     };
     for depth in [0, 65_536, u32::MAX] {
-        assert_eq!(refused(LentTerms { depth, ..good }), "no queue is so deep");
+        assert_eq!(refused(LentTerms { depth, ..good }), "the depth is out of range");
     }
     assert_eq!(refused(LentTerms { depth: 4_000, ..good }), "its memory is too short");
     let bytes = window.bytes();
     for doorbells in [[bytes, 0], [0, bytes + 4], [2, 8], [usize::MAX, 0], [8, 8]] {
-        assert_eq!(refused(LentTerms { doorbells, ..good }), "its doorbells do not lie in the page");
+        assert_eq!(refused(LentTerms { doorbells, ..good }), "its doorbells do not lie in the window");
     }
 }

@@ -1,13 +1,10 @@
-//! The driver against our own controller over memory, in virtual time: what it promises when the controller works, when it
-//! is slow, mute, broken, or gone.
+//! Tests of the driver against this crate's controller over memory, in virtual time: with a controller that works, is
+//! slow, unresponsive, faulty, or removed.
 #![cfg(not(loom))]
-#![expect(clippy::unwrap_used, reason = "a test ends with the first thing that is not as it should be")]
+#![expect(clippy::unwrap_used, reason = "a test ends at the first unexpected value")]
 
-#[path = "../admin/fake_subsystem.rs"]
-mod fake_subsystem;
 mod faults;
 mod lent;
-mod machine;
 mod promises;
 mod runs;
 mod shop;

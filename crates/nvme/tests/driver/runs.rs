@@ -1,5 +1,5 @@
-//! Seeded runs: anything may go wrong at any time, and still every command is answered once, what was acknowledged is
-//! there, and it ends.
+//! Seeded runs with random faults: every command has exactly one result, acknowledged writes are readable, and recovery
+//! ends.
 #![expect(clippy::print_stderr, reason = "a failing run is repeated from its seed")]
 
 use crate::shop::{Queue, Shop, run, small, spec, tell};
@@ -8,7 +8,7 @@ use headwater_nvme::driver::{Block, Fate, Phase};
 use headwater_nvme::spec::status::Status;
 use std::collections::BTreeMap;
 
-/// Blocks of 4 KiB that a run works on, one a lane, so that no two commands in flight touch the same.
+/// Areas of 4 KiB of a run: one per lane, so that no two commands in flight access the same blocks.
 const LANES: u64 = 48;
 const LANE_BYTES: u32 = 4_096;
 
@@ -24,18 +24,18 @@ impl Random {
     }
 }
 
-/// What is known of a lane's blocks.
+/// The expected content of a lane's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
     Is(u64),
-    /// A write of the second was lost over the first: either is there.
+    /// A write of the second value over the first had no success: either may be on the device.
     Either(u64, u64),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     lane: u64,
-    /// What is written; `None` for a read.
+    /// The written value; `None` for a read.
     writes: Option<u64>,
 }
 
@@ -101,7 +101,7 @@ impl Run {
         let entry = small(writes.is_some(), lane * 8, LANE_BYTES);
         if let Ok(command) = queue.submit(entry, &data) {
             let before = flights.insert(queue.slot(command), Flight { lane, writes });
-            assert!(before.is_none(), "a slot has one command");
+            assert!(before.is_none(), "two commands share a slot");
             self.busy[usize::try_from(lane).unwrap()] = true;
             self.accepted += 1;
             self.next_value += 1;
@@ -110,7 +110,7 @@ impl Run {
 
     fn done(&mut self, flight: Flight, status: Status) {
         let lane = usize::try_from(flight.lane).unwrap();
-        assert!(std::mem::replace(&mut self.busy[lane], false), "answered once");
+        assert!(std::mem::replace(&mut self.busy[lane], false), "a command has two results");
         self.answered += 1;
         self.succeeded += u64::from(status.is_success());
         let before = self.content[lane];
@@ -134,7 +134,7 @@ impl Run {
         }
     }
 
-    /// Takes answers of all queues, and what is lost of those that are.
+    /// Reaps all queues, and abandons the queues that are lost or dead.
     fn take(&mut self) {
         let mut kept = Vec::new();
         for (mut queue, mut flights) in std::mem::take(&mut self.queues) {
@@ -182,10 +182,10 @@ impl Run {
     }
 }
 
-/// Commands that succeeded, and that were lost or aborted; resets.
+/// Runs one seed; returns the commands that succeeded, the commands that failed, and the resets.
 fn run_once(seed: u64, steps: u32) -> [u64; 3] {
     let mut run = Run::new(seed);
-    let mut ends = 0;
+    let mut last_step = 0;
     for step in 0..steps {
         match run.random.below(10) {
             0..=5 => run.submit(),
@@ -197,13 +197,13 @@ fn run_once(seed: u64, steps: u32) -> [u64; 3] {
             }
         }
         if run.shop.driver.life().phase() == Phase::Dead {
-            ends = step;
+            last_step = step;
             break;
         }
     }
-    // Whatever state it is in, closing ends it, and every command has had its answer.
+    // Closing ends the controller from any state, and every command has its result.
     run.shop.driver.close(run.shop.now);
-    assert_eq!(run.shop.settle(), Phase::Dead, "seed {seed}, ended at {ends}");
+    assert_eq!(run.shop.settle(), Phase::Dead, "seed {seed}, ended at {last_step}");
     run.take();
     assert_eq!((run.answered, run.queues.len()), (run.accepted, 0));
     assert!(!run.shop.machine.lock().mastering);
@@ -211,7 +211,7 @@ fn run_once(seed: u64, steps: u32) -> [u64; 3] {
 }
 
 #[test]
-fn every_command_is_answered_once_whatever_goes_wrong_and_acknowledged_writes_are_there() {
+fn every_command_has_one_result_and_acknowledged_writes_survive_any_fault() {
     let first = std::env::var("HEADWATER_SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = first.map_or(1..=60, |seed| seed..=seed);
     let mut total = [0; 3];
@@ -224,6 +224,6 @@ fn every_command_is_answered_once_whatever_goes_wrong_and_acknowledged_writes_ar
     eprintln!("{runs} runs: {total:?} commands succeeded, failed, resets");
     assert!(
         first.is_some() || total.iter().all(|&sum| sum > runs),
-        "runs in which nothing happens: {total:?}"
+        "the runs exercise too little: {total:?}"
     );
 }

@@ -1,6 +1,6 @@
-//! The owner of a driver: it lets time pass, asks for queues, and moves blocks.
+//! The host side of a test: owns the driver, advances time, creates queues, and transfers blocks.
 
-use crate::machine::{Machine, Shared};
+use headwater_testkit::nvme_machine::{Machine, Shared};
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_host::clock::Nanos;
 use headwater_host::registers::Registers;
@@ -17,7 +17,7 @@ use headwater_nvme::spec::status::Status;
 pub(crate) type Driver = Controller<Shared, Shared>;
 pub(crate) type Queue = IoQueue<ForeignWords, Shared>;
 
-/// How far time goes in one turn.
+/// Time of one turn.
 pub(crate) const TURN: Nanos = Nanos::from_millis(50);
 
 pub(crate) struct Shop {
@@ -38,18 +38,18 @@ impl Shop {
     }
 
     pub(crate) fn ready() -> Self {
-        let mut shop = Self::new();
-        assert_eq!(shop.start(), Phase::Ready);
-        shop
+        let mut host = Self::new();
+        assert_eq!(host.start(), Phase::Ready);
+        host
     }
 
-    /// Starts the driver and lets time pass until it is ready or dead.
+    /// Starts the driver and advances time until it is ready or dead.
     pub(crate) fn start(&mut self) -> Phase {
         self.driver.start(self.now);
         self.settle()
     }
 
-    /// Lets time pass until the driver is ready or dead, which it must be in the end.
+    /// Advances time until the driver is ready or dead; fails the test if it never is.
     pub(crate) fn settle(&mut self) -> Phase {
         for _ in 0..100_000 {
             match self.turn() {
@@ -60,7 +60,7 @@ impl Shop {
         panic!("recovery does not end: {:?}", self.driver);
     }
 
-    /// The machine works, time passes, the driver looks.
+    /// Runs the machine, advances time and polls the driver.
     pub(crate) fn turn(&mut self) -> Phase {
         self.machine.lock().work();
         self.now = self.now.after(TURN);
@@ -87,7 +87,7 @@ impl Shop {
                 return Ok(outcome);
             }
         }
-        panic!("a ticket has no outcome");
+        panic!("the ticket has no outcome");
     }
 
     pub(crate) fn queue(&mut self, depth: u32) -> Box<Queue> {
@@ -98,7 +98,7 @@ impl Shop {
         self.machine.take(bytes, 4_096).unwrap()
     }
 
-    /// One command from submission to answer.
+    /// Submits one command and returns its completion.
     pub(crate) fn one<R: Registers>(
         &mut self,
         queue: &mut IoQueue<ForeignWords, R>,
@@ -115,10 +115,11 @@ impl Shop {
                 return done;
             }
         }
-        panic!("a command has no answer");
+        panic!("the command has no completion");
     }
 
-    /// What a queue finds late, and the driver told of it, until every command is answered. The answers.
+    /// Runs turns and reports overdue commands to the driver, until the queue is idle or not live. Returns the
+    /// completions.
     pub(crate) fn answers<R: Registers>(&mut self, queue: &mut IoQueue<ForeignWords, R>) -> Vec<Completion> {
         let mut answers = Vec::new();
         for _ in 0..10_000 {
@@ -132,11 +133,11 @@ impl Shop {
                 return answers;
             }
         }
-        panic!("commands have no answers");
+        panic!("some commands have no completions");
     }
 }
 
-/// What an owner does with a late command.
+/// Processes an overdue command as an owner does.
 pub(crate) fn tell(driver: &mut Driver, queue: u16, overdue: headwater_nvme::driver::Overdue, now: Nanos) {
     use headwater_nvme::driver::{Overdue, Trouble};
     match overdue {
@@ -162,7 +163,7 @@ pub(crate) fn run(block: &Block<ForeignWords>, from: u64, bytes: u32) -> IovaRan
     IovaRange { start: Iova(block.address + from), bytes }
 }
 
-/// A write or read of blocks of 512 bytes (namespace 3).
+/// Builds a write or read of blocks of 512 bytes (namespace 3).
 pub(crate) fn small(writes: bool, start: u64, bytes: u32) -> SubmissionEntry {
     let range = BlockRange { start, blocks: bytes / 512 };
     let make = if writes { nvm::write } else { nvm::read };

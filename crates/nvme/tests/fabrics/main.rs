@@ -1,4 +1,4 @@
-//! Connect, properties, Keep Alive and the life of an association, rule by rule.
+//! Tests of Connect, properties, Keep Alive and the life of an association, by rule.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod subsystem;
@@ -64,19 +64,19 @@ fn invalid(result: u32) -> Refusal {
 }
 
 #[test]
-fn connect_to_queue_0_makes_a_controller_for_each_association() {
+fn connect_to_queue_0_creates_a_controller_per_association() {
     let mut all = associations();
     let data = ConnectData::new(HOST, NAME, CONTROLLER_DYNAMIC);
     let flow = ConnectFields { attributes: ConnectFields::FLOW_CONTROL_DISABLED, ..fields(0) };
     let first = connect(&mut all, 1, flow, &data).unwrap();
     assert_eq!((first.role, first.entries, first.flow), (QueueRole::Admin, 32, FlowControl::Disabled));
     let second = connect(&mut all, 2, fields(0), &data).unwrap();
-    assert_ne!(first.controller, second.controller, "one host may come twice");
+    assert_ne!(first.controller, second.controller, "one host may connect twice");
     assert_eq!(all.controllers().count(), 2);
 }
 
 #[test]
-fn a_refused_parameter_is_named_by_its_offset() {
+fn refused_parameter_is_reported_by_its_offset() {
     let mut all = associations();
     let right = || ConnectData::new(HOST, NAME, CONTROLLER_DYNAMIC);
     let mut try_data = |change: &dyn Fn(&mut ConnectData)| {
@@ -85,9 +85,9 @@ fn a_refused_parameter_is_named_by_its_offset() {
         connect(&mut all, 1, fields(0), &data).unwrap_err()
     };
     assert_eq!(try_data(&|data| data.subsystem_name[0] = b'x'), invalid(IN_DATA | 256));
-    assert_eq!(try_data(&|data| data.subsystem_name = [b'n'; 256]), invalid(IN_DATA | 256), "no end");
+    assert_eq!(try_data(&|data| data.subsystem_name = [b'n'; 256]), invalid(IN_DATA | 256), "no terminator");
     assert_eq!(try_data(&|data| data.host_name = [0; 256]), invalid(IN_DATA | 512));
-    assert_eq!(try_data(&|data| data.host_name = [b'n'; 256]), invalid(IN_DATA | 512), "no end");
+    assert_eq!(try_data(&|data| data.host_name = [b'n'; 256]), invalid(IN_DATA | 512), "no terminator");
     assert_eq!(try_data(&|data| data.controller = 1.into()), invalid(IN_DATA | 16), "only the dynamic model");
     for size in [0, u16::MAX] {
         let refused = connect(&mut all, 1, ConnectFields { size, ..fields(0) }, &right()).unwrap_err();
@@ -96,11 +96,11 @@ fn a_refused_parameter_is_named_by_its_offset() {
     let format = ConnectFields { format: 1, ..fields(0) };
     let refused = connect(&mut all, 1, format, &right()).unwrap_err();
     assert_eq!(refused, Refusal { result: 0, status: connect_status::INCOMPATIBLE_FORMAT });
-    assert!(all.is_empty(), "a refused Connect leaves nothing behind");
+    assert!(all.is_empty(), "a refused Connect creates no association");
 }
 
 #[test]
-fn a_full_subsystem_is_busy_and_has_room_when_a_host_left() {
+fn full_subsystem_is_busy_until_a_host_leaves() {
     let mut all = associations();
     let ids: Vec<ControllerId> = (1..=3).map(|connection| admin(&mut all, connection)).collect();
     let data = ConnectData::new(HOST, NAME, CONTROLLER_DYNAMIC);
@@ -108,11 +108,11 @@ fn a_full_subsystem_is_busy_and_has_room_when_a_host_left() {
     assert_eq!(refused.status, connect_status::CONTROLLER_BUSY);
     assert!(!refused.status.do_not_retry, "there may be room later");
     assert_eq!(all.leave(ids[0], ConnectionId(1)), []);
-    assert!(!ids.contains(&admin(&mut all, 5)), "a controller identifier is not soon given out again");
+    assert!(!ids.contains(&admin(&mut all, 5)), "a controller identifier is not reused soon");
 }
 
 #[test]
-fn an_io_queue_joins_the_controller_of_its_own_host_only() {
+fn io_queue_joins_only_the_controller_of_its_own_host() {
     let mut all = associations();
     let id = admin(&mut all, 1);
     let data = ConnectData::new(HOST, NAME, id.0);
@@ -125,8 +125,8 @@ fn an_io_queue_joins_the_controller_of_its_own_host_only() {
     assert_eq!(again.status, Status::COMMAND_SEQUENCE_ERROR, "the queue has a connection");
     let refused = connect(&mut all, 3, fields(17), &data).unwrap_err();
     assert_eq!(refused, invalid(42), "more queues than the controller has");
-    let nobody = ConnectData::new(HOST, NAME, 77);
-    assert_eq!(connect(&mut all, 3, fields(2), &nobody).unwrap_err(), invalid(IN_DATA | 16));
+    let unknown = ConnectData::new(HOST, NAME, 77);
+    assert_eq!(connect(&mut all, 3, fields(2), &unknown).unwrap_err(), invalid(IN_DATA | 16));
     let other = ConnectData::new(("nqn.2026-01.test:other", HOST.1), NAME, id.0);
     assert_eq!(connect(&mut all, 3, fields(2), &other).unwrap_err(), invalid(IN_DATA | 512));
     let other = ConnectData::new((HOST.0, [8; 16]), NAME, id.0);
@@ -134,21 +134,21 @@ fn an_io_queue_joins_the_controller_of_its_own_host_only() {
 }
 
 #[test]
-fn when_the_admin_queue_goes_every_queue_goes() {
+fn losing_the_admin_queue_closes_every_queue() {
     let mut all = associations();
     let id = admin(&mut all, 1);
     enable(&mut all, id);
     for queue in 1..=3 {
         connect(&mut all, u64::from(queue) + 1, fields(queue), &ConnectData::new(HOST, NAME, id.0)).unwrap();
     }
-    assert_eq!(all.leave(id, ConnectionId(3)), [], "an I/O queue goes alone");
+    assert_eq!(all.leave(id, ConnectionId(3)), [], "an I/O queue leaves alone");
     connect(&mut all, 9, fields(2), &ConnectData::new(HOST, NAME, id.0)).unwrap();
     assert_eq!(all.leave(id, ConnectionId(1)), [ConnectionId(2), ConnectionId(9), ConnectionId(4)]);
     assert!(all.is_empty());
 }
 
 #[test]
-fn properties_are_registers_in_their_own_width() {
+fn properties_are_accessed_in_their_own_width() {
     let mut all = associations();
     let id = admin(&mut all, 1);
     let capabilities = all.property_get(id, &PropertyFields::get(0, 8)).unwrap().result;
@@ -166,7 +166,7 @@ fn properties_are_registers_in_their_own_width() {
 }
 
 #[test]
-fn disabling_a_controller_closes_its_io_queues_and_shutdown_is_told_when_done() {
+fn disabling_closes_io_queues_and_shutdown_completes_when_done() {
     let mut all = associations();
     let id = admin(&mut all, 1);
     enable(&mut all, id);
@@ -179,16 +179,16 @@ fn disabling_a_controller_closes_its_io_queues_and_shutdown_is_told_when_done() 
     let shutdown = |all: &Associations| {
         all.property_get(id, &PropertyFields::get(Register::Status.offset(), 4)).unwrap().result >> 2 & 0b11
     };
-    assert_eq!(shutdown(&all), 0b01, "it goes on");
+    assert_eq!(shutdown(&all), 0b01, "the shutdown is in progress");
     all.get_mut(id).unwrap().controller.shut_down();
-    assert_eq!(shutdown(&all), 0b10, "it is complete");
+    assert_eq!(shutdown(&all), 0b10, "the shutdown is complete");
     assert_eq!(set(&mut all, 0), PropertyDemand::Close(vec![ConnectionId(2)]));
     enable(&mut all, id);
     connect(&mut all, 3, fields(1), &ConnectData::new(HOST, NAME, id.0)).unwrap();
 }
 
 #[test]
-fn a_silent_host_loses_its_association_and_a_talking_one_keeps_it() {
+fn keep_alive_timeout_ends_the_association_of_a_silent_host_only() {
     let mut all = associations();
     let data = ConnectData::new(HOST, NAME, CONTROLLER_DYNAMIC);
     let with_timer = ConnectFields { keep_alive_ms: 1_000, ..fields(0) };
@@ -210,11 +210,11 @@ fn a_silent_host_loses_its_association_and_a_talking_one_keeps_it() {
 }
 
 #[test]
-fn a_discovery_controller_tells_of_the_subsystem_and_has_no_io_queue() {
+fn discovery_controller_reports_the_subsystem_and_has_no_io_queue() {
     let mut all = associations();
     let data = ConnectData::new(HOST, DISCOVERY_NAME, CONTROLLER_DYNAMIC);
     let id = connect(&mut all, 1, fields(0), &data).unwrap().controller;
-    assert_eq!(all.controllers().count(), 0, "it is no controller of the subsystem");
+    assert_eq!(all.controllers().count(), 0, "a discovery controller does not count as an I/O controller");
     enable(&mut all, id);
     let io = connect(&mut all, 2, fields(1), &ConnectData::new(HOST, DISCOVERY_NAME, id.0)).unwrap_err();
     assert_eq!(io, invalid(42));
@@ -226,12 +226,12 @@ fn a_discovery_controller_tells_of_the_subsystem_and_has_no_io_queue() {
     let AdminStep::Done(answer) = step else { panic!("not done") };
     assert_eq!((answer.status, answer.data.len()), (Status::SUCCESS, 2_048));
     assert_eq!(&answer.data[1_280..1_280 + NAME.len()], NAME.as_bytes());
-    // Identify Controller: its own name, or hosts would look for another discovery subsystem.
+    // Identify Controller: the well-known name, or hosts would search for another discovery subsystem.
     let entry = SubmissionEntry { opcode: 0x06, cdw10: U32::new(1), ..SubmissionEntry::default() };
     let step = all.get_mut(id).unwrap().controller.admin(&entry, &[], &device, Nanos::ZERO);
     let AdminStep::Done(answer) = step else { panic!("not done") };
     assert_eq!(&answer.data[768..768 + DISCOVERY_NAME.len()], DISCOVERY_NAME.as_bytes());
-    // Its host named no Keep Alive timeout and may not stay for ever all the same.
+    // Its host set no Keep Alive timeout, but a default timeout applies.
     assert!(all.next_deadline().is_some());
 }
 

@@ -1,4 +1,4 @@
-//! A subsystem with nothing in it.
+//! A subsystem without namespaces.
 
 use headwater_nvme::controller::Subsystem;
 use headwater_nvme::controller::admin::{

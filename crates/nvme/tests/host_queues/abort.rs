@@ -1,4 +1,4 @@
-//! Abort (NVMe Base 2.0 section 5.1) of commands that were not fetched: pulled out of the ring, answered once.
+//! Abort (NVMe Base 2.0 section 5.1) of commands that were not fetched: removed from the ring, completed once.
 
 use crate::guest::{admin, completion, controller, serve, submission, submission_spec};
 use headwater_nvme::controller::QueueId;
@@ -9,7 +9,7 @@ const OK: Status = Status::SUCCESS;
 const ABORTED: Status = Status::ABORT_REQUESTED;
 
 #[test]
-fn an_aborted_entry_is_answered_at_once_and_the_others_keep_their_order() {
+fn aborted_entry_completes_at_once_and_the_rest_keep_their_order() {
     let mut arbiter = controller();
     let mut answers = completion(&mut arbiter, 1, 8, None);
     let mut queue = submission(&mut arbiter, 1, submission_spec(8, 1));
@@ -20,21 +20,21 @@ fn an_aborted_entry_is_answered_at_once_and_the_others_keep_their_order() {
     assert_eq!(
         (entry.command_id.get(), entry.status()),
         (12, ABORTED),
-        "before the Abort itself is answered"
+        "posted before the completion of the Abort"
     );
-    assert_eq!(entry.submission_head.get(), 3, "its slot, and those before it, may be written again");
+    assert_eq!(entry.submission_head.get(), 3, "its slot and those before it are released");
     answers.ring(&mut arbiter);
-    assert!(!arbiter.abort(id, 12), "once");
+    assert!(!arbiter.abort(id, 12), "an abort succeeds once");
     assert!(!arbiter.abort(id, 99) && !arbiter.abort(QueueId(7), 10), "no such command, no such queue");
-    assert!(arbiter.abort(id, 10), "of those that were taken out ahead");
+    assert!(arbiter.abort(id, 10), "an entry taken from the ring ahead of its turn");
     assert_eq!(serve(&mut arbiter), 3);
     let rest = answers.reap(&mut arbiter);
     assert_eq!(rest, [(1, 10, ABORTED), (1, 11, OK), (1, 13, OK), (1, 14, OK)]);
-    assert!(!arbiter.abort(id, 11), "answered long ago");
+    assert!(!arbiter.abort(id, 11), "completed before");
 }
 
 #[test]
-fn a_fetched_command_is_not_in_the_ring_any_more() {
+fn fetched_command_cannot_be_aborted_in_the_ring() {
     let mut arbiter = controller();
     let mut answers = completion(&mut arbiter, 1, 8, None);
     let mut queue = submission(&mut arbiter, 1, submission_spec(8, 1));
@@ -48,7 +48,7 @@ fn a_fetched_command_is_not_in_the_ring_any_more() {
 }
 
 #[test]
-fn without_room_for_its_completion_nothing_is_aborted_and_nothing_lost() {
+fn abort_without_room_for_its_completion_fails_and_loses_nothing() {
     let mut arbiter = controller();
     let mut answers = completion(&mut arbiter, 1, 3, None);
     let mut queue = submission(&mut arbiter, 1, submission_spec(8, 1));
@@ -67,7 +67,7 @@ fn without_room_for_its_completion_nothing_is_aborted_and_nothing_lost() {
 }
 
 #[test]
-fn a_deleted_queue_answers_what_an_abort_took_out_ahead() {
+fn deletion_completes_entries_that_an_abort_took_from_the_ring() {
     let mut arbiter = controller();
     let (_, _admin) = admin(&mut arbiter, 4);
     let mut answers = completion(&mut arbiter, 1, 8, None);
@@ -84,7 +84,7 @@ fn a_deleted_queue_answers_what_an_abort_took_out_ahead() {
 }
 
 #[test]
-fn whatever_is_aborted_each_command_has_one_completion_that_says_so_truthfully() {
+fn every_command_has_one_completion_with_the_right_status_under_aborts() {
     let seed = 0x5EED_AB07_u64;
     let mut state = seed;
     let mut random = move |below: u64| {
@@ -94,16 +94,16 @@ fn whatever_is_aborted_each_command_has_one_completion_that_says_so_truthfully()
     let mut arbiter = controller();
     let mut answers = completion(&mut arbiter, 1, 5, None);
     let mut queue = submission(&mut arbiter, 1, submission_spec(8, 1));
-    // What each id in flight was promised, and how many are in the ring or live.
-    let mut promised: BTreeMap<u16, Status> = BTreeMap::new();
+    // The expected status of each id in flight.
+    let mut expected: BTreeMap<u16, Status> = BTreeMap::new();
     let mut live = Vec::new();
     let mut next = 0_u16;
     let mut aborted = 0;
     for _ in 0..20_000 {
         match random(5) {
-            0 | 1 if promised.len() < 7 => {
+            0 | 1 if expected.len() < 7 => {
                 queue.submit(&mut arbiter, next);
-                promised.insert(next, OK);
+                expected.insert(next, OK);
                 next = next.wrapping_add(1);
             }
             2 => live.extend(arbiter.fetch()),
@@ -113,18 +113,18 @@ fn whatever_is_aborted_each_command_has_one_completion_that_says_so_truthfully()
             }
             4 => {
                 let at = usize::try_from(random(8)).unwrap();
-                if let Some(&id) = promised.keys().nth(at)
+                if let Some(&id) = expected.keys().nth(at)
                     && !live.iter().any(|fetched| fetched.token.command_id() == id)
-                    && promised[&id] == OK
+                    && expected[&id] == OK
                     && arbiter.abort(QueueId(1), id)
                 {
-                    promised.insert(id, ABORTED);
+                    expected.insert(id, ABORTED);
                     aborted += 1;
                 }
             }
             _ => {
                 for (_, id, status) in answers.reap(&mut arbiter) {
-                    assert_eq!(promised.remove(&id), Some(status), "seed {seed:#x}: command {id}");
+                    assert_eq!(expected.remove(&id), Some(status), "seed {seed:#x}: command {id}");
                 }
             }
         }
@@ -136,9 +136,9 @@ fn whatever_is_aborted_each_command_has_one_completion_that_says_so_truthfully()
     for _ in 0..8 {
         serve(&mut arbiter);
         for (_, id, status) in answers.reap(&mut arbiter) {
-            assert_eq!(promised.remove(&id), Some(status), "seed {seed:#x}: command {id}");
+            assert_eq!(expected.remove(&id), Some(status), "seed {seed:#x}: command {id}");
         }
         arbiter.ring(|_| {});
     }
-    assert!(promised.is_empty(), "every command has its completion: {promised:?}");
+    assert!(expected.is_empty(), "commands without a completion: {expected:?}");
 }

@@ -1,4 +1,4 @@
-//! A guest that makes its queues one by one and rings as Linux does, for tests of the controller.
+//! A guest that creates its queues one by one and writes doorbells as Linux does, for tests of the controller.
 
 use headwater_host::ring_memory::{RingMemory, SharedWords};
 use headwater_nvme::controller::{
@@ -32,17 +32,17 @@ impl<M: RingMemory> Bell<M> {
         Self { cell, shadow: None, register_writes: 0 }
     }
 
-    /// Linux's rule: tells the new position in memory, and says whether the register must be written too.
+    /// Writes the new position as Linux does, and returns it if the register must be written too.
     fn ring(&mut self, new: u32) -> Option<u32> {
-        let must = self.shadow.as_ref().is_none_or(|shadow| {
+        let needed = self.shadow.as_ref().is_none_or(|shadow| {
             let old = shadow.doorbells.load_cell_acquire(self.cell);
             shadow.doorbells.store_cell_release(self.cell, new);
             shadow.doorbells.fence();
             let event = shadow.events.load_cell_acquire(self.cell);
             needs_register(low16(event), low16(new), low16(old))
         });
-        self.register_writes += u32::from(must);
-        must.then_some(new)
+        self.register_writes += u32::from(needed);
+        needed.then_some(new)
     }
 }
 
@@ -80,7 +80,7 @@ impl<M: RingMemory> GuestSubmission<M> {
         Self { id: QueueId(id), memory, slots, tail: 0, bell }
     }
 
-    /// Writes a command and moves the tail, without ringing.
+    /// Writes a command and advances the tail, without a doorbell write.
     pub(crate) fn write(&mut self, command_id: u16) {
         let entry = SubmissionEntry { command_id: U16::new(command_id), ..SubmissionEntry::default() };
         let first = usize::try_from(self.tail).unwrap() * 8;
@@ -90,7 +90,7 @@ impl<M: RingMemory> GuestSubmission<M> {
         self.tail = (self.tail + 1) % self.slots;
     }
 
-    /// Rings for what was written. Returns whether the register was written.
+    /// Writes the doorbell for the commands written. Returns true if the register was written.
     pub(crate) fn ring(&mut self, arbiter: &mut Arbiter<M>) -> bool {
         let write = self.bell.ring(self.tail);
         if let Some(value) = write {
@@ -117,7 +117,7 @@ impl<M: RingMemory> GuestCompletion<M> {
         Self { id: QueueId(id), memory, slots, head: 0, phase: Phase::One, bell }
     }
 
-    /// The next completion, whose slot is given back by [`ring`](Self::ring).
+    /// Takes the next completion, whose slot [`ring`](Self::ring) releases.
     pub(crate) fn take(&mut self) -> Option<CompletionEntry> {
         let word = usize::try_from(self.head).unwrap() * 2;
         let second = self.memory.load_acquire(word + 1);
@@ -131,7 +131,7 @@ impl<M: RingMemory> GuestCompletion<M> {
         Some(CompletionEntry::from_words([self.memory.load_relaxed(word), second]))
     }
 
-    /// Gives back the slots of what was taken. Returns whether the register was written.
+    /// Releases the slots of taken completions. Returns true if the register was written.
     pub(crate) fn ring(&mut self, arbiter: &mut Arbiter<M>) -> bool {
         let write = self.bell.ring(self.head);
         if let Some(value) = write {
@@ -140,7 +140,7 @@ impl<M: RingMemory> GuestCompletion<M> {
         write.is_some()
     }
 
-    /// Everything there is, as submission queue, command id and status.
+    /// Reaps all available completions, as submission queue, command id and status.
     pub(crate) fn reap(&mut self, arbiter: &mut Arbiter<M>) -> Vec<(u16, u16, Status)> {
         let taken: Vec<_> = std::iter::from_fn(|| self.take())
             .map(|entry| (entry.submission_queue.get(), entry.command_id.get(), entry.status()))
@@ -156,7 +156,7 @@ pub(crate) const VECTORS: u16 = 4;
 pub(crate) const QUEUES: u16 = 8;
 pub(crate) const SLOTS_MAX: u32 = 64;
 
-/// A controller for a host, without queues.
+/// Creates a controller for a host, without queues.
 pub(crate) fn controller() -> Arbiter<SharedWords> {
     Arbiter::for_host(limits())
 }
@@ -244,7 +244,7 @@ pub(crate) fn admin(
     (GuestSubmission::new(0, slots, submission), GuestCompletion::new(0, slots, completion))
 }
 
-/// Fetches everything there is and answers it with success.
+/// Fetches all available commands and completes them with success. Returns their number.
 pub(crate) fn serve<M: RingMemory>(arbiter: &mut Arbiter<M>) -> usize {
     let mut served = 0;
     while let Some(fetched) = arbiter.fetch() {

@@ -1,6 +1,6 @@
-//! Queues that a real host makes one by one, against hosts that tell the truth and hosts that do not.
+//! Tests of queues that a host creates one by one, with well-behaved and misbehaving hosts.
 #![cfg(not(loom))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it said")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod abort;
 mod guest;

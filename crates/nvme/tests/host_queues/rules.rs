@@ -1,4 +1,4 @@
-//! Queues that a host makes one by one: creation, deletion, order, back-pressure, reset and interrupts.
+//! Tests of queues that a host creates one by one: creation, deletion, order, back-pressure, reset and interrupts.
 
 use crate::guest::{
     GuestCompletion, GuestSubmission, QUEUES, SLOTS_MAX, VECTORS, admin, completion, completion_spec,
@@ -35,7 +35,7 @@ fn create_completion_queue_refuses_wrong_numbers_sizes_and_vectors() {
         assert_eq!(status(try_completion(&mut arbiter, id, slots)), expected, "queue {id} of {slots}");
     }
     let spec = completion_spec(4, Some(VECTORS));
-    let refused = arbiter.create_completion_queue(QueueId(2), spec, |_| panic!("memory is asked for last"));
+    let refused = arbiter.create_completion_queue(QueueId(2), spec, |_| panic!("memory is requested last"));
     assert_eq!(status(refused), Status::INVALID_INTERRUPT_VECTOR);
     let absent = arbiter.create_completion_queue(QueueId(2), completion_spec(4, None), |_| None);
     assert_eq!(absent, Err(ArbiterError::Memory(QueueId(2))));
@@ -68,7 +68,7 @@ fn create_submission_queue_refuses_wrong_order_numbers_and_sizes() {
 }
 
 #[test]
-fn only_as_many_queues_as_were_granted_can_be_created() {
+fn only_the_granted_number_of_queues_can_be_created() {
     let mut arbiter = controller();
     arbiter.grant_queues(1, 2);
     try_completion(&mut arbiter, 2, 4).unwrap();
@@ -110,7 +110,7 @@ fn several_submission_queues_share_a_completion_queue_in_order_of_completion() {
     second.submit(&mut arbiter, 7);
     let live: Vec<_> = std::iter::from_fn(|| arbiter.fetch()).collect();
     let order: Vec<_> = live.iter().map(|fetched| fetched.token.queue().0).collect();
-    assert_eq!(order, [1, 5, 1], "one each, in turn");
+    assert_eq!(order, [1, 5, 1], "the queues take turns");
     for fetched in live.into_iter().rev() {
         arbiter.complete(fetched.token, 0, OK);
     }
@@ -121,10 +121,10 @@ fn several_submission_queues_share_a_completion_queue_in_order_of_completion() {
 }
 
 #[test]
-fn a_full_completion_queue_holds_all_its_submission_queues_back_and_no_other() {
+fn full_completion_queue_stops_only_its_own_submission_queues() {
     let mut arbiter = controller();
     let mut answers = completion(&mut arbiter, 1, 3, None);
-    let mut others = completion(&mut arbiter, 2, 3, None);
+    let mut second_answers = completion(&mut arbiter, 2, 3, None);
     let mut first = submission(&mut arbiter, 1, submission_spec(8, 1));
     let mut second = submission(&mut arbiter, 2, submission_spec(8, 1));
     let mut apart = submission(&mut arbiter, 3, submission_spec(8, 2));
@@ -140,7 +140,7 @@ fn a_full_completion_queue_holds_all_its_submission_queues_back_and_no_other() {
     assert!(arbiter.fetch().is_none(), "nothing is fetched while an answer waits");
     apart.submit(&mut arbiter, 20);
     assert_eq!(serve(&mut arbiter), 1);
-    assert_eq!(others.reap(&mut arbiter), [(3, 20, OK)]);
+    assert_eq!(second_answers.reap(&mut arbiter), [(3, 20, OK)]);
     let mut order = Vec::new();
     for _ in 0..4 {
         order.extend(answers.reap(&mut arbiter));
@@ -153,7 +153,7 @@ fn a_full_completion_queue_holds_all_its_submission_queues_back_and_no_other() {
 }
 
 #[test]
-fn deleting_a_submission_queue_answers_its_commands_and_leaves_the_others_alone() {
+fn deleting_a_submission_queue_completes_its_commands_only() {
     let mut arbiter = controller();
     let mut answers = completion(&mut arbiter, 1, 8, None);
     let mut leaving = submission(&mut arbiter, 1, submission_spec(8, 1));
@@ -164,18 +164,18 @@ fn deleting_a_submission_queue_answers_its_commands_and_leaves_the_others_alone(
     arbiter.delete_submission_queue(QueueId(1)).unwrap();
     staying.submit(&mut arbiter, 9);
     assert_eq!(serve(&mut arbiter), 1);
-    assert_eq!(arbiter.next_deleted(), None, "one is live");
+    assert_eq!(arbiter.next_deleted(), None, "one command is live");
     arbiter.complete(live.token, 0, OK);
     assert_eq!(arbiter.next_deleted(), Some(QueueId(1)));
     assert_eq!(answers.reap(&mut arbiter), [(2, 9, OK), (1, 2, Status::ABORTED_SQ_DELETION), (1, 1, OK)]);
-    assert_eq!(arbiter.ring_submission(QueueId(1), 3), Err(DoorbellError::NoQueue(QueueId(1))), "it is gone");
+    assert_eq!(arbiter.ring_submission(QueueId(1), 3), Err(DoorbellError::NoQueue(QueueId(1))), "deleted");
     staying.submit(&mut arbiter, 10);
     assert_eq!(serve(&mut arbiter), 1);
     assert_eq!(answers.reap(&mut arbiter), [(2, 10, OK)]);
 }
 
 #[test]
-fn a_deletion_that_finds_the_completion_queue_full_ends_when_the_host_reaps() {
+fn deletion_with_a_full_completion_queue_ends_when_the_host_reaps() {
     let mut arbiter = controller();
     let mut answers = completion(&mut arbiter, 1, 2, None);
     let mut leaving = submission(&mut arbiter, 1, submission_spec(8, 1));
@@ -186,7 +186,7 @@ fn a_deletion_that_finds_the_completion_queue_full_ends_when_the_host_reaps() {
     let mut seen = Vec::new();
     while arbiter.next_deleted().is_none() {
         seen.extend(answers.reap(&mut arbiter));
-        assert!(seen.len() <= 3, "the deletion goes on");
+        assert!(seen.len() <= 3, "a command was completed twice");
     }
     seen.extend(answers.reap(&mut arbiter));
     let aborted = Status::ABORTED_SQ_DELETION;
@@ -194,7 +194,7 @@ fn a_deletion_that_finds_the_completion_queue_full_ends_when_the_host_reaps() {
 }
 
 #[test]
-fn a_reset_drops_all_queues_and_commands_of_before_answer_nobody() {
+fn reset_removes_all_queues_and_discards_completions_of_older_commands() {
     let mut arbiter = controller();
     let (mut admin_queue, _) = admin(&mut arbiter, 4);
     let answers = completion(&mut arbiter, 1, 8, Some(1));
@@ -208,7 +208,7 @@ fn a_reset_drops_all_queues_and_commands_of_before_answer_nobody() {
     arbiter.reset(Mechanism::RoundRobin);
     assert_eq!((arbiter.queues().count(), arbiter.next_deleted()), (0, None));
     assert_eq!(arbiter.ring_submission(QueueId(0), 1), Err(DoorbellError::NoQueue(QueueId(0))));
-    // The same numbers again, and the same command is live again: the old token is not its.
+    // The same queue and command numbers are in use again: the old tokens must not match them.
     let mut again = completion(&mut arbiter, 1, 8, Some(1));
     let mut queue = submission(&mut arbiter, 1, submission_spec(8, 1));
     queue.submit(&mut arbiter, 5);
@@ -219,13 +219,13 @@ fn a_reset_drops_all_queues_and_commands_of_before_answer_nobody() {
     }
     arbiter.interrupt(Nanos(0), |vector| panic!("nothing was posted for vector {vector}"));
     assert_eq!(again.take(), None);
-    assert_eq!(answers.memory.load_acquire(1), 0, "nor in the memory of before");
+    assert_eq!(answers.memory.load_acquire(1), 0, "the old queue memory is unchanged");
     arbiter.complete(fresh.token, 0, OK);
     assert_eq!(again.reap(&mut arbiter), [(1, 5, OK)]);
 }
 
 #[test]
-fn admin_commands_that_are_held_do_not_fill_a_small_admin_queue() {
+fn held_admin_commands_do_not_fill_a_small_admin_queue() {
     let mut arbiter = controller();
     let (mut queue, mut answers) = admin(&mut arbiter, 2);
     let mut held = Vec::new();
@@ -243,7 +243,7 @@ fn admin_commands_that_are_held_do_not_fill_a_small_admin_queue() {
 }
 
 #[test]
-fn wrong_doorbell_writes_are_reported_and_stop_their_queue_alone() {
+fn invalid_doorbell_writes_are_reported_and_stop_only_their_queue() {
     let mut arbiter = controller();
     let mut answers = completion(&mut arbiter, 1, 4, None);
     let mut honest = submission(&mut arbiter, 2, submission_spec(4, 1));
@@ -255,15 +255,15 @@ fn wrong_doorbell_writes_are_reported_and_stop_their_queue_alone() {
             assert_eq!((queue, fault.doorbell), (QueueId(1), DoorbellName::SubmissionTail));
             assert_eq!((fault.value, fault.slots), (4, 4));
         }
-        other => panic!("the write was taken: {other:?}"),
+        other => panic!("the write was accepted: {other:?}"),
     }
     assert!(matches!(arbiter.queue(QueueId(1)).unwrap().state(), QueueState::Failed(_)));
-    assert_eq!(arbiter.ring_submission(QueueId(1), 1), Ok(()), "told once");
+    assert_eq!(arbiter.ring_submission(QueueId(1), 1), Ok(()), "reported once");
     assert_eq!(arbiter.take_doorbell_error(), None);
     honest.submit(&mut arbiter, 1);
     assert_eq!(serve(&mut arbiter), 1);
     assert_eq!(answers.reap(&mut arbiter), [(2, 1, OK)]);
-    // Slots that were never filled cannot be given back; all who answer there are stopped.
+    // Slots that were never posted cannot be released; every submission queue of this completion queue stops.
     assert!(matches!(arbiter.ring_completion(QueueId(1), 3), Err(DoorbellError::Value { .. })));
     honest.submit(&mut arbiter, 2);
     assert_eq!(serve(&mut arbiter), 0);
@@ -276,7 +276,7 @@ fn wrong_doorbell_writes_are_reported_and_stop_their_queue_alone() {
 }
 
 #[test]
-fn urgent_queues_go_first_and_the_rest_share_by_weight() {
+fn urgent_queues_go_first_and_weighted_classes_share_by_weight() {
     let mut arbiter = controller();
     arbiter.reset(Mechanism::WeightedWithUrgent);
     // Burst 1; high 2, medium 1, low 1.
@@ -305,7 +305,7 @@ fn fired(arbiter: &mut Arbiter<SharedWords>, now: Nanos) -> Vec<u16> {
 }
 
 #[test]
-fn completion_queues_with_news_fire_their_vectors_once() {
+fn completion_queues_with_new_completions_fire_their_vectors_once() {
     let mut arbiter = controller();
     let mut hosts = Vec::new();
     for (id, vector) in [(1, Some(1)), (2, Some(3)), (3, Some(3)), (4, None)] {
@@ -326,7 +326,7 @@ fn completion_queues_with_news_fire_their_vectors_once() {
 }
 
 #[test]
-fn coalescing_holds_io_interrupts_back_but_not_the_admin_queue() {
+fn coalescing_delays_io_interrupts_but_not_the_admin_queue() {
     let mut arbiter = controller();
     arbiter.set_coalescing(Coalescing::from_dword(1 | 1 << 8));
     let (mut admin_queue, _) = admin(&mut arbiter, 4);
@@ -339,7 +339,7 @@ fn coalescing_holds_io_interrupts_back_but_not_the_admin_queue() {
     assert_eq!(arbiter.next_interrupt(), Some(Nanos::from_micros(100)));
     queue.submit(&mut arbiter, 1);
     assert_eq!(serve(&mut arbiter), 1);
-    assert_eq!(fired(&mut arbiter, Nanos(50)), [1], "two are enough");
+    assert_eq!(fired(&mut arbiter, Nanos(50)), [1], "two reach the threshold");
     assert_eq!(arbiter.next_interrupt(), None);
     let refused = arbiter.set_vector_coalescing(VECTORS, VectorCoalescing::Disabled);
     assert_eq!(refused, Err(ArbiterError::Vector { vector: VECTORS, vectors: VECTORS }));
@@ -350,7 +350,7 @@ fn coalescing_holds_io_interrupts_back_but_not_the_admin_queue() {
 }
 
 #[test]
-fn queues_in_pages_of_a_guest_work_like_any_other() {
+fn queues_in_shared_memory_work() {
     let region = Foreign::anonymous(8_192).unwrap();
     let mut arbiter = Arbiter::for_host(limits());
     let at = |offset: usize| {

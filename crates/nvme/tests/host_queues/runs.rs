@@ -1,5 +1,5 @@
-//! Seeded runs of queues that a host makes apart: several submission queues to a completion queue against a plain model,
-//! and a host that writes anything anywhere.
+//! Seeded runs of queues that a host creates separately: several submission queues per completion queue against a plain
+//! model, and a host that writes any value anywhere.
 
 use crate::guest::{
     GuestCompletion, GuestSubmission, Shadow, completion, controller, serve, submission, submission_spec,
@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, VecDeque};
 const SUBMISSIONS: usize = 4;
 const SLOTS: u32 = 4;
 
-/// One thing a run does next.
+/// One step of a run.
 #[derive(Clone, Debug)]
 enum Step {
     Submit(usize),
@@ -46,10 +46,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A submission queue and what a plain model knows of it.
+/// A submission queue and the state of a plain model of it.
 struct Subject {
     queue: GuestSubmission<SharedWords>,
-    /// Commands that are owed a completion.
+    /// Commands that have no completion yet.
     owed: BTreeSet<u16>,
     next_id: u16,
     leaving: bool,
@@ -60,10 +60,10 @@ struct Run {
     subjects: Vec<Subject>,
     answers: Vec<GuestCompletion<SharedWords>>,
     live: Vec<Fetched>,
-    /// In the order they were answered, by completion queue: what the guest must read.
+    /// By completion queue, the order of completion: what the guest must read.
     answered: [VecDeque<(u16, u16)>; 2],
     shadow: Option<Shadow<SharedWords>>,
-    /// The last look said that the guest will call.
+    /// True after `prepare_sleep` found no work: the guest must notify.
     asleep: bool,
 }
 
@@ -93,7 +93,7 @@ impl Run {
         run
     }
 
-    /// The host makes its queues.
+    /// Resets the controller and creates the host's queues.
     fn start(&mut self) {
         self.arbiter.reset(Mechanism::WeightedWithUrgent);
         self.shadow = None;
@@ -111,18 +111,18 @@ impl Run {
 
     fn submit(&mut self, at: usize) {
         let subject = &mut self.subjects[at];
-        // The guest knows of free slots by the completions that it read.
+        // The guest learns of free slots from the completions that it read.
         if subject.leaving || subject.owed.len() + 1 >= usize::try_from(SLOTS).unwrap() {
             return;
         }
         let idle = self.arbiter.queue(subject.queue.id).unwrap();
-        let may_call = self.asleep && self.shadow.is_some() && idle.unposted() == 0;
+        let may_notify = self.asleep && self.shadow.is_some() && idle.unposted() == 0;
         subject.owed.insert(subject.next_id);
-        let called = subject.queue.submit(&mut self.arbiter, subject.next_id);
+        let notified = subject.queue.submit(&mut self.arbiter, subject.next_id);
         subject.next_id = subject.next_id.wrapping_add(1);
         if self.shadow.is_some() {
-            assert!(self.asleep || !called, "an awake controller was called");
-            assert!(!may_call || called || subject.owed.len() > 1, "a sleeping controller was not called");
+            assert!(self.asleep || !notified, "an awake controller was notified");
+            assert!(!may_notify || notified || subject.owed.len() > 1, "a sleeping controller missed it");
         }
     }
 
@@ -147,7 +147,7 @@ impl Run {
                 assert_eq!(entry.status(), Status::ABORTED_SQ_DELETION);
             }
             let subject = &mut self.subjects[usize::from(queue - 1)];
-            assert!(subject.owed.remove(&id), "command {id} of queue {queue} was owed nothing");
+            assert!(subject.owed.remove(&id), "command {id} of queue {queue} has a second completion");
         }
         if any {
             self.answers[which].ring(&mut self.arbiter);
@@ -170,13 +170,13 @@ impl Run {
         self.shadow = Some(shadow);
     }
 
-    /// Queues that are gone are made again; everything they were owed has been posted.
+    /// Creates deleted queues again, after checking that all their completions were posted.
     fn let_go(&mut self) {
         while let Some(gone) = self.arbiter.next_deleted() {
             let at = usize::from(gone.0 - 1);
             self.reap(at / 2);
             let subject = &mut self.subjects[at];
-            assert!(subject.leaving && subject.owed.is_empty(), "{gone} left owing {:?}", subject.owed);
+            assert!(subject.leaving && subject.owed.is_empty(), "{gone} lacks {:?}", subject.owed);
             subject.queue = submission(&mut self.arbiter, gone.0, spec_of(at));
             subject.queue.bell.shadow = self.shadow.clone();
             subject.leaving = false;
@@ -217,7 +217,7 @@ impl Run {
         for view in self.arbiter.queues() {
             assert!(view.unposted() <= usize::try_from(SLOTS).unwrap());
         }
-        assert_eq!(self.arbiter.take_doorbell_error(), None, "the guest tells the truth");
+        assert_eq!(self.arbiter.take_doorbell_error(), None, "all doorbell values are valid");
     }
 }
 
@@ -225,7 +225,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_command_gets_its_completion_in_order_through_deletion_and_reset(
+    fn every_command_gets_its_completion_in_order_across_deletion_and_reset(
         steps in prop::collection::vec(step(), 1..300),
     ) {
         let mut run = Run::new();
@@ -239,12 +239,12 @@ proptest! {
         }
         prop_assert!(run.live.is_empty());
         for subject in &run.subjects {
-            prop_assert!(subject.owed.is_empty(), "{} owes {:?}", subject.queue.id, subject.owed);
+            prop_assert!(subject.owed.is_empty(), "{} lacks {:?}", subject.queue.id, subject.owed);
         }
     }
 
     #[test]
-    fn a_host_that_scribbles_over_queues_and_doorbells_harms_only_those_queues(
+    fn arbitrary_ring_and_doorbell_writes_harm_only_their_own_queues(
         shares in any::<bool>(),
         writes in prop::collection::vec(
             (0..6_u8, 0..64_usize, prop_oneof![0..6_u64, any::<u64>()]),
@@ -268,10 +268,10 @@ proptest! {
             honest.bell.shadow = Some(shadow.clone());
             answers.bell.shadow = Some(shadow);
         }
-        for (round, (place, word, value)) in (0_u16..).zip(writes) {
+        for (round, (target, word, value)) in (0_u16..).zip(writes) {
             let [a, b, c, d, ..] = value.to_le_bytes();
             let low = u32::from_le_bytes([a, b, c, d]);
-            match place {
+            match target {
                 0 => bad_answers.memory.store_relaxed(word % bad_answers.memory.words(), value),
                 1 => bad[0].memory.store_relaxed(word % bad[0].memory.words(), value),
                 // Doorbells and EventIdx of queues 1 and 2 and of completion queue 1.

@@ -1,4 +1,4 @@
-//! Doorbells in memory (Doorbell Buffer Config): who rings whom, and when nobody has to.
+//! Tests of doorbells in memory (Doorbell Buffer Config): when a register write is needed as a notification.
 
 use crate::guest::{
     Shadow, admin, completion, controller, serve, submission, submission_spec, try_completion, try_submission,
@@ -14,7 +14,7 @@ const OK: Status = Status::SUCCESS;
 /// Cells of one page.
 const CELLS: usize = 1_024;
 
-/// The guest's two pages, told to the controller.
+/// Shares the guest's two pages with the controller.
 fn share(arbiter: &mut Arbiter<SharedWords>, stride_log2: u8) -> Shadow<SharedWords> {
     let shadow = Shadow { doorbells: SharedWords::zeroed(CELLS), events: SharedWords::zeroed(CELLS) };
     arbiter.share_doorbells(DoorbellCells {
@@ -26,16 +26,16 @@ fn share(arbiter: &mut Arbiter<SharedWords>, stride_log2: u8) -> Shadow<SharedWo
 }
 
 #[test]
-fn while_the_controller_is_awake_no_register_is_written() {
+fn awake_controller_needs_no_register_writes() {
     for slots in [2, 3, 8, 64] {
         let mut arbiter = controller();
         let shadow = share(&mut arbiter, 0);
         let mut answers = completion(&mut arbiter, 1, slots, None);
         let mut queue = submission(&mut arbiter, 1, submission_spec(slots, 1));
         (queue.bell.shadow, answers.bell.shadow) = (Some(shadow.clone()), Some(shadow));
-        let most = u16::try_from(slots - 1).unwrap();
+        let max = u16::try_from(slots - 1).unwrap();
         for round in 0..400_u16 {
-            let batch = round % most + 1;
+            let batch = round % max + 1;
             (0..batch).for_each(|id| assert!(!queue.submit(&mut arbiter, id), "round {round} of {slots}"));
             assert_eq!(serve(&mut arbiter), usize::from(batch));
             assert_eq!(answers.reap(&mut arbiter).len(), usize::from(batch));
@@ -45,7 +45,7 @@ fn while_the_controller_is_awake_no_register_is_written() {
 }
 
 #[test]
-fn a_controller_that_sleeps_is_called_by_the_next_command_and_only_by_it() {
+fn sleeping_controller_is_notified_by_the_next_command_only() {
     let mut arbiter = controller();
     let shadow = share(&mut arbiter, 0);
     let mut answers = completion(&mut arbiter, 1, 4, None);
@@ -53,17 +53,17 @@ fn a_controller_that_sleeps_is_called_by_the_next_command_and_only_by_it() {
     (queue.bell.shadow, answers.bell.shadow) = (Some(shadow.clone()), Some(shadow));
     for round in 0..20 {
         assert_eq!(arbiter.prepare_sleep(), Sleep::Until);
-        assert!(queue.submit(&mut arbiter, 1), "round {round}: it sleeps");
-        assert!(!queue.submit(&mut arbiter, 2), "it was called already");
+        assert!(queue.submit(&mut arbiter, 1), "round {round}: the controller sleeps");
+        assert!(!queue.submit(&mut arbiter, 2), "the controller was notified already");
         assert_eq!(arbiter.prepare_sleep(), Sleep::No, "there is work");
         assert_eq!(serve(&mut arbiter), 2);
         assert_eq!(answers.reap(&mut arbiter).len(), 2);
     }
-    assert_eq!(answers.bell.register_writes, 0, "nobody waits for slots");
+    assert_eq!(answers.bell.register_writes, 0, "no completion waits for slots");
 }
 
 #[test]
-fn a_controller_whose_answers_wait_is_called_when_slots_come_back() {
+fn controller_with_waiting_completions_is_notified_when_slots_are_released() {
     let mut arbiter = controller();
     let shadow = share(&mut arbiter, 0);
     let mut answers = completion(&mut arbiter, 1, 2, None);
@@ -72,16 +72,16 @@ fn a_controller_whose_answers_wait_is_called_when_slots_come_back() {
     queue.submit_all(&mut arbiter, 0..2);
     assert_eq!(serve(&mut arbiter), 2);
     assert_eq!(arbiter.queue(QueueId(1)).unwrap().unposted(), 1);
-    assert_eq!(arbiter.prepare_sleep(), Sleep::Until, "only the guest can help");
+    assert_eq!(arbiter.prepare_sleep(), Sleep::Until, "only the guest can free slots");
     assert_eq!(answers.take().unwrap().command_id.get(), 0);
-    assert!(answers.ring(&mut arbiter), "it sleeps");
+    assert!(answers.ring(&mut arbiter), "the controller sleeps");
     assert_eq!(arbiter.prepare_sleep(), Sleep::No, "the guest made room");
     arbiter.interrupt(Nanos(0), |_| ());
     assert_eq!(answers.reap(&mut arbiter), [(1, 1, OK)]);
 }
 
 #[test]
-fn queues_that_exist_move_to_memory_with_what_was_rung_so_far() {
+fn existing_queues_move_to_memory_with_their_doorbell_values() {
     let mut arbiter = controller();
     let (mut admin_queue, mut admin_answers) = admin(&mut arbiter, 4);
     let mut answers = completion(&mut arbiter, 1, 8, None);
@@ -105,7 +105,7 @@ fn queues_that_exist_move_to_memory_with_what_was_rung_so_far() {
 }
 
 #[test]
-fn a_cell_of_a_queue_made_later_starts_at_zero_whatever_lay_there() {
+fn cells_of_a_queue_created_later_are_zeroed() {
     let mut arbiter = controller();
     let shadow = share(&mut arbiter, 0);
     shadow.doorbells.store_cell_release(4, 3);
@@ -119,7 +119,7 @@ fn a_cell_of_a_queue_made_later_starts_at_zero_whatever_lay_there() {
 }
 
 #[test]
-fn cells_lie_a_stride_apart_and_queues_beyond_the_page_keep_their_registers() {
+fn cells_follow_the_stride_and_queues_beyond_the_page_keep_registers() {
     let mut arbiter = controller();
     // 128 cells between two doorbells: queue 3's tail is cell 768, its head cell 896, queue 4's tail lies outside.
     let shadow = share(&mut arbiter, 7);
@@ -134,7 +134,7 @@ fn cells_lie_a_stride_apart_and_queues_beyond_the_page_keep_their_registers() {
 }
 
 #[test]
-fn an_impossible_cell_is_reported_once_and_stops_its_queue_alone() {
+fn invalid_cell_is_reported_once_and_stops_only_its_queue() {
     let mut arbiter = controller();
     let shadow = share(&mut arbiter, 0);
     let mut answers = completion(&mut arbiter, 1, 4, None);
@@ -147,14 +147,14 @@ fn an_impossible_cell_is_reported_once_and_stops_its_queue_alone() {
     match arbiter.take_doorbell_error() {
         Some(DoorbellError::Value { queue, fault }) => {
             assert_eq!((queue, fault.doorbell), (QueueId(1), DoorbellName::SubmissionTail));
-            assert_eq!(fault.value, 0x1_0001, "all 32 bits count");
+            assert_eq!(fault.value, 0x1_0001, "all 32 bits are checked");
         }
         other => panic!("reported: {other:?}"),
     }
     assert_eq!(arbiter.take_doorbell_error(), None);
     assert!(matches!(arbiter.queue(QueueId(1)).unwrap().state(), QueueState::Failed(_)));
     assert_eq!(answers.reap(&mut arbiter), [(2, 1, OK)]);
-    // A head that gives back what was never posted, found when the queue is full.
+    // A head that releases slots that were never posted, found when the queue is full.
     shadow.doorbells.store_cell_release(3, 7);
     for id in 0..4 {
         honest.submit(&mut arbiter, id);
@@ -164,7 +164,7 @@ fn an_impossible_cell_is_reported_once_and_stops_its_queue_alone() {
 }
 
 #[test]
-fn a_register_write_beside_cells_is_a_call_and_its_value_does_not_count() {
+fn register_write_with_cells_is_a_notification_and_its_value_is_ignored() {
     let mut arbiter = controller();
     let shadow = share(&mut arbiter, 0);
     try_completion(&mut arbiter, 1, 4).unwrap();
@@ -176,7 +176,7 @@ fn a_register_write_beside_cells_is_a_call_and_its_value_does_not_count() {
 }
 
 #[test]
-fn a_mapped_doorbell_page_is_seen_without_a_call_and_forbids_sleep() {
+fn mapped_doorbell_page_is_polled_and_prevents_sleep() {
     let mut arbiter = controller();
     let page = SharedWords::zeroed(CELLS);
     let (mut admin_queue, mut admin_answers) = admin(&mut arbiter, 4);
@@ -185,11 +185,11 @@ fn a_mapped_doorbell_page_is_seen_without_a_call_and_forbids_sleep() {
     page.store_cell_release(0, 1);
     assert_eq!(serve(&mut arbiter), 1);
     assert_eq!(admin_answers.take().unwrap().command_id.get(), 3);
-    assert_eq!(arbiter.prepare_sleep(), Sleep::No, "nobody would call");
+    assert_eq!(arbiter.prepare_sleep(), Sleep::No, "the guest sends no notification");
 }
 
 #[test]
-fn a_reset_forgets_the_cells() {
+fn reset_returns_to_registers() {
     let mut arbiter = controller();
     let shadow = share(&mut arbiter, 0);
     arbiter.reset(Mechanism::RoundRobin);

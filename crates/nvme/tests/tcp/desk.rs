@@ -1,7 +1,7 @@
-//! A little controller on one connection: writes keep their bytes by number, reads give them back.
+//! A minimal controller on one connection that stores values by number.
 //!
-//! Opcode 01h keeps the CDW10 bytes that come under CDW11, 02h reads them back, 00h does nothing. Answers may be held back
-//! and leave in any order.
+//! Opcode 01h stores CDW10 bytes of data under the number in CDW11, 02h reads them, 00h does nothing. Responses are
+//! held back and released in any order.
 
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::status::Status;
@@ -59,7 +59,7 @@ impl Desk {
     }
 
     fn carry_out(&mut self, slot: Slot) {
-        let entry = self.entries.remove(&slot.0).expect("a slot that was handed out");
+        let entry = self.entries.remove(&slot.0).expect("the slot holds a command");
         let mut response = Response::status(Status::SUCCESS);
         match entry.opcode {
             1 => {
@@ -79,7 +79,7 @@ impl Desk {
         self.held.push((slot, response));
     }
 
-    /// Lets one answer out that was held back.
+    /// Sends one of the responses held back; returns false if there is none or the connection is closed.
     pub(crate) fn release(&mut self, choice: usize) -> bool {
         if self.held.is_empty() || matches!(self.target.advance(&mut &[][..]), TargetStep::Closed(_)) {
             return false;

@@ -1,4 +1,4 @@
-//! Target and initiator against each other, over a link that cuts the stream anywhere.
+//! Tests of target and initiator against each other, over a link that splits the stream at any byte.
 
 use crate::desk::Desk;
 use crate::raw::{Loan, drain};
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use zerocopy::little_endian::U32;
 
-/// One command of a run: what it does, to which number, with how many bytes.
+/// One command of a run: its opcode, the number of its value, and its length.
 #[derive(Clone, Copy, Debug)]
 struct Order {
     opcode: u8,
@@ -75,7 +75,7 @@ impl World {
         self.cut[self.cuts % self.cut.len()].clamp(1, left)
     }
 
-    /// Moves everything that is to be sent in both directions, and answers everything.
+    /// Transfers all queued bytes in both directions and releases all responses, until both ends are idle.
     fn settle(&mut self, done: &mut Vec<Completed<Loan>>) {
         loop {
             let to_target = drain(self.host.outgoing_mut());
@@ -103,7 +103,7 @@ impl World {
     }
 
     fn receive<'a>(&mut self, rest: &'a [u8], bytes: usize, done: &mut Vec<Completed<Loan>>) -> &'a [u8] {
-        // As a socket would: data straight into its buffer while it is data that comes.
+        // Receives data directly into its buffer, as a socket would.
         if self.direct
             && let Some((buffer, range)) = self.host.destination()
         {
@@ -144,8 +144,8 @@ fn run(terms: &Terms, orders: &[Order], cut: Vec<usize>, direct: bool) {
         depth: terms.depth,
         in_capsule_max: terms.in_capsule_max,
     });
-    let desk = Desk::new(parameters, terms.depth, terms.flow);
-    let mut world = World { desk, host, cut, cuts: 0, direct };
+    let controller = Desk::new(parameters, terms.depth, terms.flow);
+    let mut world = World { desk: controller, host, cut, cuts: 0, direct };
     let mut done = Vec::new();
     world.settle(&mut done);
     let mut model: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
@@ -169,8 +169,8 @@ fn run(terms: &Terms, orders: &[Order], cut: Vec<usize>, direct: bool) {
         }
         let id: CommandId = world.host.submit(entry, transfer).unwrap();
         world.settle(&mut done);
-        let completed = done.pop().expect("one answer");
-        assert!(done.is_empty(), "exactly one");
+        let completed = done.pop().expect("the command completed");
+        assert!(done.is_empty(), "the command completed more than once");
         assert_eq!(completed.id, id);
         match (order.opcode, expected, completed.transfer) {
             (2, Some(expected), Transfer::In(buffer)) => {
@@ -178,7 +178,7 @@ fn run(terms: &Terms, orders: &[Order], cut: Vec<usize>, direct: bool) {
                 assert_eq!(usize::try_from(completed.received).unwrap(), expected.len());
                 assert!(
                     buffer.to_vec()[..expected.len()] == expected[..],
-                    "the bytes are not those that were written"
+                    "the bytes read differ from those written"
                 );
             }
             (2, None, _) => assert!(!completed.entry.status().is_success()),
@@ -192,7 +192,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_was_written_is_read_however_the_stream_is_cut(
+    fn reads_return_written_data_for_any_stream_split(
         terms in terms(),
         orders in orders(),
         cut in prop::collection::vec(prop_oneof![1_usize..40, 1_usize..5_000], 1..12),
@@ -203,7 +203,7 @@ proptest! {
 }
 
 #[test]
-fn commands_at_depth_are_answered_in_any_order() {
+fn commands_at_full_depth_complete_in_any_order() {
     let parameters = TargetParameters { r2t_bytes: 4_096, ..TargetParameters::default() };
     for flow in [FlowControl::Heads, FlowControl::Disabled] {
         let host = InitiatorConnection::new(InitiatorParameters {
@@ -213,8 +213,9 @@ fn commands_at_depth_are_answered_in_any_order() {
             in_capsule_max: 0,
             ..InitiatorParameters::default()
         });
-        let desk = Desk::new(parameters, 32, flow);
-        let mut world = World { desk, host, cut: vec![1, 7_000, 33, 4_097], cuts: 0, direct: true };
+        let controller = Desk::new(parameters, 32, flow);
+        let mut world =
+            World { desk: controller, host, cut: vec![1, 7_000, 33, 4_097], cuts: 0, direct: true };
         let mut done = Vec::new();
         world.settle(&mut done);
         for opcode in [1, 2] {
@@ -238,7 +239,7 @@ fn commands_at_depth_are_answered_in_any_order() {
             assert_eq!(done.len(), 32);
             for completed in done.drain(..) {
                 assert_eq!(completed.entry.status(), Status::SUCCESS);
-                let bytes = expected.remove(&completed.id).expect("each once");
+                let bytes = expected.remove(&completed.id).expect("each command completes once");
                 if let Transfer::In(buffer) = completed.transfer {
                     assert!(buffer.to_vec() == bytes);
                 }

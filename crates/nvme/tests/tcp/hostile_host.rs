@@ -1,5 +1,5 @@
-//! A host that breaks the rules, against the target: each broken field has the fatal error status and information that the
-//! specification names for it, and the connection is over.
+//! Tests of the target against a host that violates the protocol: each invalid field ends the connection with the fatal
+//! error status and information that the specification requires.
 
 use crate::raw::{
     Termination, capsule, data, drain, entry, initialize, open_target, pdu, pdus, termination,
@@ -25,15 +25,15 @@ fn refused(target: &mut TargetConnection, bytes: &[u8], status: u16, information
     drop(before);
     let step = target.advance(&mut &bytes[..]);
     let TargetStep::Closed(Ended::Fault(fault)) = step else {
-        panic!("the connection goes on: {step:?}");
+        panic!("the connection did not close: {step:?}");
     };
     assert_eq!(u16::from(fault.kind.number()), status, "{fault}");
     let Termination { kind, status: fes, information: fei, header } =
         termination(&drain(target.outgoing_mut()));
     assert_eq!((kind, fes, fei), (3, status, information));
-    assert!(bytes.starts_with(&header[..header.len().min(bytes.len())]), "the header comes back");
+    assert!(bytes.starts_with(&header[..header.len().min(bytes.len())]), "the header is carried");
     assert!(!header.is_empty());
-    // Whatever follows is not read.
+    // Further input is ignored.
     let more = initialize(0, 0, 0, 0, 0);
     assert!(matches!(target.advance(&mut &more[..]), TargetStep::Closed(_)));
     assert_eq!(target.outgoing().pending(), 0);
@@ -46,12 +46,12 @@ fn fresh() -> TargetConnection {
 fn command(target: &mut TargetConnection, bytes: &[u8]) -> Slot {
     match target.advance(&mut &bytes[..]) {
         TargetStep::Command { slot, .. } => slot,
-        other => panic!("no command: {other:?}"),
+        other => panic!("expected a command, got {other:?}"),
     }
 }
 
 #[test]
-fn a_type_that_is_none_or_goes_the_other_way_is_a_header_error_at_offset_0() {
+fn unknown_or_controller_pdu_type_is_header_error_at_offset_0() {
     for kind in (0..=u8::MAX).filter(|kind| ![0, 2, 4, 6].contains(kind)) {
         refused(&mut fresh(), &pdu(kind, 0, (24, 0, 24), &[0; 16]), FIELD, 0);
         refused(&mut open_target(), &pdu(kind, 0, (24, 0, 24), &[0; 16]), FIELD, 0);
@@ -59,7 +59,7 @@ fn a_type_that_is_none_or_goes_the_other_way_is_a_header_error_at_offset_0() {
 }
 
 #[test]
-fn a_wrong_header_length_is_a_header_error_at_offset_2() {
+fn wrong_header_length_is_header_error_at_offset_2() {
     for (kind, right) in [(0, 128), (2, 24), (4, 72), (6, 24)] {
         for wrong in [0, 8, 16, 23, 25, 71, 73, 127, 129, 255_u8].into_iter().filter(|&wrong| wrong != right)
         {
@@ -69,7 +69,7 @@ fn a_wrong_header_length_is_a_header_error_at_offset_2() {
 }
 
 #[test]
-fn a_pdu_length_that_does_not_fit_is_a_header_error_at_offset_4() {
+fn wrong_pdu_length_is_header_error_at_offset_4() {
     refused(&mut fresh(), &pdu(0, 0, (128, 0, 129), &[0; 120]), FIELD, 4);
     let entry = entry(0, 1, CapsuleData::None);
     let mut longer = capsule(&entry, &[]);
@@ -81,26 +81,26 @@ fn a_pdu_length_that_does_not_fit_is_a_header_error_at_offset_4() {
 }
 
 #[test]
-fn an_initialize_request_of_another_format_is_an_unsupported_parameter() {
+fn unknown_format_version_is_unsupported_parameter() {
     refused(&mut fresh(), &initialize(0, 1, 0, 0, 0), UNSUPPORTED, 8);
     refused(&mut fresh(), &initialize(0, 0xFF00, 0, 0, 0), UNSUPPORTED, 8);
 }
 
 #[test]
-fn an_alignment_above_31_is_a_header_error_at_offset_10() {
+fn alignment_above_31_is_header_error_at_offset_10() {
     refused(&mut fresh(), &initialize(0, 0, 32, 0, 0), FIELD, 10);
     assert!(matches!(fresh().advance(&mut &initialize(0, 0, 31, 0, 0)[..]), TargetStep::Starved));
 }
 
 #[test]
-fn nothing_comes_before_the_initialize_request_and_it_comes_once() {
+fn initialize_request_must_be_first_and_only_once() {
     refused(&mut fresh(), &capsule(&entry(0, 1, CapsuleData::None), &[]), SEQUENCE, 0);
     refused(&mut fresh(), &data(6, 4, (1, 0), (0, 4), &[0; 4]), SEQUENCE, 0);
     refused(&mut open_target(), &initialize(0, 0, 0, 0, 0), SEQUENCE, 0);
 }
 
 #[test]
-fn a_digest_flag_that_was_not_agreed_is_a_header_error_at_offset_1() {
+fn digest_flag_not_negotiated_is_header_error_at_offset_1() {
     let plain = capsule(&entry(0, 1, CapsuleData::None), &[]);
     refused(&mut open_target(), &with_header_digest(plain.clone()), FIELD, 1);
     let mut target = fresh();
@@ -113,9 +113,9 @@ fn a_digest_flag_that_was_not_agreed_is_a_header_error_at_offset_1() {
 }
 
 #[test]
-fn a_wrong_header_digest_ends_the_connection_and_is_told_back() {
+fn wrong_header_digest_ends_connection_and_is_reported() {
     for bit in 0..72 * 8_usize {
-        // Type, flags and HLEN are judged before there is a digest to look at.
+        // Type, flags and HLEN are validated before the digest is received.
         if bit < 24 {
             continue;
         }
@@ -129,7 +129,7 @@ fn a_wrong_header_digest_ends_the_connection_and_is_told_back() {
 }
 
 #[test]
-fn in_capsule_data_that_begins_in_the_header_or_off_its_alignment_is_a_header_error_at_offset_3() {
+fn misplaced_in_capsule_data_is_header_error_at_offset_3() {
     let entry = entry(1, 1, CapsuleData::InCapsule { offset: 0, bytes: 64 });
     for offset in [0, 8, 71, 73, 74, 75] {
         let mut bytes = capsule(&entry, &[0; 64]);
@@ -139,7 +139,7 @@ fn in_capsule_data_that_begins_in_the_header_or_off_its_alignment_is_a_header_er
 }
 
 #[test]
-fn more_commands_than_the_queue_has_entries_are_a_sequence_error() {
+fn more_commands_than_queue_entries_are_sequence_error() {
     let mut target = open_target();
     for command_id in 0..8 {
         let slot = command(&mut target, &capsule(&entry(0, command_id, CapsuleData::None), &[]));
@@ -149,7 +149,7 @@ fn more_commands_than_the_queue_has_entries_are_a_sequence_error() {
 }
 
 #[test]
-fn before_connect_there_is_one_command() {
+fn only_one_command_is_allowed_before_connect() {
     let mut target = fresh();
     let _ = target.advance(&mut &initialize(0, 0, 0, 0, 0)[..]);
     let slot = command(&mut target, &capsule(&entry(0, 0, CapsuleData::None), &[]));
@@ -158,7 +158,7 @@ fn before_connect_there_is_one_command() {
 }
 
 #[test]
-fn a_command_id_in_use_is_a_conflict_and_harms_nobody() {
+fn command_id_in_use_is_conflict_and_keeps_first_command() {
     let mut target = open_target();
     let bytes = capsule(&entry(0, 5, CapsuleData::None), &[]);
     let slot = command(&mut target, &bytes);
@@ -170,7 +170,7 @@ fn a_command_id_in_use_is_a_conflict_and_harms_nobody() {
     command(&mut target, &bytes);
 }
 
-/// The one response capsule that is to be sent.
+/// Removes the only response from the send queue; returns its command identifier and status.
 fn only_status(target: &mut TargetConnection) -> (u16, Status) {
     let sent = drain(target.outgoing_mut());
     assert_eq!(sent.len(), 24, "one response");
@@ -179,7 +179,7 @@ fn only_status(target: &mut TargetConnection) -> (u16, Status) {
 }
 
 #[test]
-fn a_data_pointer_without_room_is_refused_with_its_status_and_the_connection_goes_on() {
+fn short_data_pointer_fails_command_and_keeps_connection_open() {
     let mut target = open_target();
     let inside = entry(1, 1, CapsuleData::InCapsule { offset: 0, bytes: 65 });
     assert!(matches!(target.advance(&mut &capsule(&inside, &[0; 64])[..]), TargetStep::Starved));
@@ -194,18 +194,18 @@ fn a_data_pointer_without_room_is_refused_with_its_status_and_the_connection_goe
     assert_eq!(target.live_commands(), 0);
 }
 
-/// A target that has asked for 20,000 bytes of command 3: its slot.
+/// Creates a target that has requested 20,000 bytes for command 3; returns it with the transfer tag.
 fn asking() -> (TargetConnection, u16) {
     let mut target = open_target();
     let slot = command(&mut target, &capsule(&entry(1, 3, CapsuleData::Transport { bytes: 20_000 }), &[]));
     assert_eq!(target.want(slot, Need::FromHost(20_000)), Wanted::Later);
     let sent = pdus(&drain(target.outgoing_mut()));
-    assert_eq!(sent, [data(9, 0, (3, slot.0), (0, 16_384), &[])], "one R2T, as MAXR2T allows");
+    assert_eq!(sent, [data(9, 0, (3, slot.0), (0, 16_384), &[])], "one R2T, the limit of MAXR2T");
     (target, slot.0)
 }
 
 #[test]
-fn host_data_must_name_a_transfer_and_its_command() {
+fn host_data_must_match_transfer_tag_and_command_id() {
     let (mut target, tag) = asking();
     refused(&mut target, &data(6, 0, (3, tag + 1), (0, 8_192), &[0; 8_192]), FIELD, 10);
     let (mut target, _) = asking();
@@ -215,7 +215,7 @@ fn host_data_must_name_a_transfer_and_its_command() {
 }
 
 #[test]
-fn host_data_must_lie_in_what_was_asked_for() {
+fn host_data_outside_r2t_is_out_of_range() {
     for (offset, bytes) in [(16_384, 4_u32), (16_380, 8), (u32::MAX, 1), (16_383, 8_192)] {
         let (mut target, tag) = asking();
         let payload = vec![0; usize::try_from(bytes).unwrap()];
@@ -224,7 +224,7 @@ fn host_data_must_lie_in_what_was_asked_for() {
 }
 
 #[test]
-fn host_data_out_of_order_is_a_sequence_error() {
+fn host_data_out_of_order_is_sequence_error() {
     let (mut target, tag) = asking();
     refused(&mut target, &data(6, 0, (3, tag), (4, 8_192), &[0; 8_192]), SEQUENCE, 0);
 }
@@ -236,7 +236,7 @@ fn host_data_above_maxh2cdata_exceeds_the_limit() {
 }
 
 #[test]
-fn host_data_of_no_bytes_is_a_header_error_at_offset_16() {
+fn empty_host_data_is_header_error_at_offset_16() {
     let (mut target, tag) = asking();
     let mut bytes = data(6, 0, (3, tag), (0, 0), &[]);
     bytes[3] = 24;
@@ -244,7 +244,7 @@ fn host_data_of_no_bytes_is_a_header_error_at_offset_16() {
 }
 
 #[test]
-fn the_last_flag_stands_at_the_end_of_a_transfer_and_nowhere_else() {
+fn last_flag_is_required_exactly_at_end_of_r2t() {
     let (mut target, tag) = asking();
     refused(&mut target, &data(6, 4, (3, tag), (0, 8_192), &[0; 8_192]), FIELD, 1);
     let (mut target, tag) = asking();
@@ -256,7 +256,7 @@ fn the_last_flag_stands_at_the_end_of_a_transfer_and_nowhere_else() {
 }
 
 #[test]
-fn a_second_r2t_follows_when_the_first_has_its_data() {
+fn second_r2t_follows_when_first_is_complete() {
     let (mut target, tag) = asking();
     for (flags, offset) in [(0, 0), (4, 8_192)] {
         let bytes = data(6, flags, (3, tag), (offset, 8_192), &[9; 8_192]);
@@ -270,7 +270,7 @@ fn a_second_r2t_follows_when_the_first_has_its_data() {
 }
 
 #[test]
-fn data_for_a_command_that_was_answered_names_no_transfer() {
+fn data_for_answered_command_matches_no_transfer() {
     let (mut target, tag) = asking();
     let mut at = 0;
     for (flags, bytes) in [(0, 8_192_u32), (4, 8_192), (4, 3_616)] {
@@ -283,7 +283,7 @@ fn data_for_a_command_that_was_answered_names_no_transfer() {
 }
 
 #[test]
-fn a_wrong_data_digest_fails_the_command_and_not_the_connection() {
+fn wrong_data_digest_fails_command_and_keeps_connection_open() {
     let mut target = fresh();
     let _ = target.advance(&mut &initialize(0, 0, 0, 2, 0)[..]);
     drain(target.outgoing_mut());
@@ -294,7 +294,7 @@ fn a_wrong_data_digest_fails_the_command_and_not_the_connection() {
         let mut input = &bytes[..];
         let TargetStep::Command { slot, .. } = target.advance(&mut input) else { panic!("no command") };
         assert_eq!(target.want(slot, Need::FromHost(64)), Wanted::Later);
-        assert!(matches!(target.advance(&mut input), TargetStep::Starved), "it is never ready");
+        assert!(matches!(target.advance(&mut input), TargetStep::Starved), "the command never becomes ready");
         slot
     };
     let sent = drain(target.outgoing_mut());
@@ -302,11 +302,11 @@ fn a_wrong_data_digest_fails_the_command_and_not_the_connection() {
     let entry = CompletionEntry::read_from_bytes(&sent[8..]).unwrap();
     assert_eq!((entry.command_id.get(), entry.status()), (9, Status::TRANSIENT_TRANSPORT_ERROR));
     let again = command(&mut target, &capsule(&crate::raw::entry(0, 9, CapsuleData::None), &[]));
-    assert_eq!(again, slot, "its place is free again");
+    assert_eq!(again, slot, "the slot is free again");
 }
 
 #[test]
-fn a_termination_request_is_never_answered() {
+fn termination_request_is_never_answered() {
     for bytes in [pdu(2, 0, (24, 0, 24), &[5; 16]), pdu(2, 0xFF, (24, 0, u32::MAX), &[5; 16])] {
         let mut target = open_target();
         assert!(matches!(
@@ -318,7 +318,7 @@ fn a_termination_request_is_never_answered() {
 }
 
 #[test]
-fn writes_wait_for_room_and_one_larger_than_all_room_goes_alone() {
+fn writes_wait_for_limit_and_larger_write_is_requested_alone() {
     let parameters = TargetParameters { write_bytes_max: 10_000, ..TargetParameters::default() };
     let mut target = TargetConnection::new(parameters);
     let _ = target.advance(&mut &initialize(0, 0, 0, 0, 0)[..]);
@@ -331,8 +331,8 @@ fn writes_wait_for_room_and_one_larger_than_all_room_goes_alone() {
     }
     for (command_id, tag, bytes) in [(1, 0, 6_000_u32), (2, 1, 6_000), (3, 2, 50_000)] {
         let sent = pdus(&drain(target.outgoing_mut()));
-        let asked: Vec<_> = sent.iter().filter(|pdu| pdu[0] == 9).collect();
-        assert_eq!(asked, [&data(9, 0, (command_id, tag), (0, bytes), &[])], "one at a time");
+        let r2ts: Vec<_> = sent.iter().filter(|pdu| pdu[0] == 9).collect();
+        assert_eq!(r2ts, [&data(9, 0, (command_id, tag), (0, bytes), &[])], "one at a time");
         let payload = vec![0; usize::try_from(bytes).unwrap()];
         let step = target.advance(&mut &data(6, 4, (command_id, tag), (0, bytes), &payload)[..]);
         assert!(matches!(step, TargetStep::Ready(_)));

@@ -1,4 +1,4 @@
-//! A controller that breaks the rules, against the initiator.
+//! Tests of the initiator against a controller that violates the protocol.
 
 use crate::raw::{
     Loan, Termination, data, drain, initialize, open_host, pdu, termination, with_header_digest,
@@ -19,11 +19,11 @@ const RANGE: u16 = 4;
 fn refused(host: &mut InitiatorConnection<Loan>, bytes: &[u8], status: u16, information: u32) {
     drain(host.outgoing_mut());
     let step = host.advance(&mut &bytes[..]);
-    assert!(matches!(step, HostStep::Closed(Ended::Fault(_))), "the connection goes on: {step:?}");
+    assert!(matches!(step, HostStep::Closed(Ended::Fault(_))), "the connection did not close: {step:?}");
     let Termination { kind, status: fes, information: fei, .. } = termination(&drain(host.outgoing_mut()));
     assert_eq!((kind, fes, fei), (2, status, information));
     let outstanding = host.outstanding();
-    assert_eq!(host.abandon().len(), outstanding, "everything lent comes back");
+    assert_eq!(host.abandon().len(), outstanding, "every lent buffer is returned");
     assert_eq!(host.outstanding(), 0);
 }
 
@@ -52,20 +52,20 @@ fn response(command_id: u16, status: Status) -> Vec<u8> {
 }
 
 #[test]
-fn types_that_only_hosts_send_are_header_errors() {
+fn unknown_or_host_pdu_types_are_header_errors() {
     for kind in (0..=u8::MAX).filter(|kind| ![1, 3, 5, 7, 9].contains(kind)) {
         refused(&mut open_host(0), &pdu(kind, 0, (24, 0, 24), &[0; 16]), FIELD, 0);
     }
 }
 
 #[test]
-fn nothing_comes_before_the_initialize_response_and_it_comes_once() {
+fn initialize_response_must_be_first_and_only_once() {
     refused(&mut fresh(), &response(0, Status::SUCCESS), SEQUENCE, 0);
     refused(&mut open_host(0), &initialize(1, 0, 0, 0, 4_096), SEQUENCE, 0);
 }
 
 #[test]
-fn an_initialize_response_grants_no_more_than_was_asked() {
+fn initialize_response_must_not_exceed_request() {
     refused(&mut fresh(), &initialize(1, 0, 0, 1, 4_096), FIELD, 11);
     refused(&mut fresh(), &initialize(1, 0, 0, 2, 4_096), FIELD, 11);
     refused(&mut fresh(), &initialize(1, 0, 32, 0, 4_096), FIELD, 10);
@@ -75,7 +75,7 @@ fn an_initialize_response_grants_no_more_than_was_asked() {
 }
 
 #[test]
-fn a_response_to_nothing_or_twice_ends_the_connection() {
+fn response_to_unknown_or_completed_command_ends_connection() {
     refused(&mut open_host(0), &response(0, Status::SUCCESS), FIELD, 20);
     let mut host = open_host(0);
     let id = read(&mut host, 512);
@@ -89,7 +89,7 @@ fn a_response_to_nothing_or_twice_ends_the_connection() {
 }
 
 #[test]
-fn data_for_a_command_that_reads_nothing_ends_the_connection() {
+fn data_for_command_that_is_no_read_ends_connection() {
     let mut host = open_host(0);
     let id = write(&mut host, 10_000);
     refused(&mut host, &data(7, 4, (id.0, 0), (0, 4), &[0; 4]), FIELD, 8);
@@ -108,7 +108,7 @@ fn data_beyond_the_buffer_is_never_written() {
 }
 
 #[test]
-fn data_out_of_order_or_behind_the_last_is_a_sequence_error() {
+fn data_out_of_order_or_after_last_is_sequence_error() {
     let mut host = open_host(0);
     let id = read(&mut host, 512);
     refused(&mut host, &data(7, 4, (id.0, 0), (256, 256), &[0; 256]), SEQUENCE, 0);
@@ -119,7 +119,7 @@ fn data_out_of_order_or_behind_the_last_is_a_sequence_error() {
 }
 
 #[test]
-fn success_without_the_last_data_is_a_header_error_at_offset_1() {
+fn success_flag_without_last_flag_is_header_error_at_offset_1() {
     let mut host = open_host(0);
     let id = read(&mut host, 512);
     refused(&mut host, &data(7, 8, (id.0, 0), (0, 256), &[0; 256]), FIELD, 1);
@@ -132,21 +132,21 @@ fn data_with_success_completes_without_a_response() {
     let bytes = data(7, 12, (id.0, 0), (0, 512), &[3; 512]);
     let HostStep::Completed(done) = host.advance(&mut &bytes[..]) else { panic!("not completed") };
     assert_eq!((done.id, done.entry.status(), done.received), (id, Status::SUCCESS, 512));
-    let Transfer::In(buffer) = done.transfer else { panic!("the buffer is gone") };
+    let Transfer::In(buffer) = done.transfer else { panic!("the completion returned no buffer") };
     assert_eq!(buffer.to_vec(), [3; 512]);
 }
 
 #[test]
-fn an_r2t_for_what_is_not_there_ends_the_connection() {
+fn r2t_for_invalid_range_ends_connection() {
     let mut host = open_host(0);
     let id = read(&mut host, 512);
     refused(&mut host, &data(9, 0, (id.0, 5), (0, 512), &[]), FIELD, 8);
-    for (place, status, information) in
+    for (range, status, information) in
         [((0, 10_001), RANGE, 0), ((10_000, 1), RANGE, 0), ((4, 4), SEQUENCE, 0), ((0, 0), FIELD, 16)]
     {
         let mut host = open_host(0);
         let id = write(&mut host, 10_000);
-        refused(&mut host, &data(9, 0, (id.0, 5), place, &[]), status, information);
+        refused(&mut host, &data(9, 0, (id.0, 5), range, &[]), status, information);
     }
     let mut host = open_host(0);
     let id = write(&mut host, 10_000);
@@ -155,7 +155,7 @@ fn an_r2t_for_what_is_not_there_ends_the_connection() {
 }
 
 #[test]
-fn an_r2t_is_answered_in_pieces_of_maxh2cdata_and_the_last_says_so() {
+fn r2t_data_is_split_by_maxh2cdata_with_last_flag_at_end() {
     let mut host = open_host(0);
     let id = write(&mut host, 10_000);
     drain(host.outgoing_mut());
@@ -170,7 +170,7 @@ fn an_r2t_is_answered_in_pieces_of_maxh2cdata_and_the_last_says_so() {
 }
 
 #[test]
-fn damaged_data_fails_the_read_and_not_the_connection() {
+fn corrupt_data_fails_read_and_keeps_connection_open() {
     let mut host = open_host(2);
     let id = read(&mut host, 512);
     let mut bytes = data(7, 12 | 2, (id.0, 0), (0, 512), &[3; 516]);
@@ -181,7 +181,7 @@ fn damaged_data_fails_the_read_and_not_the_connection() {
 }
 
 #[test]
-fn a_damaged_header_ends_the_connection() {
+fn corrupt_header_ends_connection() {
     let mut host = open_host(1);
     let id = read(&mut host, 512);
     let mut bytes = with_header_digest(response(id.0, Status::SUCCESS));
@@ -191,7 +191,7 @@ fn a_damaged_header_ends_the_connection() {
 }
 
 #[test]
-fn a_termination_request_gives_everything_back() {
+fn termination_request_returns_every_lent_buffer() {
     let mut host = open_host(0);
     read(&mut host, 512);
     write(&mut host, 512);
@@ -199,14 +199,14 @@ fn a_termination_request_gives_everything_back() {
     let step =
         host.advance(&mut &pdu(3, 0, (24, 0, 24), &[1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])[..]);
     assert!(matches!(step, HostStep::Closed(Ended::Peer { status: 1, information: 4 })));
-    assert_eq!(host.outgoing().pending(), 0, "it is never answered");
+    assert_eq!(host.outgoing().pending(), 0, "a termination request is never answered");
     assert_eq!(host.abandon().len(), 2);
     let entry = SubmissionEntry::default();
-    assert!(host.submit(entry, Transfer::None).is_err(), "nothing is taken any more");
+    assert!(host.submit(entry, Transfer::None).is_err(), "a closed connection accepts no command");
 }
 
 #[test]
-fn a_full_connection_gives_the_transfer_back() {
+fn full_connection_returns_lent_buffer() {
     let mut host = open_host(0);
     for _ in 0..4 {
         read(&mut host, 64);

@@ -1,5 +1,6 @@
-//! Both ends of NVMe over TCP in memory: against each other, and each against a peer that lies.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Tests of NVMe over TCP in memory: host and controller against each other, and each against a peer that violates the
+//! protocol.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod desk;
 mod fragments;

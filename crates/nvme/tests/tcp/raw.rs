@@ -1,4 +1,4 @@
-//! PDUs made by hand, field by field, and what a connection sends back taken apart.
+//! Helpers that build PDUs field by field and split sent bytes into PDUs.
 
 use headwater_host::copy::crc32c;
 use headwater_nvme::spec::command::SubmissionEntry;
@@ -11,7 +11,7 @@ use std::rc::Rc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
-/// Bytes that a test and a connection both have a handle to.
+/// A buffer shared by a test and a connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Loan(Rc<RefCell<Vec<u8>>>);
 
@@ -43,7 +43,7 @@ impl Lent for Loan {
     }
 }
 
-/// Everything that is to be sent, as one run of bytes.
+/// Removes all bytes from the send queue and returns them.
 pub(crate) fn drain<B: Lent>(outgoing: &mut Outgoing<B>) -> Vec<u8> {
     let mut all = Vec::new();
     while outgoing.pending() > 0 {
@@ -55,13 +55,13 @@ pub(crate) fn drain<B: Lent>(outgoing: &mut Outgoing<B>) -> Vec<u8> {
             }
         }
         let sent = all.len() - start;
-        assert!(sent > 0, "something is pending, and nothing is to be sent");
+        assert!(sent > 0, "bytes are pending but the send queue returns no piece");
         outgoing.sent(sent, drop);
     }
     all
 }
 
-/// A PDU: type, flags, HLEN, PDO, PLEN, then the rest.
+/// Builds a PDU: type, flags, HLEN, PDO, PLEN, then the rest.
 pub(crate) fn pdu(kind: u8, flags: u8, lengths: (u8, u8, u32), rest: &[u8]) -> Vec<u8> {
     let (header_bytes, data_offset, pdu_bytes) = lengths;
     let mut bytes = vec![kind, flags, header_bytes, data_offset];
@@ -70,7 +70,7 @@ pub(crate) fn pdu(kind: u8, flags: u8, lengths: (u8, u8, u32), rest: &[u8]) -> V
     bytes
 }
 
-/// ICReq or ICResp.
+/// Builds an ICReq or ICResp.
 pub(crate) fn initialize(kind: u8, version: u16, alignment: u8, digests: u8, limit: u32) -> Vec<u8> {
     let mut rest = version.to_le_bytes().to_vec();
     rest.extend_from_slice(&[alignment, digests]);
@@ -79,7 +79,7 @@ pub(crate) fn initialize(kind: u8, version: u16, alignment: u8, digests: u8, lim
     pdu(kind, 0, (128, 0, 128), &rest)
 }
 
-/// A command whose data is `data`, with CDW10 telling how much.
+/// Builds a command with the data pointer `data` and its length in CDW10.
 pub(crate) fn entry(opcode: u8, command_id: u16, data: CapsuleData) -> SubmissionEntry {
     let mut entry = SubmissionEntry {
         opcode,
@@ -91,7 +91,7 @@ pub(crate) fn entry(opcode: u8, command_id: u16, data: CapsuleData) -> Submissio
     entry
 }
 
-/// CapsuleCmd without digests.
+/// Builds a CapsuleCmd without digests.
 pub(crate) fn capsule(entry: &SubmissionEntry, data: &[u8]) -> Vec<u8> {
     let bytes = 72 + u32::try_from(data.len()).unwrap();
     let offset = if data.is_empty() { 0 } else { 72 };
@@ -100,19 +100,19 @@ pub(crate) fn capsule(entry: &SubmissionEntry, data: &[u8]) -> Vec<u8> {
     pdu(4, 0, (72, offset, bytes), &rest)
 }
 
-/// A header of 24 bytes with CCCID, TTAG, DATAO and DATAL, and data behind it.
-pub(crate) fn data(kind: u8, flags: u8, names: (u16, u16), place: (u32, u32), data: &[u8]) -> Vec<u8> {
-    let mut rest = names.0.to_le_bytes().to_vec();
-    rest.extend_from_slice(&names.1.to_le_bytes());
-    rest.extend_from_slice(&place.0.to_le_bytes());
-    rest.extend_from_slice(&place.1.to_le_bytes());
+/// Builds a PDU with a header of 24 bytes with CCCID and TTAG (`ids`), DATAO and DATAL (`range`), and the data.
+pub(crate) fn data(kind: u8, flags: u8, ids: (u16, u16), range: (u32, u32), data: &[u8]) -> Vec<u8> {
+    let mut rest = ids.0.to_le_bytes().to_vec();
+    rest.extend_from_slice(&ids.1.to_le_bytes());
+    rest.extend_from_slice(&range.0.to_le_bytes());
+    rest.extend_from_slice(&range.1.to_le_bytes());
     rest.extend_from_slice(&[0; 4]);
     rest.extend_from_slice(data);
     let offset = if data.is_empty() { 0 } else { 24 };
     pdu(kind, flags, (24, offset, 24 + u32::try_from(data.len()).unwrap()), &rest)
 }
 
-/// Behind a header its digest, with the flag that says so, and PDO and PLEN that count it.
+/// Inserts the header digest, sets its flag, and adjusts PDO and PLEN.
 pub(crate) fn with_header_digest(mut pdu: Vec<u8>) -> Vec<u8> {
     let header = usize::from(pdu[2]);
     pdu[1] |= 1;
@@ -126,7 +126,7 @@ pub(crate) fn with_header_digest(mut pdu: Vec<u8>) -> Vec<u8> {
     pdu
 }
 
-/// A termination request: its type, FES, FEI, and the header it brings back.
+/// A termination request: its type, FES, FEI, and the header in error.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Termination {
     pub(crate) kind: u8,
@@ -135,7 +135,7 @@ pub(crate) struct Termination {
     pub(crate) header: Vec<u8>,
 }
 
-/// The termination request at the end of what was sent, which is one PDU.
+/// Decodes `sent`, which is exactly one termination request.
 pub(crate) fn termination(sent: &[u8]) -> Termination {
     assert!(sent.len() >= 24, "no termination request was sent");
     let bytes = usize::try_from(u32::from_le_bytes(sent[4..8].try_into().unwrap())).unwrap();
@@ -149,7 +149,7 @@ pub(crate) fn termination(sent: &[u8]) -> Termination {
     }
 }
 
-/// The PDUs in what was sent.
+/// Splits sent bytes into PDUs.
 pub(crate) fn pdus(mut sent: &[u8]) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     while !sent.is_empty() {
@@ -161,7 +161,7 @@ pub(crate) fn pdus(mut sent: &[u8]) -> Vec<Vec<u8>> {
     found
 }
 
-/// A target whose host has sent a plain ICReq, with a queue of eight entries.
+/// Creates a target that received a plain ICReq, with a queue of eight entries.
 pub(crate) fn open_target() -> TargetConnection {
     use headwater_nvme::tcp::target::{FlowControl, TargetParameters, TargetStep};
     let parameters =
@@ -173,7 +173,7 @@ pub(crate) fn open_target() -> TargetConnection {
     target
 }
 
-/// A host whose controller has answered with a plain ICResp.
+/// Creates a host that received an ICResp with these digests.
 pub(crate) fn open_host(digests: u8) -> InitiatorConnection<Loan> {
     use headwater_nvme::tcp::{Digest, Digests, HostStep, InitiatorParameters};
     let on = |bit| if digests & bit == 0 { Digest::Off } else { Digest::On };

@@ -1,40 +1,41 @@
-//! Blocks, to the checker: each is a key of its own, and zeroes are its absence.
+//! The checker's model of blocks: each block is a key, and a block of zeroes is an absent key.
 //!
-//! In: commands on blocks and changes of the table, with their completions. Out: the same model that keys have, so that every
-//! rule for keys holds for blocks: what was acknowledged stays, what was removed does not come back, a write of many blocks
-//! is there as a whole or not at all. Invariant: a change that takes every block away is one group, however many there are.
+//! Input: commands on blocks and changes of the namespace table, with their completions.
+//! Output: the model that keys have, so that every rule for keys holds for blocks: acknowledged writes stay, removed
+//! blocks do not come back, a write of several blocks is present as a whole or not at all.
+//! Invariant: a change that removes every block is one group, independent of their number.
 
 use super::Asked;
 use super::keys::{Effect, Interval, Lifetime, Seen};
 use super::{Checker, Durable, Fingerprint, KeyAsked, Kind, Violation, WallSpan, payload_bytes, unexpected};
 use bytes::Bytes;
-use headwater_converged::command::{Command, Completion, Condition, Fua, LbaRange, NamespaceId, Release};
-use headwater_converged::namespace::NamespaceChange;
 use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{Command, Completion, Condition, Fua, LbaRange, NamespaceId, Release};
+use headwater_ssd::namespace::NamespaceChange;
 
-/// What was asked of a run of blocks.
+/// A check of a run of blocks.
 #[derive(Clone, Debug)]
 pub(super) enum BlockLook {
-    /// Their bytes.
+    /// Reads their bytes.
     Read { blocks: u32 },
-    /// Whether they are these; `None` for zeroes.
+    /// Compares them with values; `None` for zeroes.
     Compare { values: Vec<Option<Fingerprint>> },
-    /// Whether they can be read.
+    /// Verifies that they can be read.
     Verify,
 }
 
-/// The key by which the checker knows a block.
+/// Returns the key that represents a block in the checker.
 #[must_use]
 pub fn block_key(lba: u64) -> Bytes {
     Bytes::copy_from_slice(&lba.to_le_bytes())
 }
 
-/// The block of such a key.
+/// Returns the block of such a key.
 fn lba_of(key: &Bytes) -> u64 {
     key.as_ref().try_into().map_or(u64::MAX, u64::from_le_bytes)
 }
 
-/// A block's value; `None` for zeroes.
+/// Returns a block's value; `None` for zeroes.
 fn value_of(block: &[u8]) -> Option<Fingerprint> {
     block.iter().any(|byte| *byte != 0).then(|| Fingerprint::of(block))
 }
@@ -44,19 +45,19 @@ fn delete(key: Bytes) -> KeyAsked {
 }
 
 impl Asked {
-    /// Whether it writes one key, and says its sequence.
+    /// Returns true if it writes one key and its completion carries the sequence.
     pub(super) fn is_alone(&self) -> bool {
         matches!(self.kind, Kind::Write { alone: true, .. })
     }
 
-    /// Whether it is durable once it is acknowledged, whatever its namespace promises.
+    /// Returns true if it is durable once it is acknowledged, in every durability mode.
     pub(super) fn is_durable(&self) -> bool {
         matches!(self.kind, Kind::Write { durable: Durable::AtOnce, .. })
     }
 }
 
 impl Checker {
-    /// Tells the checker how long a block is from now on; 0 while there is no block namespace.
+    /// Sets the size of a block from now on; 0 while there is no block namespace.
     pub fn set_block_bytes(&mut self, bytes: usize) {
         self.block_bytes = bytes;
     }
@@ -105,7 +106,7 @@ impl Checker {
                 let values = payload_bytes(data).chunks(block_bytes).map(value_of).collect();
                 Kind::Blocks { start: start.0, blocks: BlockLook::Compare { values } }
             }
-            other => panic!("the checker does not know {other:?}"),
+            other => panic!("the checker does not support the command {other:?}"),
         }
     }
 
@@ -143,10 +144,10 @@ impl Checker {
         Ok(())
     }
 
-    /// As [`Self::settle`], for a read of one block.
+    /// Checks a read of one block as [`Self::settle`] checks a key.
     ///
     /// # Errors
-    /// The promise that what was seen breaks.
+    /// The promise that the state found breaks.
     pub fn settle_block(
         &mut self,
         namespace: NamespaceId,
@@ -157,7 +158,7 @@ impl Checker {
         self.settle(namespace, &block_key(lba), &as_key(completion), wall)
     }
 
-    /// After a recovery: whether the change of the table that was in flight when the power went is in force.
+    /// Resolves, after a recovery, the change of the namespace table that was in flight at the power cut.
     pub fn change_settled(&mut self, happened: bool) {
         let Some((namespace, id)) = self.change.take() else { return };
         if happened {
@@ -175,14 +176,14 @@ impl Checker {
         }
     }
 
-    /// Blocks that were ever used.
+    /// Returns the number of the block that a key represents.
     #[must_use]
     pub fn block_of(key: &Bytes) -> u64 {
         lba_of(key)
     }
 }
 
-/// A read of one block as a retrieve of one key.
+/// Converts the completion of a read of one block into that of a Retrieve of one key.
 fn as_key(completion: &Completion) -> Completion {
     let mut one = Completion::new(completion.token, completion.status);
     one.sequence = completion.sequence;

@@ -1,14 +1,14 @@
-//! What a completion says about the keys it names, held against what it may say.
+//! Checks of completions against the model of the keys that they name.
 //!
-//! In: a completion with what was asked. Out: the model brought up to date, or the [`Violation`].
+//! Input: a completion with its command. Output: the updated model, or the [`Violation`].
 
 use super::keys::{Effect, Interval, KeyHistory, Seen, Write};
 use super::{Asked, Checker, KeyAsked, Violation, unexpected};
 use bytes::Bytes;
-use headwater_converged::command::{Completion, Condition, NamespaceId, Release, Sequence};
-use headwater_converged::device::Durability;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{Completion, Condition, NamespaceId, Release, Sequence};
+use headwater_ssd::engine::Durability;
 
 impl Checker {
     pub(super) fn write_completed(
@@ -25,7 +25,7 @@ impl Checker {
             }
             let before = asked.highest_acked;
             let sequence = completion.sequence.0;
-            // Deletes of a batch may find nothing to delete; such a batch tells what it saw.
+            // A batch whose deletes found nothing to delete returns the sequence that it observed.
             let wrote = asked.is_alone() || keys.iter().any(|one| matches!(one.effect, Effect::Store(..)));
             if wrote && sequence != 0 && sequence <= before {
                 let token = completion.token;
@@ -80,17 +80,18 @@ impl Checker {
             Condition::IfExists | Condition::IfSequence(_) => Seen::Something,
             Condition::IfAbsent => Seen::Absent,
         };
-        let mut places = before.explanations(&self.groups, seen, when);
+        let mut matching = before.explanations(&self.groups, seen, when);
         if let Condition::IfSequence(Sequence(wanted)) = one.condition {
-            let known = |place: &usize| before.writes[*place].sequence;
-            places.retain(|place| known(place).is_none_or(|sequence| sequence == wanted));
+            let known = |index: &usize| before.writes[*index].sequence;
+            matching.retain(|index| known(index).is_none_or(|sequence| sequence == wanted));
         }
-        if !places.is_empty() {
-            // The write was acknowledged, so what decided it has happened, whole, and lasts as long as the write.
-            self.promote(namespace, &before, &places, (seen, when), Release::WhenDurable);
+        if !matching.is_empty() {
+            // The write was acknowledged, so the group that decided its condition has happened as a whole, and lasts as
+            // long as the write.
+            self.promote(namespace, &before, &matching, (seen, when), Release::WhenDurable);
             let always = self.spaces[namespace.index()].durability == Durability::Always;
             if let (Condition::IfSequence(Sequence(wanted)), [only], true) =
-                (one.condition, &places[..], always)
+                (one.condition, &matching[..], always)
                 && before.writes[*only].sequence == Some(wanted)
                 && let Some(group) = self.groups.get_mut(&before.writes[*only].group)
             {
@@ -106,7 +107,7 @@ impl Checker {
         })
     }
 
-    /// A read-modify-write replaced the very record it named, or an update of somebody else was lost.
+    /// Checks that a read-modify-write replaced the record that it named; otherwise another client's update was lost.
     pub(super) fn check_replaced(&self, namespace: NamespaceId, key: &Bytes) -> Result<(), Violation> {
         let history = self.space(namespace).and_then(|space| space.keys.get(key));
         let Some(history) = history else { return Ok(()) };
@@ -136,8 +137,8 @@ impl Checker {
         when: Interval,
     ) -> Result<(), Violation> {
         let history = self.key(namespace, &one.key).clone();
-        let places = history.explanations(&self.groups, seen, when);
-        if places.is_empty() {
+        let matching = history.explanations(&self.groups, seen, when);
+        if matching.is_empty() {
             return Err(Violation::ConditionMisjudged {
                 namespace,
                 key: history.number,
@@ -145,7 +146,7 @@ impl Checker {
                 expected: history.expected(&self.groups, when),
             });
         }
-        self.promote(namespace, &history, &places, (seen, when), Release::WhenDurable);
+        self.promote(namespace, &history, &matching, (seen, when), Release::WhenDurable);
         Ok(())
     }
 
@@ -169,7 +170,7 @@ impl Checker {
         self.judge_seen((namespace, key, release), seen, when)
     }
 
-    /// Whether the key could be seen like this, and what follows from it.
+    /// Checks that the observation of the key is possible, and updates the model with what follows from it.
     pub(super) fn judge_seen(
         &mut self,
         (namespace, key, release): (NamespaceId, &Bytes, Release),
@@ -177,28 +178,29 @@ impl Checker {
         when: Interval,
     ) -> Result<(), Violation> {
         let history = self.key(namespace, key).clone();
-        let places = history.explanations(&self.groups, seen, when);
-        if places.is_empty() {
+        let matching = history.explanations(&self.groups, seen, when);
+        if matching.is_empty() {
             return Err(self.accuse(namespace, &history, seen, when));
         }
-        if let (Seen::Present { sequence, .. }, [only]) = (seen, &places[..]) {
+        if let (Seen::Present { sequence, .. }, [only]) = (seen, &matching[..]) {
             let group = history.writes[*only].group;
             self.learn_sequence(namespace, key, group, Sequence(sequence));
         }
-        self.promote(namespace, &history, &places, (seen, when), release);
+        self.promote(namespace, &history, &matching, (seen, when), release);
         Ok(())
     }
 
-    /// What was seen has happened; and if the answer was held back until it was durable, it must stay.
+    /// Marks the write that explains the observation as having happened; if the completion was held until the write was
+    /// durable, it must also survive a cut.
     pub(super) fn promote(
         &mut self,
         namespace: NamespaceId,
         history: &KeyHistory,
-        places: &[usize],
+        matching: &[usize],
         (seen, when): (Seen, Interval),
         release: Release,
     ) {
-        let [only] = places else { return };
+        let [only] = matching else { return };
         let lasting = release == Release::WhenDurable
             && self.spaces[namespace.index()].durability == Durability::Always
             && history.is_explained_once_for_good(&self.groups, seen, when);
@@ -218,8 +220,8 @@ impl Checker {
     ) -> Violation {
         let (key, expected) = (history.number, history.expected(&self.groups, when));
         let saw = match seen {
-            Seen::Absent => "nothing is there".to_owned(),
-            Seen::Something => "something is there".to_owned(),
+            Seen::Absent => "found nothing".to_owned(),
+            Seen::Something => "found a record".to_owned(),
             Seen::Content(value) => format!("found {} bytes", value.bytes),
             Seen::Present { bytes, sequence, expiry_ms, .. } => {
                 format!("found {bytes} bytes (sequence {sequence}, expiry {expiry_ms})")
@@ -233,8 +235,8 @@ impl Checker {
     }
 }
 
-/// What a status says about the key, if it says that nothing was written: the inner value is what the device must have
-/// seen.
+/// Returns `Some` if a status means that nothing was written; the inner value is the state that the device must have
+/// observed.
 fn refusal(status: Status) -> Option<Option<Seen>> {
     match status {
         Status::KEY_DOES_NOT_EXIST => Some(Some(Seen::Absent)),

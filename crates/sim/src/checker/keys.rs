@@ -1,25 +1,26 @@
-//! What one key may hold: its writes, and which of them may be the last.
+//! The possible states of one key: its writes, and those of them that may be the last.
 //!
-//! In: writes with their groups (a command is a group: it happens as a whole). Out: the writes that an observer may see.
-//! A write may be seen unless a write that surely happened is surely after it. Surely after: both sequences are known
-//! and say so, or the one was asked after the other was answered. Invariant: there is always at least one write that
-//! may be seen.
+//! Input: writes with their groups (a command is a group: it happens as a whole).
+//! Output: the writes that an observer may see.
+//! Invariant: there is always at least one write that may be seen.
+//! A write may be seen unless a write that certainly happened is certainly later. Certainly later: both sequences are
+//! known and ordered, or the one was submitted after the other completed.
 
-use headwater_converged::command::NamespaceId;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_ssd::command::NamespaceId;
 use std::collections::BTreeMap;
 
-/// Names a value without keeping it.
+/// The identity of a value whose bytes are not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// Length.
+    /// Length of the value.
     pub bytes: u32,
     /// Hash of the bytes.
     pub hash: u64,
 }
 
 impl Fingerprint {
-    /// The fingerprint of a value.
+    /// Computes the fingerprint of a value.
     #[must_use]
     pub fn of(value: &[u8]) -> Self {
         Self {
@@ -29,16 +30,16 @@ impl Fingerprint {
     }
 }
 
-/// How long a record exists.
+/// The lifetime of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lifetime {
-    /// Until this wall time in milliseconds; 0 for ever.
+    /// Until this wall time in milliseconds; 0 for a record that never expires.
     Until(u64),
-    /// As long as the record it replaced, which was this long if it was still there.
+    /// The lifetime of the record that it replaced, which was this one if that record still existed.
     Inherited(Option<u64>),
 }
 
-/// What a write does to its key.
+/// The effect of a write on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Store(Fingerprint, Lifetime),
@@ -50,7 +51,7 @@ pub(super) struct Write {
     pub(super) group: u64,
     pub(super) effect: Effect,
     pub(super) sequence: Option<u64>,
-    /// The sequence that the condition named: nothing may lie between it and the write's own.
+    /// The sequence that the condition named: no other write may lie between it and the write's own.
     pub(super) replaces: Option<u64>,
 }
 
@@ -58,22 +59,22 @@ pub(super) struct Write {
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) namespace: NamespaceId,
-    /// Tick at which it was asked.
+    /// The tick of its submission.
     pub(super) submitted: u64,
-    /// Tick by which it surely had happened, if it happened: it was acknowledged or seen.
+    /// The tick by which it had certainly happened, if it happened: it was acknowledged or seen.
     pub(super) done: Option<u64>,
-    /// When it was acknowledged.
+    /// The time of its acknowledgement.
     pub(super) acked_at: Option<Nanos>,
-    /// It happened and is in force: whoever looks later sees it or something after it.
+    /// True if it happened and is in force: later observers see it or a later write.
     pub(super) certain: bool,
-    /// A power cut must not take it.
+    /// True if a power cut must not lose it.
     pub(super) kept: bool,
     pub(super) writes: usize,
 }
 
 pub(super) type Groups = BTreeMap<u64, Group>;
 
-/// What an observer saw of a key.
+/// An observation of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     Absent,
@@ -83,13 +84,13 @@ pub(super) enum Seen {
         sequence: u64,
         expiry_ms: u64,
     },
-    /// This value, whichever record it came from.
+    /// This value, from any record.
     Content(Fingerprint),
-    /// Something is there, nothing more is known.
+    /// Some record; nothing more is known.
     Something,
 }
 
-/// When an observer looked.
+/// The time span of an observation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval {
     pub(super) asked: u64,
@@ -101,23 +102,24 @@ pub(super) struct Interval {
 pub(super) struct KeyHistory {
     pub(super) number: usize,
     pub(super) writes: Vec<Write>,
-    /// Values that were here once, to tell what came back from what never was.
+    /// Values that the key once held, to distinguish a value that came back from one that was never written.
     pub(super) past: Vec<Fingerprint>,
 }
 
 impl KeyHistory {
-    /// The writes that explain what was seen, of those that may be seen.
+    /// Returns the indices of the writes that may be seen and that explain the observation.
     pub(super) fn explanations(&self, groups: &Groups, seen: Seen, when: Interval) -> Vec<usize> {
         (0..self.writes.len())
-            .filter(|&place| {
-                let write = with_sequence_of(self.writes[place], seen);
+            .filter(|&index| {
+                let write = with_sequence_of(self.writes[index], seen);
                 explains(&write, seen, when) && self.may_be_seen(groups, &write, when)
             })
             .collect()
     }
 
-    /// Whether what was seen has one explanation even for someone who counts on nothing that a power cut may take. Where
-    /// it has more, what was seen stays true when the newest of them is lost: a delete of a key that was absent anyway.
+    /// Returns true if the observation has one explanation even without the writes that a power cut may lose. If it has
+    /// more, the observation stays true when the newest of them is lost, such as a delete of a key that was absent
+    /// anyway.
     pub(super) fn is_explained_once_for_good(&self, groups: &Groups, seen: Seen, when: Interval) -> bool {
         let lasting: Groups = groups
             .iter()
@@ -130,7 +132,7 @@ impl KeyHistory {
         self.explanations(&lasting, seen, when).len() == 1
     }
 
-    /// Whether any write at all, however old, looks like what was seen.
+    /// Returns true if any write, of any age, matches the observation.
     pub(super) fn ever_written(&self, seen: Seen, when: Interval) -> bool {
         let any_time = Interval { wall_asked: UnixMillis(0), ..when };
         let was = |value: &Fingerprint| match seen {
@@ -150,7 +152,7 @@ impl KeyHistory {
         })
     }
 
-    /// The states that may be seen, in words.
+    /// Describes the states that may be seen.
     pub(super) fn expected(&self, groups: &Groups, when: Interval) -> String {
         let may: Vec<_> = (self.writes.iter())
             .filter(|write| self.may_be_seen(groups, write, when))
@@ -165,8 +167,8 @@ impl KeyHistory {
         format!("expected {} at wall time {}", may.join(" or "), when.wall_answered.0)
     }
 
-    /// Forgets writes that nobody can see any more: even an observer who asked at tick `oldest_open`, and even after a
-    /// power cut.
+    /// Archives the writes that no observer can see any more, not even one that submitted at tick `oldest_open`, and
+    /// not even after a power cut.
     pub(super) fn forget(&mut self, groups: &Groups, oldest_open: u64) {
         let lasting =
             |group: &Group| group.certain && group.kept && group.done.is_some_and(|done| done < oldest_open);
@@ -178,7 +180,7 @@ impl KeyHistory {
         self.bury(past);
     }
 
-    /// Moves writes to the past.
+    /// Moves writes into `past`.
     pub(super) fn bury(&mut self, past: impl Fn(&Write) -> bool) {
         let buried = &mut self.past;
         self.writes.retain(|write| {
@@ -191,7 +193,7 @@ impl KeyHistory {
     }
 }
 
-/// If the key holds this record, its sequence is the one that was seen.
+/// Returns the write with the observed sequence if its own is unknown.
 fn with_sequence_of(write: Write, seen: Seen) -> Write {
     match (seen, write.sequence) {
         (Seen::Present { sequence, .. }, None) => Write { sequence: Some(sequence), ..write },

@@ -1,13 +1,13 @@
-//! Listings: they name what is there, once.
+//! Checks of listings: each existing key is named once.
 //!
-//! In: the answer to one List while others write, or all keys of a namespace while nobody does. Out: a [`Violation`] if
-//! a key is named that cannot be there, or twice, or is left out though it must be there.
+//! Input: the completion of one List during concurrent writes, or all keys of an idle namespace.
+//! Output: a [`Violation`] if a listing names a key that cannot exist, names one twice, or omits one that must exist.
 
 use super::keys::{Effect, Interval, Lifetime, Seen};
 use super::{Checker, Violation, unexpected};
 use bytes::Bytes;
-use headwater_converged::command::{Completion, NamespaceId};
 use headwater_host::clock::UnixMillis;
+use headwater_ssd::command::{Completion, NamespaceId};
 use std::collections::BTreeSet;
 
 impl Checker {
@@ -25,22 +25,22 @@ impl Checker {
         for listed in &completion.keys {
             let history = self.space(namespace).and_then(|space| space.keys.get(&listed.key));
             let Some(history) = history else {
-                return accuse(usize::MAX, "a key that was never used is named");
+                return accuse(usize::MAX, "it names a key that was never used");
             };
             if !named.insert(&listed.key) {
-                return accuse(history.number, "a key is named twice");
+                return accuse(history.number, "it names a key twice");
             }
             if history.explanations(&self.groups, Seen::Something, when).is_empty() {
-                return accuse(history.number, "a key is named that cannot be there");
+                return accuse(history.number, "it names a key that cannot exist");
             }
         }
         Ok(())
     }
 
-    /// After every key was settled, with nothing in flight: the whole listing of a namespace.
+    /// Checks the whole listing of a namespace after every key was settled, with nothing in flight.
     ///
     /// # Errors
-    /// It differs from what the keys themselves said.
+    /// The listing differs from the settled keys.
     pub fn check_listing(
         &self,
         namespace: NamespaceId,
@@ -55,19 +55,21 @@ impl Checker {
         for key in listed {
             let number = space.keys.get(key).map_or(usize::MAX, |history| history.number);
             if !named.insert(key) {
-                return accuse(number, "a key is named twice");
+                return accuse(number, "it names a key twice");
             }
             if number == usize::MAX {
-                return accuse(number, "a key that was never used is named");
+                return accuse(number, "it names a key that was never used");
             }
         }
         for (key, history) in &space.keys {
             let last = history.writes.last().map_or(Effect::Delete, |write| write.effect);
             match (last, named.contains(key)) {
-                (Effect::Delete, true) => return accuse(history.number, "a key is named that is not there"),
-                // Only a key whose time may just have run out may be missing.
+                (Effect::Delete, true) => {
+                    return accuse(history.number, "it names a key that does not exist");
+                }
+                // A key may be missing only if it may just have expired.
                 (Effect::Store(_, Lifetime::Until(end)), false) if end == 0 || end > wall.0 => {
-                    return accuse(history.number, "a key is left out that is there");
+                    return accuse(history.number, "it omits a key that exists");
                 }
                 _ => {}
             }

@@ -1,21 +1,22 @@
-//! The look at every key after a recovery: what was open before the power went is closed by what is there now.
+//! The check of every key after a recovery: the value found resolves the outcome of the commands in flight at the cut.
 //!
-//! In: what a Retrieve of each key said while nothing else was in flight. Out: a model with one state a key, or the
-//! [`Violation`]. A batch that one key shows and another lacks is found here.
+//! Input: the completion of a Retrieve of each key, with no other command in flight.
+//! Output: a model with one state for each key, or the [`Violation`], including a batch that one key contains and
+//! another lacks.
 
 use super::keys::{Effect, Fingerprint, Interval, KeyHistory, Lifetime, Seen, Write, surely_after};
 use super::{Checker, GENESIS, Violation, WallSpan};
 use bytes::Bytes;
-use headwater_converged::command::{Completion, NamespaceId, Release};
 use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{Completion, NamespaceId, Release};
 use std::collections::BTreeSet;
 
 impl Checker {
-    /// After a recovery, with nothing else in flight: what a Retrieve of the whole value said. The key's past is
-    /// settled by it. Call for every one of [`Self::keys`], then [`Self::settled`].
+    /// Checks the completion of a Retrieve of the whole value, after a recovery and with nothing else in flight, and
+    /// reduces the key's history to the state found. Call it for every one of [`Self::keys`], then [`Self::settled`].
     ///
     /// # Errors
-    /// The promise that what was seen breaks.
+    /// The promise that the state found breaks.
     pub fn settle(
         &mut self,
         namespace: NamespaceId,
@@ -47,7 +48,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Which unfinished batches a key shows or lacks, by what was seen of it.
+    /// Notes the unfinished batches that a key contains or lacks, according to the state found.
     fn note_batches(
         &mut self,
         namespace: NamespaceId,
@@ -55,14 +56,14 @@ impl Checker {
         seen: Seen,
         when: Interval,
     ) -> Result<(), Violation> {
-        let places = history.explanations(&self.groups, seen, when);
-        let rests_on = |place: &usize| {
-            let base = history.writes[*place].replaces?;
+        let matching = history.explanations(&self.groups, seen, when);
+        let rests_on = |index: &usize| {
+            let base = history.writes[*index].replaces?;
             history.writes.iter().find(|write| write.sequence == Some(base)).map(|write| write.group)
         };
-        // What is there named the record that it replaced: so that one was there, and the whole batch with it.
+        // The write found named the record that it replaced, so that record existed, and its whole batch with it.
         let mut based_on = None;
-        if let [only] = &places[..] {
+        if let [only] = &matching[..] {
             based_on = rests_on(only);
         }
         for write in &history.writes {
@@ -70,9 +71,9 @@ impl Checker {
             if self.groups.get(&batch).is_none_or(|group| group.writes < 2) {
                 continue;
             }
-            let explained_by = || places.iter().map(|&place| &history.writes[place]);
+            let explained_by = || matching.iter().map(|&index| &history.writes[index]);
             let shows = based_on == Some(batch) || explained_by().all(|other| other.group == batch);
-            if places.len() == 1 && shows {
+            if matching.len() == 1 && shows {
                 self.shown.entry(batch).or_insert(history.number);
             } else if explained_by().all(|other| surely_after(&self.groups, write, other)) {
                 self.lacked.entry(batch).or_insert(history.number);
@@ -84,7 +85,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Every key was settled: the past is closed.
+    /// Discards the state of the check after every key was settled.
     pub fn settled(&mut self) {
         self.shown.clear();
         self.lacked.clear();

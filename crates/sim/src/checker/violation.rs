@@ -1,12 +1,12 @@
-//! The ways in which a device can break its word.
+//! The violations of promises that the checker reports.
 //!
 //! A violation names the promise, the namespace and the number of the key (keys of a simulation are numbered; bytes are
-//! not shown). Whoever reports it adds the seed.
+//! not printed). The caller that reports it adds the seed.
 
-use headwater_converged::command::NamespaceId;
 use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::NamespaceId;
 
-/// A promise that was broken.
+/// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A completion for a token that was not in flight: a second one, or one for a refused command.
@@ -18,9 +18,9 @@ pub enum Violation {
     /// Commands that were accepted and never completed.
     #[error("{count} accepted commands were never completed, first token {first}")]
     NeverCompleted {
-        /// How many.
+        /// The number of commands.
         count: usize,
-        /// The oldest one's token.
+        /// The token of the oldest one.
         first: u64,
     },
     /// More commands in flight than the limit.
@@ -31,71 +31,71 @@ pub enum Violation {
         /// The limit.
         limit: usize,
     },
-    /// A write that had to be there is not, and nothing newer replaces it.
-    #[error("{namespace} key {key}: {saw}, but {expected}: something promised was lost")]
+    /// A write that must exist does not, and nothing newer replaces it.
+    #[error("{namespace} key {key}: {saw}, but {expected}: a promised write was lost")]
     Lost {
         /// Key space.
         namespace: NamespaceId,
         /// Number of the key.
         key: usize,
-        /// What was found.
+        /// The state found.
         saw: String,
-        /// What would have been allowed.
+        /// The states allowed.
         expected: String,
     },
-    /// What was found was there once, but something newer had to replace it.
+    /// The state found existed once, but a newer one must have replaced it.
     #[error("{namespace} key {key}: {saw}, but {expected}: an older state came back")]
     CameBack {
         /// Key space.
         namespace: NamespaceId,
         /// Number of the key.
         key: usize,
-        /// What was found.
+        /// The state found.
         saw: String,
-        /// What would have been allowed.
+        /// The states allowed.
         expected: String,
     },
-    /// What was found was never written under this key.
+    /// The value found was never written under this key.
     #[error("{namespace} key {key}: {saw}, which was never written; {expected}")]
     NeverWritten {
         /// Key space.
         namespace: NamespaceId,
         /// Number of the key.
         key: usize,
-        /// What was found.
+        /// The state found.
         saw: String,
-        /// What would have been allowed.
+        /// The states allowed.
         expected: String,
     },
-    /// Part of a batch is there and part is not.
+    /// Part of a batch exists and part does not.
     #[error(
-        "{namespace}: batch {batch} is there under key {present} and not under key {missing}: all or nothing"
+        "{namespace}: batch {batch} exists under key {present} and not under key {missing}: all or nothing"
     )]
     TornBatch {
         /// Key space.
         namespace: NamespaceId,
         /// Number of the batch.
         batch: u64,
-        /// A key that shows it.
+        /// A key that contains it.
         present: usize,
-        /// A key that does not.
+        /// A key that lacks it.
         missing: usize,
     },
-    /// A condition was judged in a way that no state of the key allows.
-    #[error("{namespace} key {key}: answered {status:?}, but {expected}: the condition was misjudged")]
+    /// A condition was evaluated in a way that no possible state of the key allows.
+    #[error("{namespace} key {key}: status {status:?}, but {expected}: the condition was misjudged")]
     ConditionMisjudged {
         /// Key space.
         namespace: NamespaceId,
         /// Number of the key.
         key: usize,
-        /// The answer.
+        /// The status.
         status: Status,
-        /// The states the key may have.
+        /// The states that the key may have.
         expected: String,
     },
-    /// A write that named the record it replaces succeeded though another write lay between.
+    /// A write conditional on the record that it replaces succeeded although another write came between.
     #[error(
-        "{namespace} key {key}: write {own} replaced sequence {base} by condition, but {between} lies between"
+        "{namespace} key {key}: write {own} replaced sequence {base} by condition, but {between} came between"
     )]
     LostUpdate {
         /// Key space.
@@ -109,18 +109,16 @@ pub enum Violation {
         /// The sequence in between.
         between: u64,
     },
-    /// A status that a healthy device has no reason to give.
-    #[error("token {token} answered {status:?}, which nothing in this run explains")]
+    /// A status that a healthy device has no reason to return.
+    #[error("token {token} completed with {status:?}, which nothing in this run explains")]
     UnexpectedStatus {
         /// The token.
         token: u64,
-        /// The answer.
+        /// The status.
         status: Status,
     },
-    /// A write got a sequence that is not above one that was acknowledged before it was asked.
-    #[error(
-        "token {token} got sequence {sequence}, not above {before}, which was acknowledged before it was asked"
-    )]
+    /// A write received a sequence not above one that was acknowledged before its submission.
+    #[error("token {token} got sequence {sequence}, not above {before}, acknowledged before its submission")]
     SequenceWentBack {
         /// The token.
         token: u64,
@@ -129,14 +127,14 @@ pub enum Violation {
         /// The sequence before.
         before: u64,
     },
-    /// A listing names a key that cannot be there, names one twice, or leaves out one that must be there.
+    /// A listing names a key that cannot exist, names one twice, or omits one that must exist.
     #[error("{namespace} listing: {what} (key {key})")]
     Listing {
         /// Key space.
         namespace: NamespaceId,
         /// Number of the key, or `usize::MAX` for one that was never used.
         key: usize,
-        /// What is wrong.
+        /// The error in the listing.
         what: &'static str,
     },
 }

@@ -1,10 +1,10 @@
-//! A command in words, for a verbose run: lengths and conditions, never bytes.
+//! Descriptions of commands for a verbose run: lengths and conditions, never bytes.
 
 use super::keys::Effect;
 use super::{Asked, Kind};
 
 impl Asked {
-    /// The command in words, without bytes of keys or values.
+    /// Describes the command without bytes of keys or values.
     #[must_use]
     pub fn words(&self) -> String {
         match &self.kind {
@@ -23,7 +23,7 @@ impl Asked {
             Kind::List => "list".to_owned(),
             Kind::Flush => "flush".to_owned(),
             Kind::Fence(up_to) => format!("fence {}", up_to.0),
-            Kind::Blocks { start, .. } => format!("look at blocks from {start}"),
+            Kind::Blocks { start, .. } => format!("check blocks from {start}"),
         }
     }
 }

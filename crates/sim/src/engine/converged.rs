@@ -1,14 +1,14 @@
-//! The real device as the world drives it.
+//! The real device behind the interface that the world drives.
 
 use super::{BootTime, Engine};
 use crate::media::SimMedia;
-use headwater_converged::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
-use headwater_converged::device::{Device, DeviceConfig, Start};
-use headwater_converged::inspection::inspect;
-use headwater_converged::namespace::Namespace;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_ssd::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
+use headwater_ssd::engine::inspection::inspect;
+use headwater_ssd::engine::{Device, DeviceConfig, Start};
+use headwater_ssd::namespace::Namespace;
 
-/// The one face of a simulated device.
+/// The only front end of a simulated device.
 const FACE: FaceId = FaceId(1);
 
 impl Engine for Device<SimMedia> {
@@ -17,8 +17,8 @@ impl Engine for Device<SimMedia> {
         Device::open(media, config.clone(), start, &mut |_| {}).map_err(|error| error.to_string())
     }
 
-    /// A power cut leaves torn records, and batches and checkpoints without an end; never a record that the index names and
-    /// that is not there, and never an index that depends on where recovery starts.
+    /// Inspects the medium. A power cut may leave torn records and incomplete batches and checkpoints. It never leaves
+    /// an index entry without its record, or an index that depends on where recovery starts.
     fn inspect(media: SimMedia, config: &DeviceConfig, at: BootTime) -> Result<(), String> {
         let start = Start { now: at.now, wall: at.wall };
         let (found, _) = inspect(media, config, start, &mut |_| {})

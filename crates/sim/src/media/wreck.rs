@@ -1,30 +1,31 @@
-//! What can be seen of a simulated medium from outside, while a device owns it and when the device is gone.
+//! The crash image: access to a simulated medium from outside, while a device owns it and after the device is gone.
 //!
-//! In: what the medium notes of itself (points passed, misuse, loss of power) and, when it is dropped, its flash. Out:
-//! the next boot's medium. Invariant: the flash of a medium comes out once.
+//! Input: what the medium records (points passed, misuse, loss of power) and, when it is dropped, its flash.
+//! Output: the medium of the next boot.
+//! Invariant: the flash of a medium can be taken once.
 
 use super::{SimMedia, SimMediaConfig};
 use crate::faults::{Cut, DamagePlan};
 use crate::flash::Flash;
-use headwater_converged::media::{BlockId, NandRule, NandRules, PageAddress};
 use headwater_host::clock::Nanos;
+use headwater_ssd::media::{BlockId, NandRule, NandRules, PageAddress};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the device asked of flash that flash cannot do.
+/// An operation of the device that violates the rules of flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misuse {
     /// A rule of NAND was broken.
     #[error("{rule} at {page}: fix the translation layer")]
     Rule {
-        /// Which rule.
+        /// The rule.
         rule: NandRule,
-        /// Where.
+        /// The page.
         page: PageAddress,
     },
     /// A block was erased while programs of it were in flight: their order is undefined.
     #[error("{block} erased while a program of it was in flight: fix the translation layer")]
     EraseRacesProgram {
-        /// Which block.
+        /// The block.
         block: BlockId,
     },
 }
@@ -39,7 +40,7 @@ pub(super) struct Remains {
     pub(super) flash: Option<Flash>,
 }
 
-/// What is left of a medium when its device is gone; also the way to look at the medium while the device owns it.
+/// A handle to a medium: reads its state while a device owns it, and holds its flash after the device is gone.
 #[derive(Clone, Debug)]
 pub struct Wreck {
     pub(super) config: SimMediaConfig,
@@ -47,37 +48,37 @@ pub struct Wreck {
 }
 
 impl Wreck {
-    /// Whether the power is gone.
+    /// Returns true if the power was cut.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.lock().dead
     }
 
-    /// Points passed at which the power could have been cut (see [`Cut::Point`]).
+    /// Returns the number of points passed at which the power could have been cut (see [`Cut::Point`]).
     #[must_use]
     pub fn points(&self) -> u64 {
         self.lock().points
     }
 
-    /// Time of the last operation that was asked or finished.
+    /// Returns the time of the last operation that was submitted or finished.
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.lock().now
     }
 
-    /// Sets when the power goes, counted from the next operation that is asked.
+    /// Sets the moment of the power cut, counted from the next submitted operation.
     pub fn arm(&self, cut: Cut) {
         self.lock().cut = Some(cut);
     }
 
-    /// The first thing that was asked and flash cannot do.
+    /// Returns the first operation that violated the rules of flash.
     #[must_use]
     pub fn misuse(&self) -> Option<Misuse> {
         self.lock().misuse
     }
 
-    /// The medium as the next boot finds it after a power cut; `None` while a device still owns the medium, and after
-    /// the first call.
+    /// Returns the medium as the next boot finds it after a power cut; `None` while a device still owns the medium, and
+    /// after the first call.
     #[must_use]
     pub fn next_boot(&self, rng: &mut fastrand::Rng, damage: &DamagePlan) -> Option<SimMedia> {
         let mut flash = self.lock().flash.take()?;

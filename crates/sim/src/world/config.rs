@@ -1,59 +1,60 @@
-//! What a simulated world is like: all of it from its seed.
+//! The configuration of a simulated world, drawn from its seed.
 //!
-//! In: a seed. Out: a [`WorldConfig`]. Invariant: `headwater sim replay --seed S` builds the world that test run S had.
+//! Input: a seed. Output: a [`WorldConfig`].
+//! Invariant: `headwater sim replay --seed S` builds the same world as the test run of seed S.
 
 use crate::flash::Addressing;
 use crate::media::SimMediaConfig;
 use crate::presets::{FILE, TimingPreset};
 use crate::workload::{Shares, WorkloadConfig};
-use headwater_converged::command::NamespaceId;
-use headwater_converged::device::{DeviceConfig, Durability, VictimPolicy};
-use headwater_converged::namespace::BlockFormat;
 use headwater_host::clock::Nanos;
+use headwater_ssd::command::NamespaceId;
+use headwater_ssd::engine::{DeviceConfig, Durability, VictimPolicy};
+use headwater_ssd::namespace::BlockFormat;
 
-/// How a world is set up.
+/// The configuration of a world.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
     /// The medium.
     pub media: SimMediaConfig,
     /// The device.
     pub device: DeviceConfig,
-    /// What is asked.
+    /// The clients' workload.
     pub workload: WorkloadConfig,
-    /// A block namespace beside the keys, if there is one.
+    /// The block namespace in addition to the key spaces, if there is one.
     pub disk: Option<DiskConfig>,
-    /// Most commands in flight.
+    /// Maximum number of commands in flight.
     pub depth: usize,
-    /// Boots that end in a power cut.
+    /// Number of boots that end in a power cut.
     pub rounds: u32,
-    /// Most commands of one boot.
+    /// Maximum number of commands of one boot.
     pub commands_max: u32,
-    /// Most cut points of one boot, counted from where the cut is armed.
+    /// Maximum number of cut points of one boot, counted from the arming of the cut.
     pub points_max: u64,
 }
 
-/// The number of the block namespace: the lowest that nobody uses when it is made.
+/// The number of the block namespace: the lowest free one when it is created.
 pub(super) const DISK: NamespaceId = NamespaceId(2);
 
 /// The block namespace of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskConfig {
-    /// Its format to begin with.
+    /// Its initial format.
     pub format: BlockFormat,
-    /// Blocks that are used.
+    /// Number of blocks that are used.
     pub blocks: u32,
-    /// One command in so many changes the table of namespaces.
+    /// One command in this many changes the namespace table.
     pub changes_every: u32,
 }
 
-/// Seeds from here on make worlds with a block namespace; those below never do, so that they stay what they were.
+/// The first seed whose world has a block namespace. Lower seeds never have one, so that their worlds stay unchanged.
 pub const BLOCK_SEEDS: u64 = 1 << 32;
 
 /// Presets that short runs draw from: with and without a volatile cache, fast and slow.
 const DRAWN: &[&str] = &["instant", "femu", "file", "file", "970-pro", "z-nand", "tlc"];
 
 impl WorldConfig {
-    /// A small world: a device of a few MiB, a few hundred commands, several power cuts.
+    /// Returns a small world: a device of a few MiB, a few hundred commands, several power cuts.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0077_6F72_6C64);
@@ -82,7 +83,7 @@ impl WorldConfig {
             shares: Shares::MIXED,
         };
         if rng.u8(0..4) == 0 {
-            // Keys that share a hash must still be told apart.
+            // The device must distinguish keys that share a hash.
             device.hash_bits = rng.u32(3..=8);
         }
         let mut disk = None;
@@ -92,7 +93,7 @@ impl WorldConfig {
             workload.namespaces = 1;
             disk = Some(DiskConfig {
                 format: BlockFormat::ALL[rng.usize(0..2)],
-                // Of many blocks a change of the size removes more than a page of the log holds.
+                // With many blocks, a resize removes more blocks than a page of the log can record.
                 blocks: if rng.bool() { rng.u32(4..=48) } else { rng.u32(100..=250) },
                 changes_every: [20, 100, 1_000][rng.usize(0..3)],
             });

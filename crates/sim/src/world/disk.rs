@@ -1,8 +1,9 @@
-//! The block namespace of a world: what is asked of it, and what the table of namespaces may say of it.
+//! The block namespace of a world: its commands, and a model of its entry in the namespace table.
 //!
-//! In: random numbers, completions, and what the device says after each start. Out: commands on blocks, changes of the table
-//! one at a time, or [`Cause::Table`]. Invariant: while a change is in flight nothing is asked of the blocks, so that a power
-//! cut leaves the namespace as it was before the change or as it is after it, with its blocks to match.
+//! Input: random numbers, completions, and the device's namespace table after each start.
+//! Output: commands on blocks, changes of the table one at a time, or [`Cause::Table`].
+//! Invariant: while a change is in flight no command on blocks is submitted, so that a power cut leaves the namespace
+//! as it was before the change or as it is after it, with matching blocks.
 
 use super::config::{DISK, DiskConfig};
 use super::{Cause, Power, World};
@@ -10,29 +11,27 @@ use crate::checker::{Checker, WallSpan};
 use crate::engine::Engine;
 use crate::media::Wreck;
 use bytes::Bytes;
-use headwater_converged::command::{Command, Completion, Fua, Lba, LbaRange};
-use headwater_converged::namespace::{
-    BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits,
-};
+use headwater_ssd::command::{Command, Completion, Fua, Lba, LbaRange};
+use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits};
 
-/// The controller whose attachment comes and goes.
+/// The controller that is attached and detached.
 const CONTROLLER: u16 = 1;
 
-/// What the table says of it.
+/// The namespace's entry in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     namespace: Namespace,
-    /// Whether [`CONTROLLER`] has it.
+    /// True if the namespace is attached to [`CONTROLLER`].
     attached: bool,
 }
 
-/// What is known of it.
+/// The model of the namespace.
 #[derive(Debug)]
 pub(super) struct Disk {
     config: DiskConfig,
-    /// As it was last acknowledged, or seen after a start.
+    /// The entry as last acknowledged, or as found after a start.
     now: Option<Seen>,
-    /// The change in flight, and what comes of it.
+    /// The token of the change in flight, and the entry after it.
     changing: Option<(u64, Option<Seen>)>,
     changes: u32,
 }
@@ -42,14 +41,14 @@ impl Disk {
         Self { config, now: None, changing: None, changes: 0 }
     }
 
-    /// A command was accepted.
+    /// Notes an accepted command.
     pub(super) fn accepted(&mut self, token: u64, change: &Option<NamespaceChange>) {
         if let Some(change) = change {
             self.changing = Some((token, self.after(change)));
         }
     }
 
-    /// A completion came. A change that was refused, because the medium is full, changed nothing.
+    /// Applies a completion. A change that was refused, because the medium is full, changed nothing.
     pub(super) fn completed(&mut self, completion: &Completion) {
         if let Some((token, after)) = self.changing
             && token == completion.token
@@ -61,10 +60,10 @@ impl Disk {
         }
     }
 
-    /// What the namespace is after a change.
+    /// Returns the entry after a change.
     fn after(&self, change: &NamespaceChange) -> Option<Seen> {
         let now = self.now.unwrap_or(Seen { namespace: Namespace::IMPLICIT, attached: true });
-        let made = now.namespace;
+        let current = now.namespace;
         let with = |namespace| Some(Seen { namespace, ..now });
         match change {
             NamespaceChange::Create(namespace) => Some(Seen { namespace: *namespace, attached: true }),
@@ -72,17 +71,20 @@ impl Disk {
                 Some(Seen { namespace: *namespace, attached: false })
             }
             NamespaceChange::Delete => None,
-            NamespaceChange::Resize(size) => with(Namespace { size: *size, ..made }),
+            NamespaceChange::Resize(size) => with(Namespace { size: *size, ..current }),
             NamespaceChange::Format(kind) => {
                 let bytes = |kind: NamespaceKind| match kind {
                     NamespaceKind::Kv => 1,
                     NamespaceKind::Block(format) => format.bytes() as u64,
                 };
-                with(Namespace { kind: *kind, size: made.size * bytes(made.kind) / bytes(*kind), ..made })
+                let size = current.size * bytes(current.kind) / bytes(*kind);
+                with(Namespace { kind: *kind, size, ..current })
             }
-            NamespaceChange::Durability(durability) => with(Namespace { durability: *durability, ..made }),
-            NamespaceChange::Limits(limits) => with(Namespace { limits: *limits, ..made }),
-            NamespaceChange::MissingKey(missing_key) => with(Namespace { missing_key: *missing_key, ..made }),
+            NamespaceChange::Durability(durability) => with(Namespace { durability: *durability, ..current }),
+            NamespaceChange::Limits(limits) => with(Namespace { limits: *limits, ..current }),
+            NamespaceChange::MissingKey(missing_key) => {
+                with(Namespace { missing_key: *missing_key, ..current })
+            }
             NamespaceChange::Attach(controllers) => {
                 Some(Seen { attached: now.attached || controllers.contains(&CONTROLLER), ..now })
             }
@@ -90,7 +92,7 @@ impl Disk {
                 Some(Seen { attached: now.attached && !controllers.contains(&CONTROLLER), ..now })
             }
             NamespaceChange::DetachAll => Some(Seen { attached: false, ..now }),
-            // About the whole device; this world does not ask for it.
+            // Concerns the whole device; this world never submits it.
             NamespaceChange::Sanitize(_) => self.now,
         }
     }
@@ -102,12 +104,12 @@ impl Disk {
         }
     }
 
-    /// The next change: the first is always to make it.
+    /// Returns the next change. While the namespace does not exist, it is its creation.
     fn change(&mut self, rng: &mut fastrand::Rng) -> NamespaceChange {
         self.changes += 1;
         let Some(Seen { namespace: made, attached }) = self.now else {
             let format = self.config.format;
-            // Sizes are of the larger format's blocks, so that a format keeps them exact.
+            // The size is a multiple of the larger format's block, so that a Format keeps it exact.
             let larger = (BlockFormat::B4096.bytes() / format.bytes()) as u64;
             let mut uuid = [0; 16];
             uuid[..4].copy_from_slice(&self.changes.to_le_bytes());
@@ -136,14 +138,14 @@ impl Disk {
                 };
                 NamespaceChange::Format(NamespaceKind::Block(other))
             }
-            // A burst alone limits nothing; it only shows that the change was made.
+            // A burst alone limits nothing; it only makes the change visible.
             4 => NamespaceChange::Limits(NamespaceLimits { burst: self.changes, ..made.limits }),
             5 => NamespaceChange::Resize(8 * rng.u64(1..=u64::from(self.config.blocks))),
             _ => NamespaceChange::Resize(8 * rng.u64(1..=u64::from(self.config.blocks.div_ceil(8)))),
         }
     }
 
-    /// The next command on blocks.
+    /// Returns the next command on blocks.
     fn command(&self, rng: &mut fastrand::Rng) -> Option<Command> {
         let size = self.now?.namespace.size.min(u64::from(self.config.blocks));
         let blocks = match rng.u8(0..16) {
@@ -185,7 +187,7 @@ impl Disk {
 }
 
 impl<E: Engine> World<'_, E> {
-    /// What is asked of the block namespace next; `None` when a key's turn has come.
+    /// Returns the next command for the block namespace; `None` if the next command is for a key.
     pub(super) fn next_on_disk(&mut self) -> Option<Command> {
         let disk = self.disk.as_mut()?;
         if disk.changing.is_some() || self.rng.u8(0..3) == 0 {
@@ -198,7 +200,7 @@ impl<E: Engine> World<'_, E> {
         disk.command(&mut self.rng)
     }
 
-    /// After a start: the table says what was acknowledged, or what was in flight when the power went.
+    /// Checks after a start that the table holds what was acknowledged, or what was in flight at the power cut.
     pub(super) fn settle_table(&mut self, engine: &E) -> Result<(), Cause> {
         let Some(disk) = &mut self.disk else {
             return Ok(());
@@ -214,7 +216,7 @@ impl<E: Engine> World<'_, E> {
                 expected: format!("{:?} or {changing:?}", disk.now),
             });
         }
-        // A change that changed nothing to be seen may have happened or not.
+        // A change without a visible effect may have happened or not.
         if changing.is_none_or(|(_, after)| after != disk.now) {
             self.checker.change_settled(happened);
         }
@@ -223,11 +225,11 @@ impl<E: Engine> World<'_, E> {
         Ok(())
     }
 
-    /// After a start: looks at one block that was ever used.
+    /// Checks after a start one block that was used before.
     pub(super) fn settle_block(
         &mut self,
         engine: &mut E,
-        wreck: &Wreck,
+        image: &Wreck,
         key: &Bytes,
     ) -> Result<Power, Cause> {
         let lba = Checker::block_of(key);
@@ -238,7 +240,7 @@ impl<E: Engine> World<'_, E> {
         let range = LbaRange { start: Lba(lba), blocks: 1 };
         let asked = self.wall();
         let read = Command::Read { range, sink: Vec::new().into() };
-        let Some((completion, answered)) = self.ask_alone(engine, wreck, DISK, read)? else {
+        let Some((completion, answered)) = self.ask_alone(engine, image, DISK, read)? else {
             return Ok(Power::Gone);
         };
         self.checker.settle_block(DISK, lba, &completion, WallSpan { asked, answered })?;

@@ -1,20 +1,20 @@
-//! How a simulated run ended.
+//! The result of a simulated run: a report or a failure.
 
 use crate::checker::Violation;
 use crate::media::Misuse;
-use headwater_converged::command::SubmitError;
 use headwater_host::clock::Nanos;
+use headwater_ssd::command::SubmitError;
 
-/// A run in which every promise was kept.
+/// The report of a run in which the device kept every promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What the run was made from.
+    /// The seed of the run.
     pub seed: u64,
     /// Commands accepted.
     pub commands: u64,
     /// Commands completed.
     pub completions: u64,
-    /// Power cuts, those during recovery included.
+    /// Power cuts, including those during recovery.
     pub cuts: u32,
     /// Power cuts during recovery.
     pub cuts_in_recovery: u32,
@@ -22,61 +22,61 @@ pub struct Report {
     pub first_boot_points: u64,
     /// Virtual time at the end.
     pub virtual_time: Nanos,
-    /// Hash of every completion in order, with its time: equal for equal runs.
+    /// Hash of every completion in order, with its time; equal for equal runs.
     pub digest: u64,
 }
 
-/// What went wrong.
+/// The cause of a failed run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// A promise was broken.
+    /// The device broke a promise.
     #[error(transparent)]
     Violation(#[from] Violation),
-    /// Flash was asked what it cannot do.
+    /// The device violated the rules of flash.
     #[error(transparent)]
     Misuse(#[from] Misuse),
-    /// The device could not be opened though the power was on.
+    /// The device could not be opened although the power was on.
     #[error("recovery failed with the power on: {0}")]
     Open(String),
-    /// A look at the medium, with no device on it, found something wrong.
-    #[error("the medium is not in order before recovery: {0}")]
+    /// An inspection of the medium, before any device ran on it, found an error.
+    #[error("inspection before recovery found errors on the medium: {0}")]
     Inspection(String),
-    /// A legal command was refused for good.
-    #[error("a legal command was refused: {0}")]
+    /// The device refused a legal command permanently.
+    #[error("the device refused a legal command: {0}")]
     Refused(SubmitError),
-    /// The device neither moves nor says when it will.
-    #[error("the device stands still with {in_flight} commands in flight")]
+    /// The device makes no progress and has no deadline.
+    #[error("the device makes no progress with {in_flight} commands in flight")]
     Stuck {
         /// Commands in flight.
         in_flight: usize,
     },
-    /// The table of namespaces says what it never said, or something older than what was acknowledged.
-    #[error("the table of namespaces has {seen}, but should have {expected}")]
+    /// The namespace table holds an entry that never existed, or one older than the acknowledged one.
+    #[error("the namespace table has {seen}, but should have {expected}")]
     Table {
-        /// What it has.
+        /// The entry found.
         seen: String,
-        /// What it might have.
+        /// The entries allowed.
         expected: String,
     },
-    /// The device is gone and kept its medium.
-    #[error("the medium did not come back from a device that was dropped")]
+    /// The device was dropped without its medium.
+    #[error("a dropped device did not return its medium")]
     MediumLost,
 }
 
-/// A run in which a promise was broken, with the way to see it again.
+/// A run in which a promise was broken, with the command that replays it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "seed {seed}, boot {boot}, {commands} commands, virtual time {at}: {cause}\nreplay with: headwater sim replay --seed {seed}"
 )]
 pub struct Failure {
-    /// What the run was made from.
+    /// The seed of the run.
     pub seed: u64,
-    /// Which boot, from 0.
+    /// The number of the boot, from 0.
     pub boot: u32,
-    /// Commands accepted until then.
+    /// Commands accepted before the failure.
     pub commands: u64,
-    /// Virtual time.
+    /// Virtual time of the failure.
     pub at: Nanos,
-    /// What went wrong.
+    /// The cause.
     pub cause: Cause,
 }

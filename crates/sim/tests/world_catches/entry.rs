@@ -1,7 +1,7 @@
-//! One entry of the toy's log: the writes of one command, as bytes.
+//! The encoding of one entry of the toy device's log: the writes of one command.
 
 use bytes::Bytes;
-use headwater_converged::command::Payload;
+use headwater_ssd::command::Payload;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
@@ -61,10 +61,10 @@ pub(crate) fn decode(bytes: &[u8]) -> Vec<Op> {
     ops
 }
 
-/// The world maps no client memory.
+/// Returns the bytes of a payload. Simulated clients pass bytes inline; the world maps no client memory.
 pub(crate) fn bytes_of(value: Payload) -> Bytes {
     match value {
         Payload::Bytes(bytes) => bytes,
-        Payload::Client(_) => panic!("a simulated client brings its bytes with it"),
+        Payload::Client(_) => panic!("a simulated client passes its bytes inline"),
     }
 }

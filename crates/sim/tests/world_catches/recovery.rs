@@ -1,12 +1,12 @@
-//! The toy's recovery: every page is read, entries that are whole are applied in order.
+//! The toy device's recovery: it reads every page and applies complete entries in order.
 
 use crate::entry::{decode, le};
 use crate::toy::{Flaw, HEAD, PART, Toy};
-use headwater_converged::media::{
-    BlockId, Media, MediaError, MediaOp, MediaToken, PAGES_PER_BLOCK, PageAddress, PageState,
-};
 use headwater_dma::frame::Frame;
 use headwater_host::clock::Nanos;
+use headwater_ssd::media::{
+    BlockId, Media, MediaError, MediaOp, MediaToken, PAGES_PER_BLOCK, PageAddress, PageState,
+};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -1,26 +1,26 @@
-//! A small honest device, and the ways to make it lie.
+//! A toy device: small and correct, with selectable flaws.
 //!
-//! One command at a time; each write is one entry of whole pages at the end of a log that is never collected; recovery
-//! reads everything. It exists so that the world and its checker can be tried without the real device: an honest toy
-//! must pass, every flaw must be caught.
+//! It runs one command at a time. Each write is one entry of whole pages at the end of a log that is never garbage
+//! collected; recovery reads every page. It tests the world and its checker without the real device: the toy without a
+//! flaw must pass, and every flaw must be reported.
 
 use crate::entry::{Op, bytes_of, encode};
 use bytes::Bytes;
-use headwater_converged::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Sequence,
-    SubmitError,
-};
-use headwater_converged::device::{DeviceConfig, Durability};
-use headwater_converged::media::{BlockId, Media, MediaOp, MediaToken, PAGES_PER_BLOCK, PageAddress};
 use headwater_dma::frame::Frame;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_sim::engine::{BootTime, Engine};
 use headwater_sim::media::SimMedia;
+use headwater_ssd::command::{
+    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Sequence,
+    SubmitError,
+};
+use headwater_ssd::engine::{DeviceConfig, Durability};
+use headwater_ssd::media::{BlockId, Media, MediaOp, MediaToken, PAGES_PER_BLOCK, PageAddress};
 use std::collections::{BTreeMap, VecDeque};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What is wrong with the toy.
+/// A flaw of the toy device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     None,
@@ -51,7 +51,7 @@ enum Waiting {
     Ready(Completion),
 }
 
-/// The toy. `FLAW` numbers a [`Flaw`].
+/// The toy device. `FLAW` is the number of a [`Flaw`].
 pub(crate) struct Toy<const FLAW: usize> {
     pub(crate) media: SimMedia,
     config: DeviceConfig,
@@ -164,7 +164,7 @@ impl<const FLAW: usize> Toy<FLAW> {
         Some(at)
     }
 
-    /// Programs an entry; returns whether it fitted. The caller's queue is empty and deep enough.
+    /// Programs an entry. Returns its sequence, or `None` if it does not fit. The medium's queue must have room for it.
     fn log(&mut self, ops: &[Op], now: Nanos) -> Option<u64> {
         let bytes = encode(ops);
         let parts: Vec<&[u8]> = bytes.chunks(PART).collect();
@@ -279,7 +279,7 @@ impl<const FLAW: usize> Toy<FLAW> {
                 Waiting::Media { left, then_flush, answer: answer(token, Status::SUCCESS) }
             }
             Command::Fence { .. } => Waiting::Ready(answer(token, Status::SUCCESS)),
-            other => panic!("the toy does not know {other:?}"),
+            other => panic!("the toy device does not support the command {other:?}"),
         };
         self.waiting = Some(waiting);
     }
@@ -392,7 +392,7 @@ impl<const FLAW: usize> Engine for Toy<FLAW> {
         loop {
             match self.waiting.take() {
                 None => match self.queue.pop_front() {
-                    // What the map says may not be on the medium, and never will be.
+                    // The map may hold writes that are not on the medium and never will be.
                     Some((_, token, _)) if self.broken => {
                         self.waiting = Some(Waiting::Ready(answer(token, Status::INTERNAL_ERROR)));
                     }

@@ -1,8 +1,8 @@
-//! Where the controller knows the regions of a session.
+//! The translation of a session's addresses to the controller's addresses.
 //!
-//! In: regions as they are registered and forgotten. Out: the controller's addresses in place of the session's own. Invariant: a
-//! run that was translated lay in one region that was registered then; a region that is gone, or was registered anew
-//! elsewhere, is never found by its old address.
+//! Input: regions as they are registered and released. Output: the controller's address of a run. Invariant: a
+//! translated run lies in one region that is registered at that time; a region that is gone, or that was registered
+//! again elsewhere, is never translated to its old address.
 
 use crate::error::SubmitError;
 use headwater_dma::iova::{Iova, IovaRange};
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const UNKNOWN: SubmitError = SubmitError::Unfit {
-    what: "a buffer is not of this device's memory, which is all that its controller reaches",
+    what: "a buffer lies outside the memory that this device's controller can access; allocate it from the device",
 };
 
-/// A region.
+/// The address range of a registered region.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     start: u64,
@@ -22,10 +22,10 @@ struct Window {
     device: u64,
 }
 
-/// The regions, as the session has them.
+/// The regions of a session.
 #[derive(Debug, Default)]
 pub(in crate::attach) struct Addresses {
-    /// Moves on with every change.
+    /// Incremented by every change.
     changes: AtomicU64,
     windows: Mutex<Vec<Window>>,
 }
@@ -35,7 +35,7 @@ impl Addresses {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A region is known to the controller from now on.
+    /// Adds a region, or replaces the one with the same start.
     pub(in crate::attach) fn insert(&self, start: u64, bytes: u64, device: u64) {
         let mut windows = self.lock();
         windows.retain(|window| window.start != start);
@@ -43,20 +43,20 @@ impl Addresses {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// A region is not known any more.
+    /// Removes a region.
     pub(in crate::attach) fn remove(&self, start: u64) {
         self.lock().retain(|window| window.start != start);
         self.changes.fetch_add(1, Ordering::Release);
     }
 }
 
-/// The regions, as a queue knows them: a copy that is looked up without a lock.
+/// A queue's copy of the regions, looked up without a lock.
 #[derive(Debug)]
 pub(super) struct KnownAddresses {
     shared: Arc<Addresses>,
     seen: u64,
     windows: Vec<Window>,
-    /// Where the last run was found.
+    /// Index of the window that held the last run.
     last: usize,
 }
 
@@ -65,7 +65,7 @@ impl KnownAddresses {
         Self { shared: Arc::clone(shared), seen: 0, windows: Vec::new(), last: 0 }
     }
 
-    /// Puts the controller's addresses in place of the session's.
+    /// Replaces the session's addresses with the controller's.
     #[inline]
     pub(super) fn translate(&mut self, runs: &mut [IovaRange]) -> Result<(), SubmitError> {
         if self.shared.changes.load(Ordering::Acquire) != self.seen {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_found_in_the_region_that_holds_all_of_it_and_nowhere_else() {
+    fn a_run_is_translated_only_if_one_region_holds_all_of_it() {
         let shared = Arc::new(Addresses::default());
         let known = &mut KnownAddresses::of(&shared);
         assert_eq!(translated(known, 0x1000, 1), None);
@@ -115,14 +115,14 @@ mod tests {
         shared.insert(0x2000, 0x1000, 0x4_0000);
         assert_eq!(translated(known, 0x1FFF, 1), Some(0x9_0FFF));
         assert_eq!(translated(known, 0x2000, 0x1000), Some(0x4_0000));
-        assert_eq!(translated(known, 0x1FFF, 2), None, "neighbours here are not neighbours there");
+        assert_eq!(translated(known, 0x1FFF, 2), None, "the controller's regions are not adjacent");
         assert_eq!(translated(known, 0x3000, 1), None);
         assert_eq!(translated(known, 0xFFF, 1), None);
         assert_eq!(translated(known, u64::MAX, 1), None);
     }
 
     #[test]
-    fn a_region_that_is_registered_anew_is_found_at_its_new_address_only() {
+    fn a_region_registered_again_is_found_at_its_new_address_only() {
         let shared = Arc::new(Addresses::default());
         let known = &mut KnownAddresses::of(&shared);
         shared.insert(0x1000, 0x1000, 0x9_0000);

@@ -1,8 +1,8 @@
-//! A thread that notices when lent queues end, also those that nobody uses just now.
+//! A thread that detects the end of lent queues, including idle ones.
 //!
-//! In: the lines of lent queues. Out: doorbells that reach nothing any more, and leases that are suspended. Invariant: once a
-//! line is hung up this process soon has no page of the controller mapped for its queue: a new daemon gets the controller only
-//! when nobody has.
+//! Input: the wake lines of lent queues. Output: unmapped doorbells and suspended leases. Invariant: soon after a wake
+//! line hangs up, this process has no page of the controller mapped for its queue: a new daemon gets the controller
+//! only when no process has it mapped.
 
 use crate::error::IoError;
 use headwater_host::registers::MappedRegisters;
@@ -16,12 +16,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-/// The bell that ends the thread.
+/// The epoll key of the descriptor that stops the thread.
 const STOP: u64 = 0;
-/// Lines that are looked at in one turn.
+/// Wake lines handled per call of `epoll_wait`.
 const EVENTS_MAX: usize = 16;
 
-/// What this process has of a lent queue beside its rings.
+/// The wake line, doorbells and lease of a lent queue.
 #[derive(Debug)]
 pub(in crate::attach) struct Borrowing {
     line: WakeLine,
@@ -34,34 +34,34 @@ impl Borrowing {
         Self { line, registers, lease }
     }
 
-    /// Whether the line was found hung up, and nobody has found out yet why.
+    /// Returns true if the wake line was found hung up and the reason is not yet resolved.
     pub(super) fn is_suspended(&self) -> bool {
         self.lease.is_suspended()
     }
 
-    /// The controller is done with the queue.
+    /// Ends the lease: the controller no longer accesses the queue.
     pub(super) fn end(&self) {
         self.lease.end();
     }
 
-    /// Nobody will ever know.
+    /// Fails the lease: the queue cannot be replaced.
     pub(super) fn fail(&self) {
         self.lease.fail();
     }
 
-    /// Takes the doorbells away, if the daemon has closed its end. Whether it has.
+    /// Unmaps the doorbells and suspends the lease if the daemon has closed its end. Returns true if it has.
     fn look(&self) -> bool {
         if self.line.take() != Line::HungUp {
             return false;
         }
-        // Without memory even for that they stay mapped, and the controller is free when this process ends.
+        // If unmapping fails for lack of memory they stay mapped, and the controller is free when this process ends.
         let _ = self.registers.detach();
         self.lease.suspend();
         true
     }
 }
 
-/// The lines by their number.
+/// The watched queues by their number.
 #[derive(Debug, Default)]
 struct Lines {
     next: u64,
@@ -79,7 +79,7 @@ impl Shared {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at a line that said something.
+    /// Processes an event of a wake line.
     fn look(&self, number: u64) {
         let found = self.lines().queues.get(&number).and_then(Weak::upgrade);
         if found
@@ -92,7 +92,7 @@ impl Shared {
     fn run(&self) {
         let mut room = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];
         loop {
-            // An interrupted wait has found nothing.
+            // An interrupted wait returns no events.
             let Ok((events, _)) = epoll::wait(&self.epoll, &mut room, None) else { continue };
             for event in events.iter() {
                 match event.data.u64() {
@@ -104,7 +104,7 @@ impl Shared {
     }
 }
 
-/// The thread. It ends with this.
+/// The handle of the thread, which ends when the handle is dropped.
 #[derive(Debug)]
 pub(in crate::attach) struct Watch {
     shared: Arc<Shared>,
@@ -113,10 +113,10 @@ pub(in crate::attach) struct Watch {
 }
 
 impl Watch {
-    /// Starts it.
+    /// Starts the thread.
     pub(in crate::attach) fn start() -> Result<Self, IoError> {
         let failed = |error: std::io::Error| IoError::Device {
-            reason: format!("a thread to watch lent queues: {error}"),
+            reason: format!("cannot start the thread that watches lent queues: {error}"),
         };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
         let stop = WakeDescriptor::new()?;
@@ -124,13 +124,13 @@ impl Watch {
             .map_err(|errno| failed(errno.into()))?;
         let lines = Lines { next: STOP + 1, queues: BTreeMap::new() };
         let shared = Arc::new(Shared { epoll, lines: Mutex::new(lines) });
-        let theirs = Arc::clone(&shared);
+        let thread_shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("lent-queues".to_owned());
-        let thread = thread.spawn(move || theirs.run()).map_err(failed)?;
+        let thread = thread.spawn(move || thread_shared.run()).map_err(failed)?;
         Ok(Self { shared, stop, thread: Some(thread) })
     }
 
-    /// Watches the line of a queue, as long as it is there.
+    /// Watches the wake line of a queue until the queue is dropped.
     pub(in crate::attach) fn add(&self, borrowing: &Arc<Borrowing>) -> Result<(), IoError> {
         let mut lines = self.shared.lines();
         lines.queues.retain(|_, queue| queue.strong_count() > 0);
@@ -139,17 +139,17 @@ impl Watch {
         lines.queues.insert(number, Arc::downgrade(borrowing));
         let data = epoll::EventData::new_u64(number);
         epoll::add(&self.shared.epoll, &borrowing.line, data, epoll::EventFlags::IN).map_err(|errno| {
-            IoError::Device { reason: format!("the line of a lent queue cannot be watched: {errno}") }
+            IoError::Device { reason: format!("cannot watch the wake line of a lent queue: {errno}") }
         })
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // A bell that cannot be rung is rung already.
+        // A wake-up that cannot be sent is already pending.
         let _ = self.stop.wake();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so.
+            // A panic of the thread is already reported by the panic hook.
             let _ = thread.join();
         }
     }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_hangs_up_takes_the_doorbells_of_its_queue_away_and_no_others() {
+    fn a_hung_up_wake_line_unmaps_the_doorbells_of_its_own_queue_only() {
         let (_, file) = Foreign::memfd(4_096).unwrap();
         let page = || MappedRegisters::map(file.as_fd(), 0, 4_096).unwrap();
         let watch = Watch::start().unwrap();
@@ -202,7 +202,7 @@ mod tests {
         }
         assert_eq!(queue.fate(), Fate::Waiting);
         borrowing.registers.store32(8, 7);
-        assert_eq!(page().load32(8), 0, "it reaches nothing");
+        assert_eq!(page().load32(8), 0, "the store does not reach the device");
         for (_, queue, borrowing) in &borrowed {
             assert!(!borrowing.is_suspended() && queue.fate() == Fate::Live);
             borrowing.registers.store32(8, 9);

@@ -1,28 +1,28 @@
-//! The period at a device with a model of latency, in virtual time, beside busy polling.
+//! Tests of the period on a latency model in virtual time, compared with busy polling.
 
 use super::*;
 use crate::completion::{Direction, Work};
 
-/// A device that serves so many at a time, each for a time of its own.
+/// A device that serves `units` commands at a time, each for a random time.
 #[derive(Clone, Copy)]
 struct Bench {
     bytes: usize,
     service: Nanos,
-    /// In hundredths of the service time, up and down.
+    /// The deviation of the service time, in percent, up and down.
     jitter_percent: u64,
     units: usize,
     depth: usize,
-    /// A sleep takes longer than asked by up to this.
+    /// The most that a sleep exceeds its requested length.
     late_max: u64,
 }
 
-/// What a run came to.
+/// The counters of a run.
 #[derive(Debug)]
 struct Ran {
     answers: u64,
     looks: u64,
     sleeps: u64,
-    /// Spent on looks and on the sleeps' own cost.
+    /// The time spent on polls and on the cost of sleeps.
     busy: u64,
 }
 
@@ -37,7 +37,7 @@ fn run_with(bench: &Bench, period: &mut Period, seed: u64) -> Ran {
     let mut rng = fastrand::Rng::with_seed(seed);
     let class = Work { direction: Direction::Read, bytes: bench.bytes }.class();
     let mut units = vec![Nanos::ZERO; bench.units];
-    // When submitted, when answered.
+    // The times of submission and completion.
     let mut in_flight: Vec<(Nanos, Nanos)> = Vec::new();
     let mut ran = Ran { answers: 0, looks: 0, sleeps: 0, busy: 0 };
     let mut now = Nanos::ZERO;
@@ -77,7 +77,7 @@ fn run_with(bench: &Bench, period: &mut Period, seed: u64) -> Ran {
 }
 
 #[test]
-fn from_8_to_64_kib_at_most_2_percent_of_iops_are_lost_for_a_quarter_of_the_looks() {
+fn from_8_to_64_kib_at_most_2_percent_of_iops_are_lost_for_a_quarter_of_the_polls() {
     for (kib, jitter_percent) in [8, 16, 32, 64].into_iter().flat_map(|kib| [(kib, 0), (kib, 10), (kib, 20)])
     {
         for (depth, units) in [(1, 8), (4, 8), (8, 8)] {
@@ -103,7 +103,7 @@ fn from_8_to_64_kib_at_most_2_percent_of_iops_are_lost_for_a_quarter_of_the_look
 }
 
 #[test]
-fn at_4_kib_of_a_fast_device_the_period_is_near_zero_and_nothing_is_lost() {
+fn at_4_kib_on_a_fast_device_the_sleep_is_near_zero_and_no_iops_are_lost() {
     for (service, late_max) in [(8_000, 50_000), (5_000, 2_000), (2_000, 0)] {
         let bench =
             Bench { bytes: 4_096, service: Nanos(service), jitter_percent: 10, units: 4, depth: 1, late_max };
@@ -114,7 +114,7 @@ fn at_4_kib_of_a_fast_device_the_period_is_near_zero_and_nothing_is_lost() {
 }
 
 #[test]
-fn sleeps_that_take_much_longer_than_asked_cost_no_more_iops() {
+fn late_sleeps_cost_no_more_iops() {
     for late_max in [5_000, 50_000, 200_000] {
         let bench = Bench {
             bytes: 16 << 10,
@@ -131,7 +131,7 @@ fn sleeps_that_take_much_longer_than_asked_cost_no_more_iops() {
 }
 
 #[test]
-fn a_period_set_by_hand_is_kept_and_a_part_of_the_latency_is_slept() {
+fn fixed_period_is_kept_and_part_pace_sleeps_its_part() {
     let bench =
         Bench { bytes: 8_192, service: Nanos(100_000), jitter_percent: 0, units: 8, depth: 1, late_max: 0 };
     let busy = run(&bench, Pace::Busy, 4);
@@ -144,7 +144,7 @@ fn a_period_set_by_hand_is_kept_and_a_part_of_the_latency_is_slept() {
 }
 
 #[test]
-fn a_device_that_became_ten_times_slower_or_faster_is_followed() {
+fn estimate_follows_a_device_ten_times_slower_or_faster() {
     let class = Work { direction: Direction::Write, bytes: 8_192 }.class();
     for (before, after) in [(20_000, 200_000), (200_000, 20_000)] {
         let mut period = Period::new(Pace::Adaptive);
@@ -157,9 +157,9 @@ fn a_device_that_became_ten_times_slower_or_faster_is_followed() {
     }
 }
 
-/// Where sleeps had been late once there were none any more, and so nothing was learnt of them any more.
+/// Guards against a regression: after late sleeps no more sleeps were taken, so the lateness was never learnt anew.
 #[test]
-fn after_a_while_in_which_sleeps_were_late_they_are_tried_again() {
+fn sleeps_are_retried_after_a_period_of_late_sleeps() {
     let calm = Bench {
         bytes: 16 << 10,
         service: Nanos(80_000),

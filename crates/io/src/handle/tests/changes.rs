@@ -1,9 +1,9 @@
-//! Policies and queues that change while commands are in flight.
+//! Tests of policies and queues that change while commands are in flight.
 
 use super::*;
 
 #[test]
-fn queues_come_and_go_with_commands_in_flight_and_every_request_is_answered_once() {
+fn requests_complete_once_while_queues_are_attached_and_detached() {
     for seed in 0..40 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let time = Timepiece::at_zero();
@@ -58,10 +58,10 @@ fn queues_come_and_go_with_commands_in_flight_and_every_request_is_answered_once
     }
 }
 
-/// B9: setting a feature of a handle flipped a flag that nothing looked at. Each policy has an effect from its next
-/// request on, and none when it is taken back.
+/// Covers B9: setting a feature of a handle changed a flag that no code read. Each policy takes effect with the next
+/// request, and ends when it is unset.
 #[test]
-fn b9_a_policy_that_is_set_has_its_effect_and_loses_it_when_it_is_taken_back() {
+fn b9_policy_takes_effect_when_set_and_ends_when_unset() {
     let time = Timepiece::at_zero();
     let service =
         Service { units: 1, fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 0 };
@@ -87,7 +87,7 @@ fn b9_a_policy_that_is_set_has_its_effect_and_loses_it_when_it_is_taken_back() {
     assert!(handle.plain);
 }
 
-/// B8: an error path returned with a lock held, and the next call waited for ever.
+/// Covers B8: an error path returned with a lock held, and the next call deadlocked.
 #[test]
 fn b8_after_any_error_the_next_call_works() {
     let service = Service { fixed: Nanos::from_micros(5), ..Service::default() };
@@ -108,6 +108,6 @@ fn b8_after_any_error_the_next_call_works() {
         }
         assert!(other.read(4_096, model.region(512).unwrap()).is_ok());
     }
-    assert!(model.queue(5_000).is_err(), "deeper than a queue can be");
+    assert!(model.queue(5_000).is_err(), "a queue deeper than the maximum was created");
     assert!(model.queue(4).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Every operation, divided, merged, vectored, under policies that change, beside a plain array of bytes.
+//! Tests of every operation, divided, merged and vectored, under changing policies, against a plain array of bytes.
 
 use super::*;
 
@@ -22,9 +22,9 @@ fn policies(rng: &mut fastrand::Rng, handle: &mut Handle) {
     handle.set_completion(completion).unwrap();
 }
 
-/// Requests of one round touch places of their own, so that their order does not matter.
+/// Uses disjoint ranges in one round, so that the order of requests does not matter.
 #[test]
-fn every_operation_does_to_the_device_what_it_does_to_an_array() {
+fn operations_change_the_device_as_they_change_an_array() {
     for seed in 0..30 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let time = Timepiece::at_zero();
@@ -60,15 +60,15 @@ fn every_operation_does_to_the_device_what_it_does_to_an_array() {
                 let (expected_status, bytes) = &expected[&token];
                 assert_eq!(status, *expected_status, "{what}, request {token}");
                 if let Some(bytes) = bytes {
-                    assert!(bytes_of(&data) == *bytes, "{what}, request {token}: other bytes");
+                    assert!(bytes_of(&data) == *bytes, "{what}, request {token}: wrong bytes");
                 }
             }
         }
     }
 }
 
-/// A request by chance, carried out on the array, with the answer that follows.
-#[expect(clippy::too_many_arguments, reason = "all of a round, for one caller")]
+/// Makes a random request, applies it to the array, and records the expected completion.
+#[expect(clippy::too_many_arguments, reason = "the state of one round, for one caller")]
 fn request(
     rng: &mut fastrand::Rng,
     model: &mut Model,
@@ -79,8 +79,8 @@ fn request(
     token: u64,
 ) -> Request {
     let (offset, bytes) = (lba * 512, usize::try_from(blocks * 512).unwrap());
-    let place = usize::try_from(offset).unwrap();
-    let kept = &mut array[place..place + bytes];
+    let start = usize::try_from(offset).unwrap();
+    let kept = &mut array[start..start + bytes];
     let fill = rng.u8(1..);
     let durable = if rng.bool() { Durable::Now } else { Durable::AsPromised };
     let mut parts = |fill| -> Vec<Buffer> {
@@ -121,7 +121,7 @@ fn request(
 }
 
 #[test]
-fn blocking_calls_move_bytes_and_leave_other_answers_alone() {
+fn blocking_calls_move_bytes_and_keep_other_completions() {
     let time = Timepiece::at_zero();
     let mut model = model(&time, 4_096, Service::default());
     let own = queue(&mut model, 4);
@@ -146,7 +146,7 @@ fn blocking_calls_move_bytes_and_leave_other_answers_alone() {
 }
 
 #[test]
-fn neighbours_that_wait_go_as_one_command() {
+fn adjacent_waiting_requests_become_one_command() {
     let time = Timepiece::at_zero();
     let service =
         Service { units: 1, fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 0 };
@@ -164,7 +164,7 @@ fn neighbours_that_wait_go_as_one_command() {
     }
     let answers = drain(&mut handle);
     assert_eq!(answers.len(), 4);
-    assert!(time.now() <= Nanos::from_micros(210), "four commands were sent, or three: {}", time.now());
+    assert!(time.now() <= Nanos::from_micros(210), "the requests were not merged: they took {}", time.now());
     let back = handle.read(0, model.region(2_048).unwrap()).unwrap();
     let mut bytes = [0; 2_048];
     back.read(0, &mut bytes).unwrap();

@@ -1,14 +1,16 @@
-//! Mistakes of the application: told with the numbers, before anything reaches a device.
+//! Tests of application errors: each is reported with its numbers before anything reaches a device.
 
 use super::*;
 
 fn refusal(handle: &mut Handle, request: Request) -> RequestError {
-    let Err(Refused { error, .. }) = handle.submit(request, 0) else { panic!("it was accepted") };
+    let Err(Refused { error, .. }) = handle.submit(request, 0) else {
+        panic!("an invalid request was accepted")
+    };
     error
 }
 
 #[test]
-fn misaligned_empty_short_and_out_of_range_are_refused_with_the_numbers_and_reach_no_device() {
+fn invalid_requests_are_refused_with_numbers_and_reach_no_device() {
     let mut model = Model::new(ModelSettings { block_bytes: 4_096, ..ModelSettings::null(SIZE) }).unwrap();
     let own = queue(&mut model, 4);
     let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
@@ -53,7 +55,7 @@ fn misaligned_empty_short_and_out_of_range_are_refused_with_the_numbers_and_reac
 }
 
 #[test]
-fn a_window_of_blocks_and_a_read_only_namespace_are_kept() {
+fn block_window_and_read_only_namespace_are_enforced() {
     let mut model = Model::new(ModelSettings::null(SIZE)).unwrap();
     let facts = crate::NamespaceFacts { blocks: Some((8, 16)), writable: false, ..model.facts().clone() };
     let own = queue(&mut model, 4);
@@ -70,7 +72,7 @@ fn a_window_of_blocks_and_a_read_only_namespace_are_kept() {
 }
 
 #[test]
-fn a_handle_needs_blocks_and_a_queue() {
+fn handle_needs_blocks_and_a_queue() {
     let mut model = Model::new(ModelSettings::null(SIZE)).unwrap();
     let closed = Handle::builder(model.facts()).build().unwrap_err();
     assert!(matches!(closed, IoError::Request(RequestError::Closed)));
@@ -83,15 +85,15 @@ fn a_handle_needs_blocks_and_a_queue() {
 }
 
 #[test]
-fn a_handle_whose_last_queue_left_says_so_and_works_again_with_another() {
+fn handle_without_a_queue_refuses_and_works_again_after_attach() {
     let mut model = Model::new(ModelSettings::null(SIZE)).unwrap();
     let own = queue(&mut model, 4);
     let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
     let Some(Attachment::Own(back)) = handle.detach(QueueName(0), None).unwrap() else {
-        panic!("it was idle")
+        panic!("detaching an idle queue failed")
     };
     let buffer = model.region(512).unwrap();
-    let Err(refused) = handle.submit(Request::read(0, buffer), 7) else { panic!("there is no queue") };
+    let Err(refused) = handle.submit(Request::read(0, buffer), 7) else { panic!("accepted without a queue") };
     assert!(matches!(refused.error, RequestError::Closed | RequestError::Full { .. }), "{}", refused.error);
     assert!(handle.detach(QueueName(0), None).is_err());
     assert_eq!(handle.attach(back), QueueName(1));

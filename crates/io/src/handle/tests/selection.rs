@@ -1,4 +1,4 @@
-//! The selector's answer is the queue that gets the entry.
+//! Tests that the selector's choice is the queue that receives the entry.
 
 use super::*;
 use crate::backend::{Armed, Transport};
@@ -8,7 +8,7 @@ use crate::selector::{Choice, QueueLoad};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
-/// A queue that writes down which entries it received: its number, and the first block.
+/// A queue that records the entries it receives: queue number and first block.
 #[derive(Debug)]
 struct Witness {
     inner: Box<dyn Transport>,
@@ -57,9 +57,9 @@ impl Transport for Witness {
     }
 }
 
-/// B1: the selector was called, and then the first queue was used all the same.
+/// Covers B1: the selector was called, but the first queue was used regardless.
 #[test]
-fn b1_the_selectors_answer_is_the_queue_that_received_the_entry() {
+fn b1_entry_goes_to_the_queue_that_the_selector_names() {
     for seed in 0..40 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let time = Timepiece::at_zero();
@@ -104,7 +104,7 @@ fn b1_the_selectors_answer_is_the_queue_that_received_the_entry() {
 }
 
 #[test]
-fn an_answer_that_names_no_queue_is_an_error_and_nothing_is_submitted() {
+fn unknown_queue_from_the_selector_is_an_error_and_submits_nothing() {
     let mut model = Model::new(ModelSettings::null(SIZE)).unwrap();
     let own = queue(&mut model, 4);
     let mut handle = Handle::builder(model.facts())
@@ -112,13 +112,15 @@ fn an_answer_that_names_no_queue_is_an_error_and_nothing_is_submitted() {
         .selector(Selector::Function(Box::new(|_| QueueName(9))))
         .build()
         .unwrap();
-    let Err(refused) = handle.submit(Request::flush(), 0) else { panic!("there is no such queue") };
+    let Err(refused) = handle.submit(Request::flush(), 0) else {
+        panic!("a request to an unknown queue was accepted")
+    };
     assert_eq!(refused.error, RequestError::NoSuchQueue { answer: 9, queues: 1 });
     assert_eq!(handle.unanswered(), 0);
 }
 
 #[test]
-fn reads_have_a_queue_of_their_own_if_it_is_asked_for() {
+fn reads_apart_selector_gives_reads_their_own_queue() {
     let time = Timepiece::at_zero();
     let mut model = model(&time, 65_536, Service::default());
     let seen = Arc::new(Mutex::new(Vec::new()));

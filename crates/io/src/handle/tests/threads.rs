@@ -1,4 +1,4 @@
-//! Shared queues, and threads that look for completions, in the machine's time.
+//! Tests of shared queues and of completion threads, in the machine's time.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn read_all(mut handle: Handle, mut model: Model, seed: u64) {
             expected.insert(sent, address);
             sent += 1;
         }
-        let answer = handle.wait(None).unwrap().expect("answers are owed");
+        let answer = handle.wait(None).unwrap().expect("wait returned none with requests outstanding");
         let buffer = &answer.data.buffers()[0];
         assert_eq!(expected.remove(&answer.completion.token), Some(buffer.address()), "seed {seed}");
         answered += 1;
@@ -31,7 +31,7 @@ fn fast() -> Service {
 }
 
 #[test]
-fn threads_that_share_a_queue_each_get_their_own_answers() {
+fn threads_sharing_a_queue_each_receive_their_own_completions() {
     for policy in [
         CompletionPolicy::Inline,
         CompletionPolicy::Paced(Pace::Adaptive),
@@ -54,10 +54,10 @@ fn threads_that_share_a_queue_each_get_their_own_answers() {
     }
 }
 
-/// B10: a condition that was never initialised, a spin on the state of another thread, and a join of a thread that was never
-/// made. Threads come and go while commands are in flight, and the queue is the handle's own again.
+/// Covers B10: a condition variable was never initialised, a thread spun on another's state, and a thread that was
+/// never created was joined. Threads start and stop with commands in flight, and the handle then owns its queue again.
 #[test]
-fn b10_threads_that_look_for_completions_come_and_go_with_commands_in_flight() {
+fn b10_completion_threads_start_and_stop_with_commands_in_flight() {
     let mut model = Model::new(ModelSettings::timed(SIZE, fast())).unwrap();
     let own = queue(&mut model, 8);
     let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
@@ -84,11 +84,11 @@ fn b10_threads_that_look_for_completions_come_and_go_with_commands_in_flight() {
         answered += 1;
     }
     assert_eq!(answered, 360);
-    assert!(handle.plain, "the queue is its own again");
+    assert!(handle.plain, "the handle did not get its queue back");
 }
 
 #[test]
-fn a_handle_that_is_dropped_with_answers_owed_leaves_the_shared_queue_to_others() {
+fn dropping_a_handle_with_requests_outstanding_leaves_the_shared_queue_usable() {
     let mut model = Model::new(ModelSettings::timed(SIZE, fast())).unwrap();
     let shared = SharedQueue::new(queue(&mut model, 4));
     for _ in 0..50 {
@@ -101,5 +101,5 @@ fn a_handle_that_is_dropped_with_answers_owed_leaves_the_shared_queue_to_others(
         drop(one);
         assert!(other.read(4_096, model.region(4_096).unwrap()).is_ok());
     }
-    assert!(shared.into_queue().is_ok(), "nobody else has it");
+    assert!(shared.into_queue().is_ok(), "a dropped handle still holds the shared queue");
 }

@@ -1,7 +1,8 @@
-//! The other ways to bring 4 KiB from one core to another: bare shared memory, and Unix sockets.
+//! Baselines that move 4 KiB from one core to another: bare shared memory, and Unix sockets.
 //!
-//! In: which core the other side runs on. Out: times of round trips. The other side is a thread: the caches and the kernel
-//! treat it as they would a process. It copies a random 4 KiB of its own for every question, as a device would.
+//! Input: the core of the other side. Output: times of round trips.
+//! The other side is a thread: caches and kernel treat it like a process. It copies a random 4 KiB of its own memory
+//! for every request, as a device would.
 
 use super::{Blocking::Yes, OnCore, ROUND_MAX, failed};
 use crate::experiment::LabError;
@@ -15,19 +16,19 @@ use std::thread::JoinHandle;
 
 const ANSWER_BYTES: usize = 4_096;
 const QUESTION_BYTES: usize = 64;
-/// Bytes the other side answers from: as much as the keys of a reader hold.
+/// Bytes of the other side's memory: as much as the keys of a reader hold.
 const POOL_BYTES: usize = 8 << 20;
-/// Word of the question's number, on a line of its own.
+/// Index of the word with the request's number, in its own cache line.
 const QUESTION: usize = 0;
-/// Word of the answer's number.
+/// Index of the word with the reply's number.
 const ANSWER: usize = 8;
 const END: u64 = u64::MAX;
-/// Sends the other side to rest.
+/// The request number that makes the other side sleep.
 const REST: u64 = 0;
-/// Bytes in front of the answer in shared memory.
+/// Bytes before the reply in shared memory.
 const HEAD_BYTES: usize = 4_096;
 
-/// Whether the sides of a socket sleep.
+/// The mode of a socket: [`Blocking::Yes`] if its sides sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blocking {
     Yes,
@@ -35,13 +36,13 @@ pub(super) enum Blocking {
 }
 
 fn pool() -> (Vec<u8>, fastrand::Rng) {
-    // Written, because pages that never were are all the same page.
+    // Written, because unwritten pages all map to the one zero page.
     (vec![0x5A; POOL_BYTES], fastrand::Rng::with_seed(2))
 }
 
 fn pick<'a>(pool: &'a [u8], random: &mut fastrand::Rng) -> &'a [u8] {
-    let place = random.usize(..POOL_BYTES / ANSWER_BYTES) * ANSWER_BYTES;
-    &pool[place..place + ANSWER_BYTES]
+    let offset = random.usize(..POOL_BYTES / ANSWER_BYTES) * ANSWER_BYTES;
+    &pool[offset..offset + ANSWER_BYTES]
 }
 
 /// A ping-pong over words of shared memory.
@@ -70,7 +71,7 @@ impl Memory {
                     return;
                 }
                 if question == REST {
-                    // Between rounds the core belongs to the others.
+                    // Between rounds the thread sleeps and leaves the core to the other peers.
                     if begins.recv().is_err() {
                         return;
                     }
@@ -97,7 +98,7 @@ impl Memory {
             let begun = self.clock.now();
             self.words.store_release(QUESTION, self.asked);
             if trip == 0 {
-                // Behind the first question, so that the other side finds it and not the wish to rest.
+                // Sent after the first request, so that the other side reads the request and not `REST`.
                 self.begin.send(()).map_err(failed)?;
             }
             while self.words.load_acquire(ANSWER) != self.asked {
@@ -118,10 +119,10 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         self.words.store_release(QUESTION, END);
-        // One that has ended by itself hears nothing.
+        // The send fails if the thread has already ended.
         let _ = self.begin.send(());
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has already said so.
+            // The runtime has already printed a panic of the thread.
             let _ = thread.join();
         }
     }
@@ -137,14 +138,15 @@ pub(super) struct Socket {
 
 impl Socket {
     pub(super) fn start(core: usize, blocking: Blocking) -> Result<Self, LabError> {
-        let io = |source| LabError::Io { what: "make a pair of sockets", source };
+        let io = |source| LabError::Io { what: "create a pair of sockets", source };
         let (stream, mut theirs) = UnixStream::pair().map_err(io)?;
         stream.set_nonblocking(blocking != Yes).map_err(io)?;
         let thread = std::thread::spawn(move || {
             let _on = OnCore::pin(core);
             let (pool, mut random) = pool();
             let mut question = [0; QUESTION_BYTES];
-            // The first question of a round is waited for asleep, whatever the way, so that the core is free in between.
+            // In both modes the thread sleeps until the first request of a round, so that the core is free between
+            // rounds.
             while theirs.read_exact(&mut question).is_ok() {
                 loop {
                     if theirs.write_all(pick(&pool, &mut random)).is_err() {
@@ -171,7 +173,7 @@ impl Socket {
         let started = self.clock.now();
         for trip in 0..trips {
             let begun = self.clock.now();
-            // The last question says that it is the last, so that the other side rests until the next round.
+            // The last request is marked as the last, so that the other side sleeps until the next round.
             let last = trip + 1 == trips || begun.since(started) > ROUND_MAX;
             question[0] = u8::from(last);
             self.stream.write_all(&question).map_err(failed)?;
@@ -189,7 +191,7 @@ impl Socket {
     }
 }
 
-/// Fills the buffer without ever sleeping.
+/// Fills the buffer without sleeping.
 fn read_spinning(stream: &mut UnixStream, into: &mut [u8]) -> std::io::Result<()> {
     let mut have = 0;
     while have < into.len() {
@@ -205,7 +207,7 @@ fn read_spinning(stream: &mut UnixStream, into: &mut [u8]) -> std::io::Result<()
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // The other side reads the end and leaves.
+        // The other side reads end of file and ends.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -218,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_peer_answers_and_ends() {
+    fn every_peer_replies_and_ends() {
         assert_eq!(Memory::start(0).unwrap().trips(10).unwrap().len(), 10);
         for blocking in [Yes, Blocking::No] {
             let mut socket = Socket::start(0, blocking).unwrap();

@@ -1,7 +1,8 @@
-//! A client that reads random keys of a node, attached.
+//! An attached client that reads random keys of a node.
 //!
-//! In: how many values of which size. Out: times. Every answer's status and length is checked; of the value the front is
-//! looked at, where it was delivered.
+//! Input: the number and size of the values. Output: times.
+//! The status and length of every completion are checked; at depth 1 also the first bytes of the value, in the buffer
+//! to which it was delivered.
 
 use super::{ROUND_MAX, failed};
 use crate::experiment::LabError;
@@ -11,13 +12,13 @@ use headwater_io::attach::{AttachBackend, AttachOptions};
 use headwater_io::{Buffer, Command, Device, Queue};
 use std::path::Path;
 
-/// Keys of each client: what they hold stays in device DRAM.
+/// Number of keys of each client; their values stay in device DRAM.
 const KEYS: u64 = 2_048;
-/// Looks without an answer after which the node is taken for stuck.
+/// Number of polls without a completion after which the node counts as stuck.
 const LOOKS_MAX: u64 = 2_000_000_000;
 
 pub(super) struct Reader {
-    /// Kept, because its end is the end of its queues.
+    /// The device; dropping it would close its queues.
     _device: Device,
     queue: Queue,
     commands: Vec<Command>,
@@ -43,7 +44,7 @@ impl Reader {
         Self::over(Device::over(Box::new(backend), namespace)?, value_bytes, depth)
     }
 
-    /// The same in a namespace of its own, filled first and then limited.
+    /// Attaches with a separate namespace, which is filled first and then limited.
     pub(super) fn limited(socket: &Path, value_bytes: u32, depth: u32, iops: u32) -> Result<Self, LabError> {
         let backend = AttachBackend::connect(
             socket,
@@ -69,8 +70,8 @@ impl Reader {
         let namespace = device.namespace().id;
         let mut commands = Vec::new();
         for key in 0..KEYS {
-            let place = usize::try_from(key % u64::from(depth)).unwrap_or(0) * value_len;
-            let into = buffer.slice(place, value_len).map_err(failed)?;
+            let offset = usize::try_from(key % u64::from(depth)).unwrap_or(0) * value_len;
+            let into = buffer.slice(offset, value_len).map_err(failed)?;
             commands.push(Command::get(namespace, &key_bytes(key, value_bytes), into)?);
         }
         let queue = device.queue(depth)?;
@@ -86,12 +87,13 @@ impl Reader {
         })
     }
 
-    /// One command after the other; nanoseconds of each.
+    /// Runs one command after the other. Returns the nanoseconds of each.
     pub(super) fn trips(&mut self, trips: usize) -> Result<Vec<u64>, LabError> {
         self.trips_beside(trips, None)
     }
 
-    /// The same, and between two commands the queue of another client is filled up and its answers are taken.
+    /// Runs commands as [`Self::trips`] does; between two commands it refills the queue of another client and takes its
+    /// completions.
     pub(super) fn trips_beside(
         &mut self,
         trips: usize,
@@ -115,12 +117,12 @@ impl Reader {
                 break;
             }
             if answer != self.value_bytes {
-                return Err(failed("a value has another length than was stored"));
+                return Err(failed("a retrieved value has another length than the stored one"));
             }
             let mut front = [0; 8];
             self.buffer.read(0, &mut front).map_err(failed)?;
             if u64::from_le_bytes(front) != key {
-                return Err(failed("a value is not the one that was asked for"));
+                return Err(failed("a retrieved value belongs to another key"));
             }
         }
         while let Some(other) = other.as_deref_mut() {
@@ -132,7 +134,7 @@ impl Reader {
         Ok(nanos)
     }
 
-    /// Commands a second with the queue full.
+    /// Returns the commands a second with the queue full.
     #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^52")]
     pub(super) fn rate(&mut self, reads: u64) -> Result<f64, LabError> {
         let begun = self.clock.now();
@@ -150,7 +152,7 @@ impl Reader {
 
     fn fill(&mut self) -> Result<(), LabError> {
         while self.queue.in_flight() < self.queue.depth() {
-            // Keys in a stride that is odd visit each once, and slots of the buffer in turn.
+            // An odd stride visits each key once, and the slots of the buffer in rotation.
             let key = self.sent.wrapping_mul(1_021) % KEYS;
             let command = &self.commands[usize::try_from(key).unwrap_or(0)];
             self.queue.submit(command.clone(), key).map_err(failed)?;
@@ -164,7 +166,7 @@ impl Reader {
         let mut taken = 0;
         while let Some(completion) = self.queue.poll()? {
             if completion.ok()? != self.value_bytes {
-                return Err(failed("a value has another length than was stored"));
+                return Err(failed("a retrieved value has another length than the stored one"));
             }
             taken += 1;
         }
@@ -178,7 +180,7 @@ impl Reader {
             }
             std::hint::spin_loop();
         }
-        Err(failed("the node answers no more"))
+        Err(failed("the node completes no commands"))
     }
 }
 

@@ -1,55 +1,56 @@
-//! A device with its ring face and one client, all on the calling thread.
+//! A device with its ring front end and one client, all on the calling thread.
 //!
-//! In: how many keys of which size. Out: rounds of gets and puts by random key, each answer checked. Invariant: a round
-//! ends with nothing in flight, so its cost is that of its own commands.
+//! Input: the number of keys and the size of their values.
+//! Output: rounds of gets and puts of random keys, with every completion checked.
+//! Invariant: a round ends with nothing in flight, so its cost is that of its own commands.
 
 use crate::experiment::LabError;
-use headwater_converged::command::FaceId;
-use headwater_converged::device::{Device, DeviceConfig, DeviceStats, Durability, Start};
-use headwater_converged::limits::NAMESPACES;
-use headwater_converged::media::Geometry;
-use headwater_converged::media::geometry::BLOCK_DATA_BYTES;
-use headwater_converged::media::memory::MemoryMedia;
-use headwater_converged::record::{HEADER_BYTES, UNIT_BYTES};
-use headwater_converged::rings::{ClientQueue, RingFace};
 use headwater_dma::iova::Iova;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::foreign::Foreign;
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::spec::kv::{DataPointer, InlineKey, StoreOptions, retrieve, store};
+use headwater_ssd::command::FaceId;
+use headwater_ssd::engine::{Device, DeviceConfig, DeviceStats, Durability, Start};
+use headwater_ssd::limits::NAMESPACES;
+use headwater_ssd::log::record::{HEADER_BYTES, UNIT_BYTES};
+use headwater_ssd::media::Geometry;
+use headwater_ssd::media::geometry::BLOCK_DATA_BYTES;
+use headwater_ssd::media::memory::MemoryMedia;
+use headwater_ssd::nvme::rings::{ClientQueue, RingFace};
 use std::fmt::Display;
 
-/// Commands in flight.
+/// Maximum number of commands in flight.
 pub(super) const DEPTH: u32 = 32;
-/// Where the client's buffers begin in its own numbering.
+/// The IOVA at which the client's buffers begin.
 const BUFFERS: Iova = Iova(1 << 20);
 const KEY_BYTES: usize = 16;
-/// Turns without an answer after which the device is taken for stuck.
+/// Number of turns without a completion after which the device counts as stuck.
 const IDLE_TURNS_MAX: u32 = 1_000_000;
 
-/// What a round does.
+/// The kind of command of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// Retrieve of a key that is there.
+    /// Retrieve of an existing key.
     Get,
-    /// Store over a key that is there.
+    /// Store of an existing key.
     Put,
 }
 
-/// Where the elapsed time of a round went; nanoseconds.
+/// The elapsed time of a round by stage, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stages {
-    /// The client: entries written, doorbell, answers reaped.
+    /// The client: writing entries, ringing the doorbell, reaping completions.
     pub(super) client: u64,
-    /// The face: fetch, decode, addresses, submission to the device.
+    /// The front end: fetch, decode, address translation, submission to the device.
     pub(super) fetch: u64,
-    /// The device's turn.
+    /// The poll of the device.
     pub(super) device: u64,
-    /// The face: completions posted.
+    /// The front end: posting completions.
     pub(super) complete: u64,
 }
 
-/// The device, its face, its client.
+/// The measured device with its front end and its client.
 pub(super) struct Subject {
     device: Device<MemoryMedia>,
     face: RingFace,
@@ -61,13 +62,13 @@ pub(super) struct Subject {
     media_bytes: usize,
 }
 
-/// Bytes of a record of this value, which is what a get touches.
+/// Returns the size of a record with a value of this size, which is what a get reads.
 pub(super) fn record_bytes(value_bytes: u32) -> usize {
     (HEADER_BYTES + KEY_BYTES + value_bytes as usize).next_multiple_of(UNIT_BYTES)
 }
 
 impl Subject {
-    /// A device that holds `keys` values and is 70 % full with them.
+    /// Creates a device that is 70 % full with `keys` values.
     pub(super) fn filled(keys: u64, value_bytes: u32, seed: u64) -> Result<Self, LabError> {
         let data = usize::try_from(keys).unwrap_or(usize::MAX).saturating_mul(record_bytes(value_bytes));
         let blocks = u32::try_from(data / 7 * 10 / BLOCK_DATA_BYTES).unwrap_or(u32::MAX);
@@ -103,7 +104,7 @@ impl Subject {
         Ok(subject)
     }
 
-    /// Data bytes of the medium.
+    /// Returns the data bytes of the medium.
     pub(super) fn media_bytes(&self) -> usize {
         self.media_bytes
     }
@@ -112,7 +113,7 @@ impl Subject {
         self.device.stats()
     }
 
-    /// A round of `count` commands on uniformly random keys.
+    /// Runs `count` commands on uniformly random keys.
     pub(super) fn round(&mut self, count: u64, work: Work) -> Result<(), LabError> {
         self.run(count, work, |random, keys| random.u64(..keys))
     }
@@ -123,28 +124,28 @@ impl Subject {
         work: Work,
         mut pick: impl FnMut(&mut fastrand::Rng, u64) -> u64,
     ) -> Result<(), LabError> {
-        let (mut left, mut answered, mut idle) = (count, 0, 0);
-        while answered < count {
+        let (mut left, mut completed, mut idle) = (count, 0, 0);
+        while completed < count {
             self.submit(&mut left, work, &mut pick);
             self.face.poll(&mut self.device);
             self.device.poll(self.clock.now(), self.clock.wall());
             self.face.poll(&mut self.device);
             let reaped = self.reap(work)?;
-            answered += reaped;
+            completed += reaped;
             idle = if reaped == 0 { idle + 1 } else { 0 };
             if idle > IDLE_TURNS_MAX {
-                return Err(failed("the device answers no more"));
+                return Err(failed("the device completes no commands"));
             }
         }
         Ok(())
     }
 
-    /// A round that reads the clock between the stages of every turn.
+    /// Runs a round as [`Self::round`] does and reads the clock between the stages of every turn.
     pub(super) fn staged_round(&mut self, count: u64, work: Work) -> Result<Stages, LabError> {
         let mut stages = Stages::default();
         let mut pick = |random: &mut fastrand::Rng, keys: u64| random.u64(..keys);
-        let (mut left, mut answered, mut idle) = (count, 0, 0);
-        while answered < count {
+        let (mut left, mut completed, mut idle) = (count, 0, 0);
+        while completed < count {
             let t0 = self.clock.now();
             self.submit(&mut left, work, &mut pick);
             let t1 = self.clock.now();
@@ -161,10 +162,10 @@ impl Subject {
             stages.fetch += span(t1, t2);
             stages.device += span(t2, t3);
             stages.complete += span(t3, t4);
-            answered += reaped;
+            completed += reaped;
             idle = if reaped == 0 { idle + 1 } else { 0 };
             if idle > IDLE_TURNS_MAX {
-                return Err(failed("the device answers no more"));
+                return Err(failed("the device completes no commands"));
             }
         }
         Ok(stages)
@@ -189,7 +190,7 @@ impl Subject {
             }
             *left -= 1;
         }
-        // The device is polled by this very thread: it needs no waking.
+        // This thread polls the device, so the device needs no wake-up.
         let _ = self.queue.pair.ring();
     }
 
@@ -200,7 +201,7 @@ impl Subject {
                 return Err(failed(completion.status));
             }
             if work == Work::Get && completion.result != self.value_bytes {
-                return Err(failed("a value has another length than was stored"));
+                return Err(failed("a retrieved value has another length than the stored one"));
             }
             reaped += 1;
         }

@@ -1,8 +1,9 @@
-//! What a read of a cached page costs beside copying it.
+//! The cost of a read of a cached page compared with copying it.
 //!
-//! In: a cache whose pages are all there. Out: CPU nanoseconds of a 4 KiB read into a slice, and into a pool buffer that is
-//! lent and returned, beside the plain copy out of as much memory at the same places: for pages that fit the processor's
-//! cache, and for pages that do not. All in turns.
+//! Input: a cache that holds all pages.
+//! Output: CPU nanoseconds of a 4 KiB read into a slice, and into a pool buffer that is lent and returned, compared
+//! with the plain copy from as much memory at the same offsets: for pages that fit the processor's cache, and for pages
+//! that do not. All run interleaved.
 
 use super::{PAGE_BYTES, failed, measured, median};
 use crate::claim::Goal;
@@ -19,13 +20,13 @@ use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 use std::hint::black_box;
 
-/// Pages, and what they are called: 1 MiB, and 64 MiB.
+/// Numbers of pages with their names: 1 MiB, and 64 MiB.
 const SIZES: [(u64, &str); 2] = [(256, "1m"), (16_384, "64m")];
 const NAMES: [&str; 3] = ["plain copy (floor)", "hit into a slice", "hit into a pool buffer"];
-/// What a hit may take beside the copy that it is.
+/// Maximum ratio of a hit to the plain copy.
 const HIT_MAX: f64 = 1.5;
 
-/// A device that moves nothing and answers at once.
+/// A backing device that transfers nothing and completes at once.
 #[derive(Default)]
 struct Nothing {
     answers: VecDeque<u64>,
@@ -47,7 +48,7 @@ impl Lower for Nothing {
     }
 }
 
-/// A full cache.
+/// A cache that holds all its pages, with its backing device and pool.
 struct Full {
     cache: Cache,
     lower: Nothing,
@@ -80,7 +81,7 @@ fn buffer(pool: &Pool, bytes: usize) -> Result<Buffer, IoError> {
     Ok(Buffer::pooled(pool.buffer(bytes)?))
 }
 
-/// Which page the n-th look is at: all over the pages, none twice in a row.
+/// Returns the page of the n-th read: spread over all pages, never the same twice in a row.
 fn spread(at: u64, pages: u64) -> u64 {
     at * 7_919 % pages
 }
@@ -128,10 +129,10 @@ fn compare(context: &Context, findings: &mut Findings, (pages, name): (u64, &str
     };
     let mut contestants: [Contestant<'_, f64, LabError>; 3] = [&mut copy, &mut slice, &mut request];
     let samples = in_turns(rounds, &mut contestants)?;
-    for (way, samples) in NAMES.iter().zip(&samples) {
+    for (method, samples) in NAMES.iter().zip(&samples) {
         findings.rows.push(
             Row::new()
-                .with("cached read of 4 KiB", *way)
+                .with("cached read of 4 KiB", *method)
                 .with("pages", pages)
                 .with("cpu_ns", Spread::of(samples)),
         );
@@ -149,7 +150,7 @@ fn compare(context: &Context, findings: &mut Findings, (pages, name): (u64, &str
     Ok(())
 }
 
-/// Nanoseconds of CPU of each of so many calls, which must all succeed.
+/// Returns the CPU nanoseconds of each of `count` calls, which must all succeed.
 fn every(count: u64, mut call: impl FnMut(u64) -> bool) -> Result<f64, LabError> {
     let mut succeeded = 0;
     let each = cpu_ns_each(count, || succeeded = (0..count).filter(|&at| call(at)).count());

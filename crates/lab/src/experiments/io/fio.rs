@@ -1,8 +1,9 @@
-//! fio as the peer of the `io_uring` backend, and perf as the counter of its system calls.
+//! fio as the baseline of the `io_uring` backend, and perf as the counter of system calls.
 //!
-//! In: a file, a depth and a span. Out: what a run of fio says of itself, or why there is none. Invariant: fio runs its
-//! `io_uring` engine on the same file, with registered buffers and files, its batches as large as the depth, without the
-//! clock reads, maps and statistics that it can do without.
+//! Input: a file, a depth and a span.
+//! Output: the result that fio reports, or the reason why there is none.
+//! Invariant: fio runs its `io_uring` engine on the same file, with registered buffers and files, with batches as large
+//! as the depth, and without optional clock reads, maps and statistics.
 
 use super::{PAGE_BYTES, failed};
 use crate::experiment::LabError;
@@ -13,23 +14,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The system call of a ring.
+/// The tracepoint of the system call of a ring.
 const EVENT: &str = "syscalls:sys_enter_io_uring_enter";
-/// What perf takes to start counting, and more.
+/// Time to wait until perf counts; more than it needs.
 const ATTACH: Nanos = Nanos::from_millis(700);
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ran {
     /// Reads a second.
     pub(super) iops: f64,
-    /// Nanoseconds of CPU a read, of the thread that submits.
+    /// CPU nanoseconds for a read, of the submitting thread.
     pub(super) cpu_ns: f64,
-    /// Reads.
+    /// Number of reads.
     pub(super) reads: u64,
 }
 
-/// fio, its version, and the file that it reads.
+/// An installed fio, its version, and the file that it reads.
 pub(super) struct Fio {
     pub(super) version: String,
     file: PathBuf,
@@ -37,7 +38,7 @@ pub(super) struct Fio {
 }
 
 impl Fio {
-    /// fio, if it is installed; else why not.
+    /// Finds fio; the error is the reason why it cannot run.
     pub(super) fn find(file: &Path, file_bytes: u64) -> Result<Self, String> {
         let output = Command::new("fio")
             .arg("--version")
@@ -77,14 +78,14 @@ impl Fio {
         arguments
     }
 
-    /// Reads for so long.
+    /// Runs reads for `span`.
     pub(super) fn run(&self, depth: u32, span: Nanos) -> Result<Ran, LabError> {
         let mut command = Command::new("fio");
         command.args(self.arguments(depth, span));
         ran(command)
     }
 
-    /// System calls on its ring that a read takes.
+    /// Returns the number of system calls on its ring for each read.
     pub(super) fn calls(&self, depth: u32, span: Nanos, scratch: &Path) -> Result<f64, String> {
         let counts = scratch.join("calls");
         let mut command = Command::new("perf");
@@ -99,13 +100,13 @@ fn ran(mut command: Command) -> Result<Ran, LabError> {
     let output = command.stdin(Stdio::null()).output().map_err(failed)?;
     let text = String::from_utf8_lossy(&output.stdout);
     parse(&text).ok_or_else(|| {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let line = said.lines().next().unwrap_or("nothing");
-        LabError::Measure { program: "fio".to_owned(), reason: format!("it said {line:?}") }
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let line = errors.lines().next().unwrap_or("nothing");
+        LabError::Measure { program: "fio".to_owned(), reason: format!("it printed {line:?}") }
     })
 }
 
-/// What fio's JSON says of its only job. It may print a line or two before it.
+/// Parses the result of the only job from fio's JSON. fio may print a line or two before it.
 fn parse(text: &str) -> Option<Ran> {
     let json: Value = serde_json::from_str(text.get(text.find('{')?..)?).ok()?;
     let job = json.get("jobs")?.get(0)?;
@@ -120,14 +121,14 @@ fn parse(text: &str) -> Option<Ran> {
     })
 }
 
-/// Counts the calls of one thread of ours on its rings until it is asked.
+/// A counter of the system calls of one thread of this process on its rings, until it is stopped.
 pub(super) struct Counter {
     perf: Child,
     counts: PathBuf,
 }
 
 impl Counter {
-    /// Counts those of the calling thread from now on.
+    /// Starts to count the calls of the calling thread.
     pub(super) fn start(scratch: &Path) -> Result<Self, String> {
         let counts = scratch.join("calls");
         let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
@@ -143,10 +144,10 @@ impl Counter {
         Ok(Self { perf, counts })
     }
 
-    /// How many there were.
+    /// Stops the count. Returns the number of calls.
     pub(super) fn stop(mut self) -> Result<u64, String> {
         let pid = i32::try_from(self.perf.id()).ok().and_then(Pid::from_raw);
-        // A perf that ended by itself has said why in its file, or left none.
+        // A perf that ended early has written the reason to its file, or no file.
         let _ = pid.map(|pid| kill_process(pid, Signal::INT));
         let _ = self.perf.wait();
         counted(&self.counts)
@@ -169,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_of_fio_is_read_and_anything_else_is_none() {
+    fn parse_accepts_a_fio_job_and_rejects_other_output() {
         let text = r#"fio: a note
             {"jobs": [{"read": {"iops": 1000.5, "total_ios": 2000}, "usr_cpu": 5.0, "sys_cpu": 15.0, "job_runtime": 2000}]}"#;
         let ran = parse(text).unwrap();

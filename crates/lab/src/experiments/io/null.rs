@@ -1,8 +1,9 @@
-//! What a read costs when the device costs nothing.
+//! The cost of a read from a device that takes no time.
 //!
-//! In: the null device. Out: CPU nanoseconds from submit to reap of a 4 KiB read at depth 1 and 32: through a handle whose
-//! policies were chosen at run time, its buffer moved in and back; through the queue alone; and the floor, a queue pair and
-//! its controller's end without buffers, limits or a handle. All on one thread, in turns.
+//! Input: the null device.
+//! Output: CPU nanoseconds from submit to reap of a 4 KiB read at depth 1 and 32: through a handle whose policies were
+//! chosen at run time, with its buffer moved in and back; through the queue alone; and the floor, a queue pair and its
+//! controller's end without buffers, limits or a handle. All run on one thread, interleaved.
 
 use super::{PAGE_BYTES, failed, measured, median};
 use crate::claim::Goal;
@@ -23,7 +24,7 @@ use std::hint::black_box;
 const SIZE: u64 = 1 << 30;
 const NAMES: [&str; 3] = ["queue pair and controller's end alone (floor)", "queue", "handle"];
 const HANDLE: usize = 2;
-/// Depth, and most nanoseconds a read.
+/// Depth, and maximum nanoseconds for a read.
 const GOALS: [(u32, f64); 2] = [(32, 60.0), (1, 110.0)];
 
 pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
@@ -68,7 +69,7 @@ fn pair_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoErr
         let mut done = 0;
         while done < reads {
             for _ in 0..depth {
-                // The queue is empty here: everything was reaped.
+                // The queue is empty here, because everything was reaped.
                 let _ = black_box(host.submit(SubmissionEntry::default()));
             }
             let _ = host.ring();
@@ -114,7 +115,7 @@ fn handle_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoE
     let mut model = Model::new(ModelSettings::null(SIZE))?;
     let queue = Queue::over(model.queue(depth)?);
     let mut handle = Handle::builder(model.facts()).queue(queue).build()?;
-    // Chosen at run time, so that nothing of it is known to the compiler.
+    // Chosen at run time, so that the compiler cannot specialize for them.
     handle.set_scheduling(black_box(Scheduling::Fifo));
     handle.set_completion(black_box(CompletionPolicy::Inline))?;
     let mut free = buffers(&mut model, depth)?;

@@ -1,11 +1,13 @@
-//! Figure 3 of the `NVMeDirect` paper: what a polling period costs in IOPS and saves of the processor, by size, on a model
-//! device in the machine's time.
+//! Figure 3 of the `NVMeDirect` paper: the IOPS that a polling period costs and the CPU that it saves, by size, on a
+//! model device in the machine's time.
 //!
-//! In: a model whose reads take 60 us and 0.3 us a KiB (a data-centre SSD), and for 4 KiB one that takes 6 us, where a period
-//! could only lose. Out: reads a second and CPU of the process by way of waiting, at depth 1. One of the ways is the
-//! paper's: a thread that polls, with fixed periods, without one, and adaptive. The other has no thread: the caller looks,
-//! busily or at an adaptive pace. Every way takes its turns; ratios are to busy polling of the same round. The floor is a
-//! thread that does nothing but sleep, for half of a read's time: no way of waiting that sleeps once a read costs less.
+//! Input: a model whose reads take 60 us and 0.3 us for each KiB (a data-centre SSD), and for 4 KiB one that takes 6
+//! us, with which a period can only lose.
+//! Output: reads a second and CPU of the process by waiting method, at depth 1. The first method is the paper's: a
+//! thread that polls, with fixed periods, without a period, and adaptive. The second has no thread: the caller polls,
+//! busily or with an adaptive period. All methods run interleaved; ratios are to busy polling of the same round. The
+//! floor is a thread that only sleeps, for half of a read's time: no waiting method that sleeps once for each read
+//! costs less.
 
 use super::{PAGE_BYTES, decimal, failed, seconds};
 use crate::claim::{Claim, Goal, Label};
@@ -21,17 +23,17 @@ use headwater_io::{Buffer, Handle, IoError, Queue, SharedQueue};
 const SIZE: u64 = 1 << 30;
 const IOPS_MIN: f64 = 0.98;
 const CPU_MAX: f64 = 0.25;
-/// Nothing is lost where the medians are apart by less than the machine's noise.
+/// Minimum ratio of IOPS that counts as no loss: the medians differ by less than the machine's noise.
 const NOTHING_LOST_MIN: f64 = 0.99;
-/// A period near zero.
+/// Maximum period that counts as near zero.
 const NEAR_ZERO_US: f64 = 1.0;
 /// The figure's periods, in microseconds.
 const FIXED_US: [u64; 4] = [1, 20, 70, 200];
 
-/// Sleeps of the floor.
+/// Number of sleeps of the floor.
 const FLOOR_SLEEPS: u64 = 500;
 
-/// Who looks.
+/// The thread that polls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looker {
     Thread,
@@ -47,22 +49,22 @@ impl Looker {
     }
 }
 
-/// One way of waiting, at one size.
+/// One waiting method at one size.
 struct Line {
     pace: Pace,
     handle: Handle,
-    /// Where a thread looks: its queue, which knows the period.
+    /// The queue of a polling thread, which holds the period.
     shared: Option<SharedQueue>,
     buffer: Option<Buffer>,
     random: fastrand::Rng,
     clock: Clock,
 }
 
-/// What a round found.
+/// The result of a round.
 #[derive(Clone, Copy)]
 struct Point {
     iops: f64,
-    /// Of one processor, all threads together.
+    /// CPU time as a share of one processor, over all threads.
     cpu: f64,
     period_us: f64,
 }
@@ -92,7 +94,7 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
     Ok(())
 }
 
-/// What a read's time costs of one processor if half of it is slept away in one sleep, and the rest costs nothing.
+/// Returns the share of one processor that a read costs if half of its time is one sleep and the rest costs nothing.
 fn floor(bytes: usize) -> f64 {
     let Service { fixed, per_kib, .. } = service_of(bytes);
     let latency = fixed.0 + per_kib.0 * (bytes as u64 / 1_024);
@@ -103,7 +105,7 @@ fn floor(bytes: usize) -> f64 {
     decimal(Clock::process_cpu().since(used).0) / decimal(latency * FLOOR_SLEEPS)
 }
 
-/// A data-centre SSD; for 4 KiB one that is ten times as fast.
+/// Returns the service times of a data-centre SSD; for 4 KiB of one that is ten times as fast.
 fn service_of(bytes: usize) -> Service {
     let usual = Service::default();
     if bytes == PAGE_BYTES { Service { fixed: Nanos(4_800), ..usual } } else { usual }
@@ -192,7 +194,7 @@ impl Line {
         let (mut reads, mut periods) = (0_u64, Nanos::ZERO);
         while self.clock.now().since(began) < span {
             let Some(into) = self.buffer.take() else {
-                return Err(IoError::Device { reason: "the buffer did not come back".to_owned() });
+                return Err(IoError::Device { reason: "the read did not return its buffer".to_owned() });
             };
             let bytes = into.bytes() as u64;
             let offset = self.random.u64(..SIZE / bytes) * bytes;

@@ -1,12 +1,12 @@
-//! Figure 4 of the `NVMeDirect` paper, and deadlines under overload, in virtual time.
+//! Differentiated service: figure 4 of the `NVMeDirect` paper, and deadlines under overload, in virtual time.
 //!
-//! In: a model device that serves two commands at a time, 61 us each and 10 % more or less by chance. Out: writes a second of
-//! each of four threads that keep four random writes of 4 KiB in flight: each with a queue of its own (non-boosted), one of
-//! them with a queue of its own and three on another (boosted), and the same where the device serves its queues by weight
-//! (WRR). Then what a deadline is worth where more comes than the device serves.
+//! Input: a model device that serves two commands at a time, each in 61 us with a random deviation of up to 10 %.
+//! Output: writes a second of each of four threads that keep four random writes of 4 KiB in flight: each with its own
+//! queue (non-boosted), one with its own queue and three on another (boosted), and the same with a device that serves
+//! its queues by weight (WRR). Then the effect of a deadline under more load than the device can serve.
 //!
-//! The threads are four handles that one thread drives by turns: who goes first does not depend on this machine. The
-//! paper's kernel bars need a block device of the kernel's: `tests/vm/more/figure4.sh` has them, in a guest.
+//! The threads are four handles that one thread drives in rotation, so the order does not depend on this machine. The
+//! paper's kernel bars need a block device of the kernel's: `tests/vm/more/figure4.sh` measures them in a guest.
 
 use super::{PAGE_BYTES, decimal, failed, seconds};
 use crate::claim::{Claim, Goal, Label};
@@ -24,7 +24,7 @@ use headwater_nvme::spec::status::Status;
 const SIZE: u64 = 1 << 30;
 const THREADS: usize = 4;
 const IN_FLIGHT: u32 = 4;
-/// How far the time goes on when all have had their turn.
+/// Virtual time that passes after each handle was driven once.
 const STEP: Nanos = Nanos::from_micros(1);
 const BOOST_MIN: f64 = 2.5;
 const WEIGHT_PART_MIN: f64 = 0.9;
@@ -60,10 +60,10 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
                 .with("fourth_iops", rates[3]),
         );
     }
-    let most = |rates: &[f64; THREADS]| rates[1..].iter().copied().fold(0.0, f64::max);
+    let max_of_rest = |rates: &[f64; THREADS]| rates[1..].iter().copied().fold(0.0, f64::max);
     let unit = "times the IOPS of the best of the others";
-    let baseline = format!("without a boost {:.2} times", plain[0] / most(&plain));
-    let value = (boosted[0] / most(&boosted), unit);
+    let baseline = format!("without a boost {:.2} times", plain[0] / max_of_rest(&plain));
+    let value = (boosted[0] / max_of_rest(&boosted), unit);
     findings.claims.push(Claim::found(
         "p4.service.rr",
         Goal::AtLeast(BOOST_MIN),
@@ -86,7 +86,7 @@ fn model(arbitration: Arbitration, time: &Timepiece) -> Result<Model, IoError> {
     Model::in_time(settings, time.clone())
 }
 
-/// Writes a second of each thread.
+/// Returns the writes a second of each thread.
 fn figure_4(setup: Setup, span: Nanos, seed: u64) -> Result<[f64; THREADS], IoError> {
     let time = Timepiece::at_zero();
     // NVMe Base 2.0 figure 320: burst, then the weights of low, medium and high, counted from 0.
@@ -96,9 +96,9 @@ fn figure_4(setup: Setup, span: Nanos, seed: u64) -> Result<[f64; THREADS], IoEr
         Setup::Weighted => Arbitration::Weighted { settings },
     };
     let mut model = model(arbitration, &time)?;
-    let others = u32::try_from(THREADS - 1).unwrap_or(0) * IN_FLIGHT;
+    let shared_depth = u32::try_from(THREADS - 1).unwrap_or(0) * IN_FLIGHT;
     let first = Queue::over(model.queue_of(IN_FLIGHT, Priority::High)?);
-    let shared = SharedQueue::new(Queue::over(model.queue_of(others, Priority::Low)?));
+    let shared = SharedQueue::new(Queue::over(model.queue_of(shared_depth, Priority::Low)?));
     let mut handles = vec![Handle::builder(model.facts()).queue(first).time(time.clone()).build()?];
     for _ in 1..THREADS {
         let builder = Handle::builder(model.facts()).time(time.clone());
@@ -135,10 +135,10 @@ fn page(random: &mut fastrand::Rng) -> u64 {
     random.u64(..SIZE / PAGE_BYTES as u64) * PAGE_BYTES as u64
 }
 
-/// What a load came to.
+/// The outcome of a load.
 #[derive(Default)]
 struct Outcome {
-    /// Latencies of those that have the deadline and were served.
+    /// Latencies of the served writes with a deadline.
     latencies: Vec<Nanos>,
     served: u64,
     given_up: u64,
@@ -147,17 +147,17 @@ struct Outcome {
 impl Outcome {
     fn p99_ms(&mut self) -> f64 {
         self.latencies.sort_unstable();
-        let place = self.latencies.len() * 99 / 100;
-        self.latencies.get(place).map_or(f64::NAN, |latency| seconds(*latency) * 1e3)
+        let index = self.latencies.len() * 99 / 100;
+        self.latencies.get(index).map_or(f64::NAN, |latency| seconds(*latency) * 1e3)
     }
 }
 
-/// Who loads the device.
+/// The load on the device.
 #[derive(Clone, Copy)]
 struct Load {
-    /// Between two writes that have the deadline.
+    /// Time between two writes with the deadline.
     apart: Nanos,
-    /// Writes in flight that have time; as many as this, always.
+    /// Constant number of writes in flight without a deadline.
     flood: usize,
 }
 
@@ -197,9 +197,9 @@ fn deadlines(context: &Context, findings: &mut Findings) -> Result<(), LabError>
     Ok(())
 }
 
-/// Tokens of writes that have time; those of the others are when they were submitted.
+/// The token of writes without a deadline; the token of a write with a deadline is its time of submission.
 const HAS_TIME: u64 = u64::MAX;
-/// Most writes with a deadline that wait.
+/// Maximum number of waiting writes.
 const WAITING_MAX: u32 = 8_192;
 
 fn loaded(scheduling: Scheduling, load: Load, span: Nanos, seed: u64) -> Result<Outcome, IoError> {
@@ -210,14 +210,14 @@ fn loaded(scheduling: Scheduling, load: Load, span: Nanos, seed: u64) -> Result<
     let mut handle = builder.waiting_max(WAITING_MAX).time(time.clone()).build()?;
     let data = model.region(PAGE_BYTES)?;
     let mut random = fastrand::Rng::with_seed(seed);
-    let (mut outcome, mut next, mut have_time) = (Outcome::default(), Nanos::ZERO, 0);
+    let (mut outcome, mut next, mut unhurried) = (Outcome::default(), Nanos::ZERO, 0);
     while time.now() < span {
-        while have_time < load.flood {
+        while unhurried < load.flood {
             let request = Request::write(page(&mut random), data.clone(), Durable::AsPromised);
             handle.submit(request.of_class(Class::LAST), HAS_TIME)?;
-            have_time += 1;
+            unhurried += 1;
         }
-        // A handle that is full refuses: what is refused does not count as served.
+        // A full handle refuses requests; refused requests do not count as served.
         if time.now() >= next && handle.unanswered() < handle.most() {
             next = next.after(load.apart);
             let request = Request::write(page(&mut random), data.clone(), Durable::AsPromised);
@@ -225,7 +225,7 @@ fn loaded(scheduling: Scheduling, load: Load, span: Nanos, seed: u64) -> Result<
         }
         while let Some(answer) = handle.poll()? {
             match (answer.completion.token, answer.completion.status) {
-                (HAS_TIME, _) => have_time -= 1,
+                (HAS_TIME, _) => unhurried -= 1,
                 (_, Status::ABORT_REQUESTED) => outcome.given_up += 1,
                 (submitted, _) => {
                     outcome.served += 1;

@@ -1,8 +1,9 @@
-//! The `io_uring` backend beside fio's engine: random reads of 4 KiB of one file, past the page cache.
+//! The `io_uring` backend compared with fio's engine: random reads of 4 KiB of one file with direct I/O.
 //!
-//! In: a file in the scratch folder, every byte of it written. Out: reads a second and CPU a read at depth 1 and 32, in pairs
-//! that ran one after the other, and system calls a read. Both sides submit all that is free, sleep in the kernel
-//! for the first answer and take all that are there. CPU is that of the thread that submits, on both sides.
+//! Input: a fully written file in the scratch folder.
+//! Output: reads a second and CPU for a read at depth 1 and 32, in pairs that ran one after the other, and system calls
+//! for a read. Both sides submit until the depth is reached, sleep in the kernel for the first completion and take all
+//! that are available. CPU is that of the submitting thread, on both sides.
 
 use super::fio::{Counter, Fio, Ran};
 use super::{PAGE_BYTES, decimal, failed, measured, median, seconds};
@@ -82,14 +83,14 @@ fn compare(
     let cpu: Vec<Vec<f64>> = samples.iter().map(|runs| runs.iter().map(|ran| ran.cpu_ns).collect()).collect();
     let ours = calls_of(&mut queue, context.scratch(), span);
     let theirs = fio.calls(depth, span, context.scratch());
-    for (way, name) in NAMES.iter().enumerate() {
-        let calls = [ours.as_ref().ok(), None, theirs.as_ref().ok()][way].copied();
+    for (index, name) in NAMES.iter().enumerate() {
+        let calls = [ours.as_ref().ok(), None, theirs.as_ref().ok()][index].copied();
         findings.rows.push(
             Row::new()
                 .with("4 KiB random reads, O_DIRECT", *name)
                 .with("depth", u64::from(depth))
-                .with("iops", Spread::of(&iops[way]))
-                .with("cpu_ns", Spread::of(&cpu[way]))
+                .with("iops", Spread::of(&iops[index]))
+                .with("cpu_ns", Spread::of(&cpu[index]))
                 .with("calls_a_read", calls),
         );
     }
@@ -129,8 +130,8 @@ fn quotients(ours: &[f64], theirs: &[f64]) -> Vec<f64> {
     ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect()
 }
 
-/// Between which samples the median lies with at least 95 % of probability, whatever they are distributed like: as many are
-/// left out at each end as a fair coin allows.
+/// Returns the samples between which the median lies with a probability of at least 95 %, for any distribution: at each
+/// end it omits as many samples as the binomial distribution allows.
 fn interval(samples: &[f64]) -> (f64, f64) {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -150,7 +151,7 @@ fn interval(samples: &[f64]) -> (f64, f64) {
     }
 }
 
-/// System calls that a read takes: those of a round, and what a reader does before and after it.
+/// Returns the number of system calls for each read of a round, including those before and after it.
 fn calls_of(reader: &mut Reader, scratch: &Path, span: Nanos) -> Result<f64, String> {
     let counter = Counter::start(scratch)?;
     let ran = reader.run(span);
@@ -159,7 +160,7 @@ fn calls_of(reader: &mut Reader, scratch: &Path, span: Nanos) -> Result<f64, Str
     Ok(decimal(calls) / decimal(ran.reads.max(1)))
 }
 
-/// A file whose every byte was written: what was never written costs the disk nothing to read.
+/// Creates a file whose every byte is written, because unwritten bytes cost the disk nothing to read.
 fn prepare(path: &Path, seed: u64) -> io::Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut part = vec![0; 4 << 20];
@@ -178,20 +179,20 @@ enum Kind {
 }
 
 enum Way {
-    /// Sleeps as soon as nothing is there.
+    /// A queue that sleeps as soon as no completion is available.
     Queue(Queue),
-    /// The same through a handle.
+    /// The same queue through a handle.
     Handle(Box<Handle>),
 }
 
-/// Our side.
+/// A client of the `io_uring` backend.
 struct Reader {
     way: Way,
     free: Vec<Buffer>,
     block_bytes: u32,
     random: fastrand::Rng,
     clock: Clock,
-    // Dropped last: the queue is one of its.
+    // Dropped last, because the queue belongs to it.
     _device: UringDevice,
 }
 
@@ -215,7 +216,7 @@ impl Reader {
         Ok(Self { way, free, block_bytes: facts.block_bytes, random, clock: Clock::start(), _device: device })
     }
 
-    /// Reads for so long, then takes what is left.
+    /// Reads for `span`, then takes the outstanding completions.
     fn run(&mut self, span: Nanos) -> Result<Ran, IoError> {
         let (began, cpu) = (self.clock.now(), Clock::thread_cpu());
         let mut reads = 0;
@@ -252,7 +253,7 @@ impl Reader {
         }
     }
 
-    /// Waits for an answer and takes all that are there; how many.
+    /// Waits for a completion and takes all that are available. Returns their number.
     fn take(&mut self) -> Result<u64, IoError> {
         let mut next = match &mut self.way {
             Way::Queue(queue) => queue.wait_with(None)?,
@@ -279,12 +280,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interval_leaves_out_as_many_samples_as_a_fair_coin_allows() {
+    fn interval_omits_as_many_samples_as_the_binomial_allows() {
         let samples = |count: u32| (1..=count).rev().map(f64::from).collect::<Vec<_>>();
         // 2 * (1 + 9) / 2^9 = 3.9 %; one more at each end would be 18 %.
         assert_eq!(interval(&samples(9)), (2.0, 8.0));
         assert_eq!(interval(&samples(15)), (4.0, 12.0));
-        // Three samples can promise nothing: all of them.
+        // Three samples are too few for 95 %, so the interval is all of them.
         assert_eq!(interval(&samples(3)), (1.0, 3.0));
         assert!(interval(&[]).0.is_nan());
     }

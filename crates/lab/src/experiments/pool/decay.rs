@@ -1,7 +1,7 @@
-//! How long idle memory stays after load has gone.
+//! The time until the pool releases idle memory after a load ends.
 //!
-//! In: a load that ends at a moment of virtual time, ticks, nobody who frees anything any more. Out: when the pinned bytes
-//! are back at what is kept on purpose. Counts of virtual time, not of this machine's.
+//! Input: a load that ends at a moment of virtual time, then ticks only.
+//! Output: the time at which the pinned bytes are back at the configured minimum, in virtual time.
 
 use super::{CACHED, CAP_BYTES, failed};
 use crate::claim::{Claim, Goal, Label};
@@ -12,18 +12,18 @@ use headwater_dma::pool::{Pool, PoolConfig, SimulatedCosts, SimulatedPinner, Tim
 use headwater_host::clock::Nanos;
 use std::sync::Arc;
 
-/// t.
+/// The pool's idle time (t).
 const IDLE: Nanos = Nanos::from_millis(10_000);
-/// What the pool keeps however idle it is.
+/// Bytes that the pool keeps however idle it is.
 const FLOOR_BYTES: usize = 16 << 20;
-/// Ticks in an idle time, as the pool's own ticker has.
+/// Number of ticks in an idle time, as in the pool's own ticker.
 const TICKS: u64 = 16;
 
 pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
     let mut random = fastrand::Rng::with_seed(context.seed());
     let mut all = Vec::new();
-    for (name, most) in [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("4m", 4 << 20)] {
-        let back = back_at_floor(most, &mut random)?;
+    for (name, max) in [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("4m", 4 << 20)] {
+        let back = back_at_floor(max, &mut random)?;
         findings.rows.push(
             Row::new()
                 .with("load_up_to", name)
@@ -47,12 +47,12 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
 struct Back {
     peak: u64,
     left: u64,
-    /// Not finite if it never came back.
+    /// Idle times until the floor; not finite if the pool did not reach it.
     idle_times: f64,
 }
 
 #[expect(clippy::cast_precision_loss, reason = "spans of virtual time far below 2^52 ns")]
-fn back_at_floor(most: usize, random: &mut fastrand::Rng) -> Result<Back, LabError> {
+fn back_at_floor(max: usize, random: &mut fastrand::Rng) -> Result<Back, LabError> {
     let device = Arc::new(SimulatedPinner::new(SimulatedCosts::default()));
     let pool = Pool::open(PoolConfig {
         cap: CAP_BYTES,
@@ -67,7 +67,7 @@ fn back_at_floor(most: usize, random: &mut fastrand::Rng) -> Result<Back, LabErr
     let mut held = Vec::new();
     let mut used = 0;
     while used < CAP_BYTES / 4 * 3 {
-        let buffer = pool.buffer(random.usize(1..=most)).map_err(failed)?;
+        let buffer = pool.buffer(random.usize(1..=max)).map_err(failed)?;
         used += buffer.capacity();
         held.push(buffer);
     }
@@ -78,12 +78,12 @@ fn back_at_floor(most: usize, random: &mut fastrand::Rng) -> Result<Back, LabErr
     };
     let peak = (0..TICKS).map(|_| tick()).max().unwrap_or(0);
     held.clear();
-    let fell = device.now();
+    let load_end = device.now();
     let mut left = peak;
     for _ in 0..8 * TICKS {
         left = tick();
         if left <= FLOOR_BYTES as u64 {
-            let idle_times = device.now().since(fell).0 as f64 / IDLE.0 as f64;
+            let idle_times = device.now().since(load_end).0 as f64 / IDLE.0 as f64;
             return Ok(Back { peak, left, idle_times });
         }
     }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn load_is_pinned_until_it_ends_and_then_goes() {
+    fn memory_is_pinned_until_the_load_ends_and_is_then_released() {
         let back = back_at_floor(64 << 10, &mut fastrand::Rng::with_seed(1)).unwrap();
         assert!(back.peak >= (CAP_BYTES / 4 * 3) as u64);
         assert!(back.idle_times.is_finite() && back.idle_times >= 1.0, "{}", back.idle_times);

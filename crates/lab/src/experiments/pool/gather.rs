@@ -1,7 +1,8 @@
-//! What one request can take of a pool that is nine tenths full.
+//! The share of the free bytes that one request can take of a pool that is nine tenths full.
 //!
-//! In: buffers of random sizes that come and go until the pool is as fragmented as it gets. Out: the largest part of the
-//! free bytes that one request gets, in at most 64 segments and in one. Counts, not times.
+//! Input: buffers of random sizes, allocated and freed until the pool's fragmentation is steady.
+//! Output: the largest share of the free bytes that one request gets, in at most 64 segments and in one. These are
+//! counts, not times.
 
 use super::{CACHED, CAP_BYTES, failed, open};
 use crate::claim::{Claim, Goal, Label};
@@ -16,11 +17,11 @@ const BYTES_MIN: usize = 4 << 10;
 const BYTES_MAX: usize = 4 << 20;
 const CHUNK_BYTES: usize = 4 << 20;
 const PAGE_BYTES: usize = 4_096;
-/// Buffers that go, for each that is live, before anybody looks.
+/// Number of buffers freed for each live one before the measurement.
 const TURNOVER: usize = 20;
 
-/// How lengths are spread from the shortest to the longest: evenly, or evenly over the doublings, of which most are short
-/// and leave as many short holes.
+/// The distribution of lengths: uniform, or uniform over the doublings, which gives mostly short buffers and short
+/// holes.
 #[derive(Clone, Copy)]
 enum Lengths {
     Even,
@@ -45,25 +46,25 @@ impl Lengths {
     }
 }
 
-/// Parts of the free bytes, in per cent.
+/// Shares of the free bytes, in per cent.
 struct Taken {
     gathered: f64,
     contiguous: f64,
-    /// What the longest free runs come to, as many as there may be segments: nobody could do better.
+    /// The longest free runs together, as many as the segments allowed: the upper bound.
     possible: f64,
     segments: usize,
     free: u64,
 }
 
 pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
-    let trials = if context.is_quick() { 3 } else { 25 };
+    let repetitions = if context.is_quick() { 3 } else { 25 };
     let cases = [
         ("p3.pool.gather", "even", Lengths::Even),
         ("p3.pool.gather.short", "over the doublings", Lengths::OverDoublings),
     ];
     for (claim, name, lengths) in cases {
-        let taken = (0..trials)
-            .map(|trial| one(lengths, context.seed().wrapping_add(trial)))
+        let taken = (0..repetitions)
+            .map(|repetition| one(lengths, context.seed().wrapping_add(repetition)))
             .collect::<Result<Vec<Taken>, LabError>>()?;
         let spread = |of: fn(&Taken) -> f64| Spread::of(&taken.iter().map(of).collect::<Vec<f64>>());
         let (gathered, contiguous) = (spread(|taken| taken.gathered), spread(|taken| taken.contiguous));
@@ -111,14 +112,14 @@ fn one(lengths: Lengths, seed: u64) -> Result<Taken, LabError> {
     Ok(Taken { gathered, contiguous, possible, segments, free })
 }
 
-/// Lets the pool pin all that it may, as a load before this one would have.
+/// Makes the pool pin its whole capacity, as an earlier load would have.
 fn pin_all(pool: &Pool) -> Result<(), LabError> {
     let chunks = (0..CAP_BYTES / CHUNK_BYTES).map(|_| pool.buffer(CHUNK_BYTES).map_err(failed));
     chunks.collect::<Result<Vec<_>, _>>().map(drop)
 }
 
-/// Per cent of the free bytes in the longest runs between what is held, as many as there may be segments. Memory in the
-/// caches of threads counts as free: a request that finds too little takes it.
+/// Returns the percentage of the free bytes in the longest runs between held buffers, as many runs as the segments
+/// allowed. Memory in the caches of threads counts as free: a request that finds too little takes it.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
 fn longest_runs(held: &[Payload], free: u64) -> f64 {
     let mut taken: Vec<(usize, usize)> = held
@@ -135,22 +136,22 @@ fn longest_runs(held: &[Payload], free: u64) -> f64 {
     taken.sort_unstable();
     let mut runs: Vec<usize> = taken.windows(2).map(|two| two[1].0 - (two[0].0 + two[0].1)).collect();
     let between = taken.first().zip(taken.last()).map_or(0, |(first, last)| last.0 + last.1 - first.0);
-    // The first and the last run are not between anything; all pinned chunks lie in one row.
+    // The first and the last run are not between two buffers; all pinned chunks are adjacent.
     runs.push(CAP_BYTES.saturating_sub(between));
     runs.sort_unstable();
     let longest: usize = runs.iter().rev().take(SEGMENTS_MAX as usize).sum();
     longest as f64 / free as f64 * 100.0
 }
 
-/// Buffers that fill nine tenths of the pool after many have come and gone.
+/// Returns buffers that fill nine tenths of the pool after many allocations and frees.
 fn crowded(pool: &Pool, lengths: Lengths, random: &mut fastrand::Rng) -> Result<Vec<Payload>, LabError> {
     let full = CAP_BYTES / 10 * 9;
     let mut held: Vec<Payload> = Vec::new();
-    let (mut used, mut gone) = (0, 0);
+    let (mut used, mut frees) = (0, 0);
     loop {
         let bytes = lengths.draw(random);
         let fits = used + bytes.next_multiple_of(PAGE_BYTES) <= full;
-        // In one piece where there is one, else in several: nine tenths are not to be had otherwise.
+        // In one segment if possible, else in several: otherwise nine tenths cannot be filled.
         let request = Request::bytes(bytes).scattered(SEGMENTS_MAX);
         let payload = if fits { taken(pool.allocate(&request))? } else { None };
         if let Some(payload) = payload {
@@ -158,17 +159,17 @@ fn crowded(pool: &Pool, lengths: Lengths, random: &mut fastrand::Rng) -> Result<
             held.push(payload);
             continue;
         }
-        // Ends at the fullest, that is with what did not fit.
-        if gone > held.len() * TURNOVER && used * 100 >= full * 99 {
+        // Ends when the pool is fullest, that is when an allocation did not fit.
+        if frees > held.len() * TURNOVER && used * 100 >= full * 99 {
             return Ok(held);
         }
-        let leaves = held.swap_remove(random.usize(..held.len()));
-        used -= capacity(&leaves);
-        gone += 1;
+        let freed = held.swap_remove(random.usize(..held.len()));
+        used -= capacity(&freed);
+        frees += 1;
     }
 }
 
-/// Bytes that a payload takes of the pool.
+/// Returns the bytes that a payload takes of the pool.
 fn capacity(payload: &Payload) -> usize {
     match payload {
         Payload::Contiguous(buffer) => buffer.capacity(),
@@ -176,7 +177,7 @@ fn capacity(payload: &Payload) -> usize {
     }
 }
 
-/// Per cent of the free bytes that one request gets, to the half of one, and in how many segments.
+/// Returns the percentage of the free bytes that one request gets, in steps of 0.5, and the number of its segments.
 #[expect(clippy::cast_precision_loss, reason = "a per mille number")]
 fn largest(pool: &Pool, free: u64, request: impl Fn(usize) -> Request) -> Result<(f64, usize), LabError> {
     for per_mille in (0..=1_000_u64).rev().step_by(5) {
@@ -191,7 +192,7 @@ fn largest(pool: &Pool, free: u64, request: impl Fn(usize) -> Request) -> Result
     Ok((0.0, 0))
 }
 
-/// The segments of a payload, all as PRP entries can say them (NVMe Base 2.1, 4.3.1).
+/// Returns the number of segments of a payload; all must be expressible as PRP entries (NVMe Base 2.1, 4.3.1).
 fn legal_segments(payload: Payload) -> Result<usize, LabError> {
     let lent = payload.lend();
     let segments = lent.segments();
@@ -206,11 +207,11 @@ fn legal_segments(payload: Payload) -> Result<usize, LabError> {
     if legal && segments.len() <= SEGMENTS_MAX as usize {
         Ok(segments.len())
     } else {
-        Err(failed("a payload has segments that PRP entries cannot say"))
+        Err(failed("a payload has segments that PRP entries cannot express"))
     }
 }
 
-/// What was allocated, or nothing where there was no room.
+/// Returns the allocation, or `None` if the pool had no room.
 fn taken<T>(result: Result<T, PoolError>) -> Result<Option<T>, LabError> {
     match result {
         Ok(taken) => Ok(Some(taken)),
@@ -224,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_pool_gives_all_it_has() {
+    fn request_can_take_all_of_an_empty_pool() {
         let pool = open(CAP_BYTES, CHUNK_BYTES, CACHED).unwrap();
         let free = CAP_BYTES as u64;
         let (gathered, segments) =
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowded_pool_is_nine_tenths_full_and_gives_less_in_one_piece_than_in_many() {
+    fn full_pool_gives_less_in_one_segment_than_in_many() {
         let taken = one(Lengths::OverDoublings, 1).unwrap();
         let tenths = taken.free * 100 / CAP_BYTES as u64;
         assert!((9..=12).contains(&tenths), "{tenths} % free");

@@ -1,7 +1,8 @@
-//! The same pair while ever more buffers of 4 KiB are live.
+//! The cost of an allocation and its free at increasing numbers of live 4 KiB buffers.
 //!
-//! In: how many. Out: CPU nanoseconds of a pair on both paths, and of replacing a random live buffer, at each number. The
-//! floor of replacing walks an array of the same length in the same order and exchanges entries with a stack.
+//! Input: the numbers of live buffers.
+//! Output: CPU nanoseconds of a pair on both paths, and of replacing a random live buffer, at each number. The floor of
+//! replacing walks an array of the same length in the same order and exchanges entries with a stack.
 
 use super::{CACHED, claim, failed, median, open};
 use crate::claim::Goal;
@@ -14,13 +15,13 @@ use std::hint::black_box;
 
 const BLOCK_BYTES: usize = 4 << 10;
 const LIVE_FULL: usize = 1_000_000;
-/// A tenth: mapping the memory of all takes most of a quick run.
+/// A tenth, because mapping all the memory takes most of a quick run.
 const LIVE_QUICK: usize = 100_000;
 const LIVE_FEW: usize = 1_000;
-/// Pairs of a round.
+/// Number of pairs of a round.
 const PAIRS: u64 = 50_000;
 const CHUNK_BYTES: usize = 64 << 20;
-/// What flat means: a pair beside many costs at most so many times one beside few.
+/// Maximum ratio of a pair's cost with many live buffers to that with few, for the cost to count as flat.
 const FLAT_MAX: f64 = 1.25;
 
 /// Rounds at one number of live buffers.
@@ -34,7 +35,7 @@ struct Costs {
 
 pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
     let (live, rounds) = if context.is_quick() { (LIVE_QUICK, 7) } else { (LIVE_FULL, 21) };
-    for (path, per_mille, most) in [("hit", CACHED, 10.0), ("shared", 0, 60.0)] {
+    for (path, per_mille, max_ns) in [("hit", CACHED, 10.0), ("shared", 0, 60.0)] {
         let levels = [LIVE_FEW, live / 10, live];
         let costs = measure(&levels, per_mille, rounds, context.seed())?;
         for (level, costs) in levels.iter().zip(&costs) {
@@ -48,24 +49,25 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
             findings.rows.push(row);
         }
         let (few, many) = (&costs[0].pair, &costs[costs.len() - 1].pair);
-        let beside = format!("{:.1} ns beside {LIVE_FEW} live; this run had {live}", median(few));
+        let baseline = format!("{:.1} ns with {LIVE_FEW} live; this run had {live}", median(few));
         let unit = "ns of CPU a pair, all live";
-        findings.claims.push(claim(format!("p3.pool.live.{path}"), Goal::AtMost(most), unit, many, &beside));
+        let name = format!("p3.pool.live.{path}");
+        findings.claims.push(claim(name, Goal::AtMost(max_ns), unit, many, &baseline));
         let ratios: Vec<f64> = many.iter().map(|cost| cost / median(few)).collect();
         let unit = "of a pair's cost beside few live";
         let flat = format!("p3.pool.flat.{path}");
-        findings.claims.push(claim(flat, Goal::AtMost(FLAT_MAX), unit, &ratios, &beside));
+        findings.claims.push(claim(flat, Goal::AtMost(FLAT_MAX), unit, &ratios, &baseline));
     }
     Ok(())
 }
 
 fn measure(levels: &[usize], cache_per_mille: u32, rounds: usize, seed: u64) -> Result<Vec<Costs>, LabError> {
-    let most = levels.iter().copied().max().unwrap_or(0);
-    // Room for the caches, and for the end of the last chunk.
-    let cap = (most * BLOCK_BYTES / 10 * 11).next_multiple_of(CHUNK_BYTES) + CHUNK_BYTES;
+    let max = levels.iter().copied().max().unwrap_or(0);
+    // Room for the caches, and for the rest of the last chunk.
+    let cap = (max * BLOCK_BYTES / 10 * 11).next_multiple_of(CHUNK_BYTES) + CHUNK_BYTES;
     let pool = open(cap, CHUNK_BYTES, cache_per_mille)?;
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut held: Vec<Buffer> = Vec::with_capacity(most);
+    let mut held: Vec<Buffer> = Vec::with_capacity(max);
     let mut all = Vec::new();
     for &level in levels {
         let mut costs = Costs { fill: fill(&pool, &mut held, level)?, ..Costs::default() };
@@ -105,7 +107,7 @@ fn pairs(pool: &Pool) -> Result<f64, LabError> {
     let cost = cpu_ns_each(PAIRS, || {
         for _ in 0..PAIRS {
             match pool.buffer(BLOCK_BYTES) {
-                // By reference: moving it through memory for the measurement's sake is no cost of the pool.
+                // By reference: a move through memory for the measurement is not a cost of the pool.
                 Ok(buffer) => {
                     black_box(&buffer);
                 }

@@ -1,6 +1,8 @@
-//! One allocation and its free, by way and size.
+//! The cost of one allocation and its free, by method and size.
 //!
-//! In: sizes. Out: CPU nanoseconds of a pair for every way, and the claims on them. All ways take turns.
+//! Input: sizes.
+//! Output: CPU nanoseconds of a pair (an allocation and its free) for every method, and the claims on them. The methods
+//! run interleaved.
 
 use super::{CACHED, CAP_BYTES, claim, failed, median, open};
 use crate::claim::{Claim, Goal, Label};
@@ -16,11 +18,11 @@ use std::io;
 
 const SIZES: [(&str, usize); 5] =
     [("4k", 4 << 10), ("16k", 16 << 10), ("64k", 64 << 10), ("256k", 256 << 10), ("1m", 1 << 20)];
-/// Blocks of the freelist, and bytes of a rival's arena.
+/// Number of blocks of the freelist.
 const STOCK: usize = 64;
 const ARENA_BYTES: usize = 128 << 20;
 const CHUNK_BYTES: usize = 4 << 20;
-/// Pairs of a round: of ways that stay in this process, and of ways that ask the kernel.
+/// Pairs of a round, for methods without system calls.
 const PAIRS: u64 = 100_000;
 const KERNEL_BYTES: usize = 4 << 20;
 
@@ -43,10 +45,10 @@ const NAMES: [&str; 7] = [
 
 const HIT_NS_MAX: f64 = 10.0;
 const SHARED_NS_MAX: f64 = 60.0;
-/// `spdk_dma_malloc` and `spdk_dma_free` of 64 KiB aligned to a page: another run, on this kind of machine.
+/// Cost of `spdk_dma_malloc` and `spdk_dma_free` of 64 KiB aligned to a page, from another run on this kind of machine.
 const SPDK_64K_NS: f64 = 800.0;
 
-/// Everything that is compared, ready.
+/// The prepared state of every compared method.
 struct Bench {
     stock: Vec<(usize, usize)>,
     hit: Pool,
@@ -78,8 +80,8 @@ pub(super) fn run(context: &Context, findings: &mut Findings, pinned: Pinned) ->
     let mut bench = Bench::open()?;
     for (name, bytes) in SIZES {
         let samples = measure(&mut bench, bytes, rounds)?;
-        for (way, samples) in NAMES.iter().zip(&samples) {
-            findings.rows.push(row(way, bytes, Spread::of(samples), "", pinned));
+        for (method, samples) in NAMES.iter().zip(&samples) {
+            findings.rows.push(row(method, bytes, Spread::of(samples), "", pinned));
         }
         let huge = reserved_huge(bytes, rounds);
         let note = if huge.is_none() { "no reserved huge pages (vm.nr_hugepages)" } else { "" };
@@ -93,21 +95,22 @@ pub(super) fn run(context: &Context, findings: &mut Findings, pinned: Pinned) ->
     Ok(())
 }
 
-fn row(way: &str, bytes: usize, cost: Option<Spread>, note: &str, pinned: Pinned) -> Row {
+fn row(method: &str, bytes: usize, cost: Option<Spread>, note: &str, pinned: Pinned) -> Row {
     Row::new()
-        .with("pair", way)
+        .with("pair", method)
         .with("block_bytes", bytes as u64)
         .with("cpu_ns", cost)
         .with("pinned", if pinned == Pinned::Yes { "yes" } else { "no" })
         .with("note", note)
 }
 
-/// CPU nanoseconds of a pair: for each of [`NAMES`], its rounds. A way that the system refuses gives no finite number.
+/// Returns the CPU nanoseconds of a pair: for each of [`NAMES`], one value a round, which is not finite if the system
+/// refuses the method.
 fn measure(bench: &mut Bench, bytes: usize, rounds: usize) -> Result<Vec<Vec<f64>>, LabError> {
     let Bench { stock, hit, shared, rlsf, talc, ring, resident } = bench;
-    // Something else lives in the pool meanwhile, so that the chunk is never empty.
+    // Another live buffer keeps the chunk from becoming empty.
     let _companion = shared.buffer(4 << 10).map_err(failed)?;
-    // A few of the kernel's are as long as thousands of the others.
+    // A few pairs with system calls take as long as thousands of the rest.
     let few = (KERNEL_BYTES / bytes).clamp(16, 256) as u64;
     let mut floor = || {
         Ok(cpu_ns_each(PAIRS, || {
@@ -143,7 +146,7 @@ fn pool_pairs(pool: &Pool, bytes: usize) -> Result<f64, LabError> {
     let cost = cpu_ns_each(PAIRS, || {
         for _ in 0..PAIRS {
             match pool.buffer(bytes) {
-                // By reference: moving it through memory for the measurement's sake is no cost of the pool.
+                // By reference: a move through memory for the measurement is not a cost of the pool.
                 Ok(buffer) => {
                     black_box(&buffer);
                 }
@@ -178,13 +181,14 @@ fn reserved_huge(bytes: usize, rounds: usize) -> Option<Spread> {
 }
 
 fn claims(findings: &mut Findings, name: &str, samples: &[Vec<f64>]) {
-    let beside = |ways: &[usize]| {
-        let named = ways.iter().map(|&way| format!("{} {:.1} ns", NAMES[way], median(&samples[way])));
+    let costs_of = |methods: &[usize]| {
+        let named =
+            methods.iter().map(|&index| format!("{} {:.1} ns", NAMES[index], median(&samples[index])));
         named.collect::<Vec<_>>().join(", ")
     };
     let unit = "ns of CPU an allocation and its free";
     let goal = Goal::AtMost(HIT_NS_MAX);
-    let baseline = beside(&[FLOOR, RLSF, TALC, MAP_LOCK]);
+    let baseline = costs_of(&[FLOOR, RLSF, TALC, MAP_LOCK]);
     findings.claims.push(claim(format!("p3.pool.hit.{name}"), goal, unit, &samples[HIT], &baseline));
     let goal = Goal::AtMost(SHARED_NS_MAX);
     findings.claims.push(claim(format!("p3.pool.shared.{name}"), goal, unit, &samples[SHARED], &baseline));
@@ -198,8 +202,8 @@ fn claims(findings: &mut Findings, name: &str, samples: &[Vec<f64>]) {
         (ratio(SPDK_64K_NS), "x cheaper than spdk_dma_malloc and free"),
         Label::Measured,
         format!(
-            "spdk_dma_malloc and free: {SPDK_64K_NS} ns, of another run on this kind of machine, not measured here; ours \
-             {:.2} ns",
+            "spdk_dma_malloc and free: {SPDK_64K_NS} ns, from another run on this kind of machine, not measured here; \
+             ours {:.2} ns",
             median(&samples[HIT])
         ),
     ));
@@ -208,7 +212,7 @@ fn claims(findings: &mut Findings, name: &str, samples: &[Vec<f64>]) {
         Goal::AtLeast(100.0),
         (ratio(median(&samples[REGISTER])), "x cheaper than registering for each request"),
         Label::Measured,
-        beside(&[REGISTER, HIT]),
+        costs_of(&[REGISTER, HIT]),
     ));
 }
 
@@ -217,14 +221,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_gives_a_cost_or_says_that_the_system_refused() {
+    fn every_method_without_system_calls_has_a_cost() {
         let mut bench = Bench::open().unwrap();
         let samples = measure(&mut bench, 64 << 10, 1).unwrap();
         assert_eq!(samples.len(), NAMES.len());
-        for way in [FLOOR, HIT, SHARED, RLSF, TALC] {
-            assert!(samples[way][0].is_finite(), "{}", NAMES[way]);
+        for method in [FLOOR, HIT, SHARED, RLSF, TALC] {
+            assert!(samples[method][0].is_finite(), "{}", NAMES[method]);
         }
-        // What is called a hit is one, and what is called shared is none.
+        // The hit pool serves from its cache, the shared one never does.
         let steps = |pool: &Pool| pool.statistics().steps;
         assert!(steps(&bench.hit).cache_per_mille() >= 999);
         assert_eq!(steps(&bench.shared).cache, 0);

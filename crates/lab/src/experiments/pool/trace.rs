@@ -1,8 +1,9 @@
-//! Buffers of mixed sizes that live for random spans: what the caches serve, what that costs, and what a second thread adds.
+//! Buffers of mixed sizes with random lifetimes: cache hit rate, cost, and scaling to a second thread.
 //!
-//! In: a trace, made before it is timed: at each step a random buffer goes and one of a random size comes, lengths spread
-//! evenly over the doublings from 4 KiB to 1 MiB. Out: hit rate, bytes in caches, CPU of a step beside the same steps on
-//! other allocators. The floor has one size for all.
+//! Input: a trace, generated before the measurement. Each step frees a random buffer and allocates one of random size,
+//! with lengths spread evenly over the doublings from 4 KiB to 1 MiB.
+//! Output: hit rate, bytes in caches, and CPU of a step compared with the same steps on other allocators. The floor has
+//! one size for all.
 
 use super::{CACHED, CAP_BYTES, claim, failed, median, open};
 use crate::claim::{Claim, Goal, Label};
@@ -40,10 +41,10 @@ fn trace(seed: u64) -> Vec<Step> {
     (0..STEPS).map(|_| step()).collect()
 }
 
-/// A length by its place in the distribution, 0 to 1.
+/// Returns the length at a quantile of the distribution, 0 to 1.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 4 KiB to 1 MiB")]
-fn bytes(place: f64) -> usize {
-    (PAGES_MAX.powf(place) * 4_096.0) as usize
+fn bytes(quantile: f64) -> usize {
+    (PAGES_MAX.powf(quantile) * 4_096.0) as usize
 }
 
 fn slots<T>() -> Vec<Option<T>> {
@@ -60,8 +61,8 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
         let row = Row::new().with("trace", *name).with("live", SLOTS as u64);
         findings.rows.push(row.with("cpu_ns_per_step", Spread::of(samples)));
     }
-    // The rounds above went through the same pool: what is counted here is its steady state.
-    let (hits, most_cached) = count_hits(&cached, &steps)?;
+    // The rounds above used the same pool, so this counts its steady state.
+    let (hits, max_cached) = count_hits(&cached, &steps)?;
     let steps = cached.statistics().steps;
     findings.rows.push(
         Row::new()
@@ -84,27 +85,27 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
     findings.claims.push(Claim::found(
         "p3.pool.trace.cached",
         Goal::AtMost(5.0),
-        (most_cached, "% of M in caches at the most"),
+        (max_cached, "% of M in caches at the most"),
         Label::Functional,
         format!("M is {} MiB", CAP_BYTES >> 20),
     ));
     Ok(())
 }
 
-/// Per cent served by the cache, and per cent of M that was in caches at the most.
+/// Returns the percentage of requests served by the cache, and the maximum percentage of M in caches.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
 fn count_hits(pool: &Pool, steps: &[Step]) -> Result<(f64, f64), LabError> {
     let mut held = slots();
     play(pool, &mut held, steps)?;
     let before = pool.statistics().steps;
-    let mut most = 0;
+    let mut max_cached = 0;
     for part in steps.chunks(100) {
         play(pool, &mut held, part)?;
-        most = most.max(pool.statistics().cached_bytes);
+        max_cached = max_cached.max(pool.statistics().cached_bytes);
     }
     let after = pool.statistics().steps;
     let hits = (after.cache - before.cache) as f64 / (after.total() - before.total()) as f64;
-    Ok((hits * 100.0, most as f64 / CAP_BYTES as f64 * 100.0))
+    Ok((hits * 100.0, max_cached as f64 / CAP_BYTES as f64 * 100.0))
 }
 
 fn play(pool: &Pool, held: &mut [Option<Buffer>], steps: &[Step]) -> Result<(), LabError> {
@@ -115,7 +116,7 @@ fn play(pool: &Pool, held: &mut [Option<Buffer>], steps: &[Step]) -> Result<(), 
     Ok(())
 }
 
-/// CPU nanoseconds a step: for each of [`NAMES`], its rounds.
+/// Returns the CPU nanoseconds for a step: for each of [`NAMES`], one value a round.
 fn measure(steps: &[Step], pools: (&Pool, &Pool), rounds: usize) -> Result<Vec<Vec<f64>>, LabError> {
     let count = steps.len() as u64;
     let with_pool = |pool: &Pool, held: &mut Vec<Option<Buffer>>| {
@@ -155,14 +156,14 @@ fn measure(steps: &[Step], pools: (&Pool, &Pool), rounds: usize) -> Result<Vec<V
     in_turns(rounds, &mut contestants)
 }
 
-/// What a thread does over and over while it is timed.
+/// The work that a thread repeats while it is timed.
 #[derive(Clone, Copy)]
 enum Work {
     Pairs,
     Trace,
 }
 
-/// Steps of one thread in one round: some milliseconds.
+/// Number of steps of one thread in one round, which take some milliseconds.
 const THREAD_STEPS: usize = 200_000;
 
 pub(super) fn run_threads(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
@@ -193,7 +194,7 @@ pub(super) fn run_threads(context: &Context, findings: &mut Findings) -> Result<
     Ok(())
 }
 
-/// Nanoseconds of CPU a thread, and of the clock from the first start to the last end.
+/// CPU nanoseconds for each thread, and elapsed nanoseconds from the first start to the last end.
 struct Spent {
     cpu: f64,
     span: f64,
@@ -211,7 +212,7 @@ fn together(
     let one = || -> Result<(Nanos, Nanos, Nanos), LabError> {
         let mut held = slots();
         let warm = thread_work(pool, &mut held, steps, work, THREAD_STEPS / 10);
-        // A thread that did not come to the barrier would let the others wait for ever.
+        // Every thread must reach the barrier, or the other thread would wait forever.
         barrier.wait();
         warm?;
         let (start, cpu) = (clock.now(), Clock::thread_cpu());
@@ -258,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_spread_over_the_doublings() {
+    fn lengths_are_spread_evenly_over_the_doublings() {
         assert_eq!((bytes(0.0), bytes(0.5), bytes(1.0)), (4_096, 65_536, 1 << 20));
         let steps = trace(1);
         assert_eq!(steps.len(), STEPS);
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn hits_and_bytes_in_caches_are_counted_by_the_pool_itself() {
+    fn hit_rate_and_cached_bytes_come_from_pool_statistics() {
         let pool = open(CAP_BYTES, CHUNK_BYTES, CACHED).unwrap();
         let (hits, cached) = count_hits(&pool, &trace(2)[..5_000]).unwrap();
         assert!(hits > 0.0 && hits <= 100.0);

@@ -1,7 +1,8 @@
-//! Three servers, one load, in turns.
+//! Runs one load on three servers, interleaved.
 //!
-//! In: a scenario. Out: samples of each server, those with one index taken side by side. A server that cannot be started
-//! leaves its place empty: the others are measured all the same, and the claims say why they have no value.
+//! Input: a scenario.
+//! Output: samples of each server; those with the same index are adjacent in time. A server that cannot be started has
+//! no samples: the rest are measured, and the claims state why they have no value.
 
 use super::scenario::Scenario;
 use crate::canned::Canned;
@@ -15,9 +16,9 @@ use headwater_host::clock::Nanos;
 use std::cell::Cell;
 use std::net::SocketAddr;
 
-/// Rate that the round which does not count assumes; it shows the real one to those that follow.
+/// Rate assumed for the unrecorded first round; the following rounds use the measured rate.
 const PILOT_PER_S: f64 = 10_000.0;
-/// How a quick and a full run spend their time.
+/// The rounds of a quick run.
 const QUICK: Effort = Effort { rounds: 5, span: Nanos::from_millis(50) };
 const FULL: Effort = Effort { rounds: 7, span: Nanos::from_millis(1_000) };
 
@@ -26,14 +27,14 @@ struct Effort {
     span: Nanos,
 }
 
-/// The servers of one durability.
+/// The three servers, with one durability.
 #[derive(Debug)]
 pub(super) struct Contest {
     mode: Mode,
     ours: Result<Server, String>,
     redis: Result<(String, Server), String>,
     canned: Canned,
-    /// Length of the values that the servers were filled with.
+    /// Length of the values with which the servers were filled.
     filled: Cell<usize>,
 }
 
@@ -45,11 +46,11 @@ struct Sample {
     p50_ms: f64,
     p99_ms: f64,
     ops: u64,
-    /// Flushes of the medium in the run, where the server counts them.
+    /// Flushes of the medium in the run, if the server counts them.
     flushes: Option<u64>,
 }
 
-/// What every server did in one scenario, in the order of the places.
+/// The samples of every server in one scenario, by server index.
 #[derive(Debug)]
 pub(super) struct Measured {
     mode: Mode,
@@ -57,11 +58,11 @@ pub(super) struct Measured {
 }
 
 impl Contest {
-    /// Place of our node.
+    /// Index of the Headwater node.
     pub(super) const OURS: usize = 0;
-    /// Place of redis-server.
+    /// Index of redis-server.
     pub(super) const REDIS: usize = 1;
-    /// Place of the canned replies.
+    /// Index of the canned-reply server.
     pub(super) const CANNED: usize = 2;
     const NAMES: [&'static str; 3] = ["headwater", "redis-server", "canned replies"];
 
@@ -80,29 +81,29 @@ impl Contest {
         })
     }
 
-    /// Why ratios cannot be formed, if they cannot.
+    /// Returns the reason why no ratios can be formed, if there is one.
     pub(super) fn why_incomplete(&self) -> Option<String> {
         let ours = self.ours.as_ref().err();
         ours.or(self.redis.as_ref().err()).cloned()
     }
 
-    /// What Redis calls itself.
+    /// Returns the name and version of redis-server.
     pub(super) fn redis_version(&self) -> &str {
         self.redis.as_ref().map_or("no redis-server", |(version, _)| version)
     }
 
-    /// Drives the servers in turns.
+    /// Measures the servers interleaved.
     pub(super) fn measure(&self, scenario: &Scenario, quick: bool) -> Result<Measured, LabError> {
         let load = scenario.load;
         self.canned.answer_with(load.value_bytes);
         self.fill_for(load)?;
         let effort = if quick { QUICK } else { FULL };
-        let seats: Vec<(usize, SocketAddr, CpuAccount)> = self.seats();
-        let mut work: Vec<_> = seats
+        let running: Vec<(usize, SocketAddr, CpuAccount)> = self.seats();
+        let mut work: Vec<_> = running
             .iter()
-            .map(|&(place, address, account)| {
+            .map(|&(server, address, account)| {
                 let mut expected_per_s = PILOT_PER_S;
-                let counts_flushes = place == Self::OURS;
+                let counts_flushes = server == Self::OURS;
                 move || {
                     let ran = || load.run(address, effort.span, expected_per_s);
                     let sample = sample(ran, address, account, counts_flushes)?;
@@ -112,34 +113,34 @@ impl Contest {
             })
             .collect();
         let mut contestants: Vec<Contestant<'_, Sample, LabError>> = Vec::new();
-        for one in &mut work {
-            contestants.push(one);
+        for server_work in &mut work {
+            contestants.push(server_work);
         }
         let taken = in_turns(effort.rounds, &mut contestants)?;
         let mut samples = [Vec::new(), Vec::new(), Vec::new()];
-        for ((place, _, _), of_place) in seats.iter().zip(taken) {
-            samples[*place] = of_place;
+        for ((server, _, _), of_server) in running.iter().zip(taken) {
+            samples[*server] = of_server;
         }
         Ok(Measured { mode: self.mode, samples })
     }
 
     fn seats(&self) -> Vec<(usize, SocketAddr, CpuAccount)> {
-        let mut seats = Vec::new();
+        let mut running = Vec::new();
         if let Ok(server) = &self.ours {
-            seats.push((Self::OURS, server.address(), server.account()));
+            running.push((Self::OURS, server.address(), server.account()));
         }
         if let Ok((_, server)) = &self.redis {
-            seats.push((Self::REDIS, server.address(), server.account()));
+            running.push((Self::REDIS, server.address(), server.account()));
         }
-        seats.push((Self::CANNED, self.canned.address(), self.canned.account()));
-        seats
+        running.push((Self::CANNED, self.canned.address(), self.canned.account()));
+        running
     }
 
-    /// Before reads of a length, every key holds a value of that length: a miss would cost less.
+    /// Fills every key with values of the load's length before reads, because a miss would cost less.
     fn fill_for(&self, load: Load) -> Result<(), LabError> {
         if load.verb == Verb::Get && self.filled.get() != load.value_bytes {
-            for (place, address, _) in self.seats() {
-                if place != Self::CANNED {
+            for (server, address, _) in self.seats() {
+                if server != Self::CANNED {
                     fill(address, load.value_bytes)?;
                 }
             }
@@ -177,47 +178,47 @@ fn count(ops: u64) -> f64 {
 }
 
 impl Measured {
-    /// A row for each server that ran.
+    /// Returns a row for each server that ran.
     pub(super) fn rows(&self, scenario: &Scenario) -> Vec<Row> {
-        let row = |place: usize| -> Row {
-            let flushes = self.flushes(place);
+        let row = |server: usize| -> Row {
+            let flushes = self.flushes(server);
             Row::new()
                 .with("scenario", scenario.name())
                 .with("durability", self.mode.ours())
-                .with("server", Contest::NAMES[place])
+                .with("server", Contest::NAMES[server])
                 .with("client", scenario.load.client.name())
                 .with("clients", scenario.load.clients)
-                .with("cpu_us_per_op", self.spread(place, |sample| sample.cpu_us))
-                .with("ops_per_s", self.spread(place, |sample| sample.ops_per_s))
-                .with("p50_ms", self.spread(place, |sample| sample.p50_ms).map(|spread| spread.median))
-                .with("p99_ms", self.spread(place, |sample| sample.p99_ms).map(|spread| spread.median))
+                .with("cpu_us_per_op", self.spread(server, |sample| sample.cpu_us))
+                .with("ops_per_s", self.spread(server, |sample| sample.ops_per_s))
+                .with("p50_ms", self.spread(server, |sample| sample.p50_ms).map(|spread| spread.median))
+                .with("p99_ms", self.spread(server, |sample| sample.p99_ms).map(|spread| spread.median))
                 .with("flushes_per_s", flushes.map(|(per_s, _)| per_s))
                 .with("sets_per_flush", flushes.map(|(_, sets)| sets))
         };
-        (0..3).filter(|place| !self.samples[*place].is_empty()).map(row).collect()
+        (0..3).filter(|server| !self.samples[*server].is_empty()).map(row).collect()
     }
 
-    /// Middle CPU microseconds of an operation.
-    fn cpu_us(&self, place: usize) -> f64 {
-        self.spread(place, |sample| sample.cpu_us).map_or(f64::NAN, |spread| spread.median)
+    /// Returns the median CPU microseconds of an operation.
+    fn cpu_us(&self, server: usize) -> f64 {
+        self.spread(server, |sample| sample.cpu_us).map_or(f64::NAN, |spread| spread.median)
     }
 
-    /// Middle operations a second.
-    fn ops_per_s(&self, place: usize) -> f64 {
-        self.spread(place, |sample| sample.ops_per_s).map_or(f64::NAN, |spread| spread.median)
+    /// Returns the median operations a second.
+    fn ops_per_s(&self, server: usize) -> f64 {
+        self.spread(server, |sample| sample.ops_per_s).map_or(f64::NAN, |spread| spread.median)
     }
 
-    /// Our CPU an operation over Redis's, of runs side by side.
+    /// Returns Headwater's CPU for an operation over Redis's, of adjacent runs.
     pub(super) fn cpu_ratio(&self) -> Option<Spread> {
         self.ratio(|sample| sample.cpu_us)
     }
 
-    /// Our operations a second over Redis's, of runs side by side.
+    /// Returns Headwater's operations a second over Redis's, of adjacent runs.
     pub(super) fn throughput_ratio(&self) -> Option<Spread> {
         self.ratio(|sample| sample.ops_per_s)
     }
 
-    /// What our CPU stands beside.
+    /// Describes the baseline of the CPU.
     pub(super) fn cpu_baseline(&self, redis: &str) -> String {
         format!(
             "{redis} at {:.2} us an operation; canned replies {:.2} us",
@@ -226,7 +227,7 @@ impl Measured {
         )
     }
 
-    /// What our rate stands beside.
+    /// Describes the baseline of the rate.
     pub(super) fn rate_baseline(&self, redis: &str) -> String {
         format!(
             "{redis} at {:.0} operations a second; canned replies {:.0}",
@@ -235,7 +236,7 @@ impl Measured {
         )
     }
 
-    /// A row of both ratios, when both servers ran.
+    /// Returns a row of both ratios if both servers ran.
     pub(super) fn ratio_row(&self, scenario: &Scenario) -> Option<Row> {
         let (cpu, rate) = (self.cpu_ratio()?, self.throughput_ratio()?);
         Some(
@@ -252,19 +253,19 @@ impl Measured {
         Spread::of_ratios(&ours, &redis)
     }
 
-    fn spread(&self, place: usize, of: impl Fn(&Sample) -> f64) -> Option<Spread> {
-        Spread::of(&self.numbers(place, of))
+    fn spread(&self, server: usize, of: impl Fn(&Sample) -> f64) -> Option<Spread> {
+        Spread::of(&self.numbers(server, of))
     }
 
-    fn numbers(&self, place: usize, of: impl Fn(&Sample) -> f64) -> Vec<f64> {
-        self.samples[place].iter().map(of).collect()
+    fn numbers(&self, server: usize, of: impl Fn(&Sample) -> f64) -> Vec<f64> {
+        self.samples[server].iter().map(of).collect()
     }
 
-    /// Flushes a second and operations a flush over all runs, where they were counted.
-    fn flushes(&self, place: usize) -> Option<(f64, f64)> {
+    /// Returns flushes a second and operations a flush over all runs, if the server counts flushes.
+    fn flushes(&self, server: usize) -> Option<(f64, f64)> {
         let mut seconds = 0.0;
         let (mut ops, mut flushes) = (0, 0);
-        for sample in &self.samples[place] {
+        for sample in &self.samples[server] {
             flushes += sample.flushes?;
             ops += sample.ops;
             seconds += count(sample.ops) / sample.ops_per_s;

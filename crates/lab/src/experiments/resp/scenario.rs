@@ -1,29 +1,29 @@
-//! What is sent to the servers, and what we promise of it.
+//! The loads on the servers, and the promises for each.
 //!
-//! A group is one start of the servers with one durability; its scenarios are the loads on them, in order.
+//! A group is one start of the servers with one durability; its scenarios are the loads on them, in order of execution.
 
 use crate::claim::Goal;
 use crate::load::{Client, Load, Verb};
 use crate::server::Mode;
 
-/// What we promise of a scenario.
+/// A promise for a scenario.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Promise {
-    /// Our server's CPU an operation over Redis's.
+    /// Headwater's CPU for an operation over Redis's.
     Cpu(Goal),
-    /// Our operations a second over Redis's.
+    /// Headwater's operations a second over Redis's.
     Throughput(Goal),
 }
 
 impl Promise {
-    /// The goal alone.
+    /// Returns the goal.
     pub(super) fn goal(self) -> Goal {
         match self {
             Self::Cpu(goal) | Self::Throughput(goal) => goal,
         }
     }
 
-    /// What its value counts.
+    /// Returns the unit of the value.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Self::Cpu(_) => "ratio of CPU an operation",
@@ -37,7 +37,7 @@ impl Promise {
 pub(super) struct Group {
     /// The durability of both.
     pub(super) mode: Mode,
-    /// Left out of a quick run: no claim hangs on it.
+    /// True if a quick run omits the group, which has no claim.
     pub(super) full_only: bool,
     shapes: &'static [Shape],
 }
@@ -46,7 +46,7 @@ pub(super) struct Group {
 #[derive(Debug)]
 struct Shape {
     name: &'static str,
-    /// What stands behind the value length in a claim's name.
+    /// The part after the value length in a claim's name.
     suffix: &'static str,
     verbs: &'static [Verb],
     pipeline: u64,
@@ -59,18 +59,18 @@ struct Shape {
 pub(super) struct Scenario {
     /// The load.
     pub(super) load: Load,
-    /// What we promise of it.
+    /// The promises for the load.
     pub(super) promises: &'static [Promise],
     name: String,
 }
 
 impl Scenario {
-    /// Its name without the part's number: `p16.set.100`.
+    /// Returns its name without the part's number: `p16.set.100`.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The name of one of its claims. Where CPU is promised too, throughput says so in its name.
+    /// Returns the name of one of its claims. If CPU is promised too, the name of the throughput claim says so.
     pub(super) fn claim(&self, promise: Promise) -> String {
         match promise {
             Promise::Throughput(_) if self.promises.len() > 1 => format!("p1.resp.{}.throughput", self.name),
@@ -78,7 +78,8 @@ impl Scenario {
         }
     }
 
-    /// The same load by the client that everybody has, without a promise: to show that both clients see the same.
+    /// Returns the same load sent by redis-benchmark, without a promise, to show that both clients measure the same
+    /// cost.
     pub(super) fn by_redis_benchmark(&self) -> Self {
         Self {
             load: Load { client: Client::RedisBenchmark, ..self.load },
@@ -89,11 +90,11 @@ impl Scenario {
 }
 
 const BOTH: &[Verb] = &[Verb::Set, Verb::Get];
-/// The two lengths, and their names.
+/// The two value lengths, and their names.
 const LENGTHS: &[(usize, &str)] = &[(100, "100"), (4_096, "4k")];
 const AT_LEAST_AS_FAST: &[Promise] = &[Promise::Throughput(Goal::AtLeast(1.0))];
 
-/// The starts, in order. The one that waits for the disk comes first: the others leave dirty pages behind.
+/// The groups, in order. The one that waits for the disk is first, because the later ones leave dirty pages.
 pub(super) const GROUPS: &[Group] = &[
     Group {
         mode: Mode::Always,
@@ -153,7 +154,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
 ];
 
-/// The loads of a group, all of one value length before the next.
+/// Returns the loads of a group, ordered by value length.
 pub(super) fn scenarios(group: &Group) -> Vec<Scenario> {
     let mut found = Vec::new();
     for (value_bytes, length) in LENGTHS {
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_target_of_the_part_is_a_claim_by_its_name() {
+    fn every_target_of_the_part_has_a_claim_of_its_name() {
         let mut names = Vec::new();
         for group in GROUPS {
             for scenario in scenarios(group) {

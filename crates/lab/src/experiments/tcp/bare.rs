@@ -1,9 +1,10 @@
-//! A server of reads that knows every answer beforehand: what the socket alone costs.
+//! A server that replies to reads with prepared bytes: its cost is that of the socket alone.
 //!
-//! In: connections of the project's own host, meant for a node. Out: the node's answers to everything that makes a queue,
-//! relayed; then, for each capsule of 72 bytes, the headers of data and response with its command identifier and one of many
-//! values that lie apart. Invariant: the host cannot tell it from the node, so it waits, sends and receives in the same way;
-//! a turn is one receive and one vectored send, less than which no server of this protocol can do.
+//! Input: connections of Headwater's own host to a node.
+//! Output: the node's replies to everything that sets up a queue, relayed; then, for each capsule of 72 bytes, the
+//! headers of data and response with its command identifier, and one of many values in separate buffers.
+//! Invariant: the host sees the same protocol as from the node, so it waits, sends and receives in the same way. A turn
+//! is one receive and one vectored send, the minimum for a server of this protocol.
 
 use crate::cpu_account::CpuAccount;
 use crate::experiment::LabError;
@@ -17,14 +18,14 @@ use zerocopy::little_endian::{U16, U32};
 
 /// Bytes of a command capsule without data.
 const CAPSULE_BYTES: usize = 72;
-/// Where the command identifier is in it: behind the common header, the opcode and the flags.
+/// Offset of the command identifier in it: after the common header, the opcode and the flags.
 const COMMAND_ID: usize = 10;
-/// Bytes of each header that answers: C2HData, and the response capsule.
+/// Bytes of each header of a reply: C2HData, and the response capsule.
 const HEADER_BYTES: usize = 24;
-/// Bytes asked of the kernel in one receive.
+/// Maximum bytes of one receive.
 const RECEIVE_BYTES: usize = 128 << 10;
 
-/// The answering thread. It ends when its connection does.
+/// A handle to the replying thread, which ends when its connection closes.
 #[derive(Debug)]
 pub(super) struct BareServer {
     address: SocketAddr,
@@ -32,42 +33,43 @@ pub(super) struct BareServer {
 }
 
 impl BareServer {
-    /// Listens for one controller with one queue of `node`, whose reads bring `value_bytes` from `values` places in turn.
+    /// Listens for one controller with one queue of `node`, whose reads return `value_bytes` from `values` buffers in
+    /// rotation.
     pub(super) fn start(node: SocketAddr, values: usize, value_bytes: usize) -> Result<Self, LabError> {
         let failed = |source| LabError::Io { what: "listen on the loopback", source };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let (tell, told) = mpsc::channel();
+        let (id_sender, id_receiver) = mpsc::channel();
         std::thread::spawn(move || {
-            // Nobody hears it only when the run is over already.
-            let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get());
-            // The other side is gone: that is how it ends.
+            // The send fails only if the run is already over.
+            let _ = id_sender.send(rustix::thread::gettid().as_raw_nonzero().get());
+            // The thread ends with an error when the host closes the connection.
             let _ = relay_admin_queue(&listener, node)
                 .and_then(|()| accept_queue(&listener, node))
                 .and_then(|host| serve(&host, &vec![vec![7; value_bytes]; values]));
         });
-        let id = told.recv().ok().and_then(|id| u32::try_from(id).ok());
+        let id = id_receiver.recv().ok().and_then(|id| u32::try_from(id).ok());
         Ok(Self { address, thread: id.unwrap_or(0) })
     }
 
-    /// Where the host finds it.
+    /// Returns the address on which it listens.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The answering thread and no other.
+    /// Returns the account of the replying thread alone.
     pub(super) fn account(&self) -> CpuAccount {
         CpuAccount::Thread(self.thread)
     }
 }
 
-/// Passes the first connection through, both ways, on threads of their own.
+/// Relays the first connection in both directions, each on its own thread.
 fn relay_admin_queue(listener: &TcpListener, node: SocketAddr) -> io::Result<()> {
     let (host, _) = listener.accept()?;
     let node = TcpStream::connect(node)?;
     for (mut from, mut to) in [(host.try_clone()?, node.try_clone()?), (node, host)] {
         std::thread::spawn(move || {
-            // Whichever side ends, the other is told; it may know already.
+            // If one side closes, the relay closes the other, which may be closed already.
             let _ = io::copy(&mut from, &mut to);
             let _ = to.shutdown(Shutdown::Both);
         });
@@ -75,7 +77,7 @@ fn relay_admin_queue(listener: &TcpListener, node: SocketAddr) -> io::Result<()>
     Ok(())
 }
 
-/// Takes the connection of a queue and passes what makes it one: the two that initialize, Connect and its response.
+/// Accepts the connection of a queue and relays its set-up: the two initialization PDUs, Connect and its response.
 fn accept_queue(listener: &TcpListener, node: SocketAddr) -> io::Result<TcpStream> {
     let (host, _) = listener.accept()?;
     host.set_nodelay(true)?;
@@ -84,7 +86,7 @@ fn accept_queue(listener: &TcpListener, node: SocketAddr) -> io::Result<TcpStrea
         pass_pdu(&host, &node)?;
         pass_pdu(&node, &host)?;
     }
-    // The node keeps its end of the queue until the run is over.
+    // Keeps the node's end of the queue open until the run is over.
     std::thread::spawn(move || io::copy(&mut &node, &mut io::sink()));
     Ok(host)
 }
@@ -102,39 +104,39 @@ fn pass_pdu(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
 fn serve(mut host: &TcpStream, values: &[Vec<u8>]) -> io::Result<()> {
     let mut scratch = vec![0; RECEIVE_BYTES];
     let mut headers: Vec<u8> = Vec::new();
-    let (mut came, mut next) = (0, 0);
+    let (mut filled, mut next) = (0, 0);
     loop {
-        let received = host.read(&mut scratch[came..])?;
+        let received = host.read(&mut scratch[filled..])?;
         if received == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        came += received;
-        let whole = came - came % CAPSULE_BYTES;
+        filled += received;
+        let whole = filled - filled % CAPSULE_BYTES;
         headers.clear();
         for capsule in scratch[..whole].chunks_exact(CAPSULE_BYTES) {
             write_headers(&mut headers, [capsule[COMMAND_ID], capsule[COMMAND_ID + 1]], values[0].len());
         }
-        // The response to one read lies before the header of the next one's data.
+        // The response to one read precedes the header of the next one's data.
         let mut slices = Vec::with_capacity(2 * whole / CAPSULE_BYTES + 1);
-        let mut text = &headers[..];
+        let mut unsent = &headers[..];
         for number in 0..whole / CAPSULE_BYTES {
-            let (front, rest) = text.split_at(if number == 0 { HEADER_BYTES } else { 2 * HEADER_BYTES });
+            let (front, rest) = unsent.split_at(if number == 0 { HEADER_BYTES } else { 2 * HEADER_BYTES });
             slices.extend([IoSlice::new(front), IoSlice::new(&values[next % values.len()])]);
-            text = rest;
+            unsent = rest;
             next += 1;
         }
-        slices.push(IoSlice::new(text));
+        slices.push(IoSlice::new(unsent));
         let mut left = &mut slices[..];
         while !left.is_empty() {
             let sent = host.write_vectored(left)?;
             IoSlice::advance_slices(&mut left, sent);
         }
-        scratch.copy_within(whole..came, 0);
-        came -= whole;
+        scratch.copy_within(whole..filled, 0);
+        filled -= whole;
     }
 }
 
-/// The header of a read's data and its response.
+/// Appends the header of a read's data and its response.
 fn write_headers(headers: &mut Vec<u8>, command_id: [u8; 2], value_bytes: usize) {
     let bytes = u32::try_from(value_bytes).unwrap_or(u32::MAX);
     let common = CommonHeader {
@@ -175,30 +177,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_capsule_has_its_answer_however_it_is_cut() {
+    fn every_capsule_receives_its_reply_for_every_split() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut host = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
         let serving = std::thread::spawn(move || serve(&server, &[vec![1; 4_096], vec![2; 4_096]]));
-        let mut asked = Vec::new();
+        let mut capsules = Vec::new();
         for number in 0..40_u8 {
             let mut capsule = [0; CAPSULE_BYTES];
             capsule[COMMAND_ID] = number;
-            asked.extend(capsule);
+            capsules.extend(capsule);
         }
         let mut answer = vec![0; 2 * HEADER_BYTES + 4_096];
         let mut number = 0;
-        for cut in asked.chunks(100) {
-            host.write_all(cut).unwrap();
+        for piece in capsules.chunks(100) {
+            host.write_all(piece).unwrap();
         }
         while number < 40 {
             host.read_exact(&mut answer).unwrap();
             let response = &answer[HEADER_BYTES + 4_096..];
             assert_eq!((answer[8], response[8 + 12]), (number, number));
-            assert_eq!(answer[HEADER_BYTES], number % 2 + 1, "the values come in turn");
+            assert_eq!(answer[HEADER_BYTES], number % 2 + 1, "the values rotate");
             number += 1;
         }
         host.shutdown(Shutdown::Both).unwrap();
-        assert!(serving.join().unwrap().is_err(), "it ends with its host");
+        assert!(serving.join().unwrap().is_err(), "the server ends when its host disconnects");
     }
 }

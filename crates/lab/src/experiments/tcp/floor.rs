@@ -1,7 +1,8 @@
-//! Bare sockets that move the bytes of a read, and nothing else.
+//! Bare sockets that move the bytes of a read.
 //!
-//! In: a connection of this process. Out: for every 72 bytes, which is a command capsule, 4,144 bytes: the headers of data and
-//! response and 4 KiB. Both sides ask the kernel again and again, as host and node do when they poll.
+//! Input: a connection of this process.
+//! Output: for every 72 bytes, the size of a command capsule, 4,144 bytes: the headers of data and response and 4 KiB.
+//! Both sides poll the kernel, as host and node do when they poll.
 
 use crate::experiment::LabError;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -10,12 +11,13 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
 /// Bytes of a command capsule.
 const REQUEST_BYTES: usize = 72;
-/// Bytes of what answers a read of 4 KiB: two headers of 24 bytes and the data.
+/// Bytes of the reply to a read of 4 KiB: two headers of 24 bytes and the data.
 const ANSWER_BYTES: usize = 24 + 4_096 + 24;
-/// Bytes asked of the kernel in one receive.
+/// Maximum bytes of one receive.
 const RECEIVE_BYTES: usize = 128 << 10;
 
-/// The answering thread, which polls while there is a line to it and sleeps otherwise. It ends with the process.
+/// A handle to the replying thread, which polls while it has a connection and sleeps otherwise. It ends with the
+/// process.
 #[derive(Debug)]
 pub(super) struct Floor {
     address: SocketAddr,
@@ -28,14 +30,14 @@ impl Floor {
         let address = listener.local_addr().map_err(failed)?;
         std::thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
-                // The other side is gone: that is how it ends.
+                // Serving ends with an error when the client closes the connection.
                 let _ = serve(&stream);
             }
         });
         Ok(Self { address })
     }
 
-    /// A line to it; one at a time.
+    /// Connects to it; only one connection at a time.
     pub(super) fn connect(&self) -> Result<Line, LabError> {
         let stream = TcpStream::connect(self.address).map_err(failed)?;
         set_up(&stream).map_err(failed)?;
@@ -52,12 +54,12 @@ fn serve(stream: &TcpStream) -> io::Result<()> {
     set_up(stream)?;
     let mut scratch = vec![0; RECEIVE_BYTES];
     let answer = vec![7; ANSWER_BYTES];
-    let mut came = 0;
+    let mut received = 0;
     loop {
-        came += receive(stream, &mut scratch)?;
-        while came >= REQUEST_BYTES {
+        received += receive(stream, &mut scratch)?;
+        while received >= REQUEST_BYTES {
             send_all(stream, &answer)?;
-            came -= REQUEST_BYTES;
+            received -= REQUEST_BYTES;
         }
     }
 }
@@ -86,7 +88,7 @@ fn send_all(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The asking side.
+/// The client's side of the connection.
 #[derive(Debug)]
 pub(super) struct Line {
     stream: TcpStream,
@@ -94,7 +96,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// One request and its answer.
+    /// Sends one request and receives its reply.
     pub(super) fn ping(&mut self) -> Result<(), LabError> {
         send_all(&self.stream, &[1; REQUEST_BYTES]).map_err(failed)?;
         let mut left = ANSWER_BYTES;
@@ -114,11 +116,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_request_has_its_answer() {
+    fn every_request_receives_its_reply() {
         let floor = Floor::start().unwrap();
-        let mut line = floor.connect().unwrap();
+        let mut connection = floor.connect().unwrap();
         for _ in 0..100 {
-            line.ping().unwrap();
+            connection.ping().unwrap();
         }
     }
 }

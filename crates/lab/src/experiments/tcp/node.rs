@@ -1,6 +1,7 @@
-//! A node with an NVMe/TCP face, as a child process that sleeps or polls as the experiment wants.
+//! A node with an NVMe/TCP front end, as a child process that waits by sleeping or by polling.
 //!
-//! In: the program. Out: a device over the network. Invariant: the child is ended when its handle goes, by its own process id.
+//! Input: the program. Output: a device over the network.
+//! Invariant: dropping the handle ends the child, by its own process id.
 
 use crate::cpu_account::CpuAccount;
 use crate::experiment::{Context, LabError};
@@ -12,21 +13,22 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// How long the node may take until it answers.
+/// Maximum time until the node is ready.
 const READY_MAX: Nanos = Nanos::from_millis(10_000);
-/// Microseconds of polling before sleep that hardly ever pass between two answers; it sleeps while the floor is measured.
+/// Microseconds of polling before sleep: longer than nearly every time between two completions, so that the node sleeps
+/// only while the floor is measured.
 const SPIN_LONG_US: &str = "5000";
 
-/// How host and node wait for each other.
+/// The way in which host and node wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {
-    /// They ask again and again.
+    /// They poll.
     Polls,
-    /// The kernel wakes them.
+    /// They sleep until the kernel wakes them.
     Sleeps,
 }
 
-/// The child.
+/// The child process.
 #[derive(Debug)]
 pub(super) struct Node {
     child: Child,
@@ -63,18 +65,18 @@ impl Node {
             }
             if clock.now() > READY_MAX || node.child.try_wait().is_ok_and(|status| status.is_some()) {
                 let log = fs::read_to_string(folder.join("log")).unwrap_or_default();
-                return Err(start_error(log.lines().last().unwrap_or("it does not serve in time")));
+                return Err(start_error(log.lines().last().unwrap_or("it was not ready in time")));
             }
             Clock::sleep(Nanos::from_millis(5));
         }
     }
 
-    /// Where its hosts reach it.
+    /// Returns the address of its NVMe/TCP front end.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its device, over the network; `by` may be the address of somebody in between.
+    /// Opens its device over the network; `by` may be the address of a relay.
     pub(super) fn device(&self, by: SocketAddr) -> Result<Device, LabError> {
         let names = NvmeTcp::discover(self.address).map_err(|error| failed(&error))?;
         let name = names.first().ok_or_else(|| start_error("discovery finds no subsystem"))?;
@@ -89,13 +91,13 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing left to end.
+        // The child may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The face's address in a node's ready file, once it is whole.
+/// Returns the NVMe/TCP address in a node's ready file, once the file is complete.
 fn address_in(ready: &Path) -> Option<SocketAddr> {
     let json: serde_json::Value = serde_json::from_str(&fs::read_to_string(ready).ok()?).ok()?;
     json.get("nvme-tcp")?.as_str()?.parse().ok()
@@ -105,7 +107,7 @@ fn start_error(reason: &str) -> LabError {
     LabError::Start { program: "headwater serve".to_owned(), reason: reason.to_owned() }
 }
 
-/// The node stopped answering, or answered nonsense.
+/// Returns the error of a node that stopped responding or returned an invalid response.
 pub(super) fn failed(error: &IoError) -> LabError {
     LabError::Measure { program: "headwater serve".to_owned(), reason: error.to_string() }
 }

@@ -1,8 +1,9 @@
-//! The same requests for real: a file past the page cache, one request at a time.
+//! The same requests in real time: on a file with direct I/O, one request at a time.
 //!
-//! In: a file in the scratch folder. Out: response time and CPU of a request by way and length. The ways take turns, a batch
-//! each, with the same requests. The floor keeps one buffer for all requests: what it takes is the disk's and the kernel's,
-//! and where that is most of a response the gain hides behind it, which the row says.
+//! Input: a file in the scratch folder.
+//! Output: response time and CPU of a request by method and length. The methods run interleaved, a batch each, with the
+//! same requests. The floor keeps one buffer for all requests, so its time is that of the disk and the kernel; if that
+//! is most of a response it hides the gain, and the row says so.
 
 use super::protocol::{CLASSES, Class, Direction, Held, Request, Tiers, requests};
 use super::{IMPROVEMENT_MIN, failed, improved, improvement};
@@ -22,7 +23,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 const FILE_BYTES: usize = 256 << 20;
-/// Batches of a run; the spread is between them.
+/// Number of batches of a run; the spread is between them.
 const BATCHES: usize = 10;
 /// A quick run makes a tenth of the paper's requests.
 const QUICK_DIVISOR: usize = 10;
@@ -32,7 +33,7 @@ const EACH: usize = 1;
 const TIERS: usize = 2;
 const WAYS: usize = 3;
 
-/// Mean nanoseconds of a request in a batch: until the answer, and of CPU.
+/// Mean nanoseconds of a request in a batch: response time, and CPU.
 #[derive(Clone, Copy)]
 struct Cost {
     response: f64,
@@ -58,7 +59,7 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
     Ok(())
 }
 
-/// A file whose every byte was written: what was never written costs the disk nothing to read.
+/// Creates a file whose every byte is written, because unwritten bytes cost the disk nothing to read.
 fn prepared(context: &Context) -> io::Result<(File, FileMode)> {
     let path = context.scratch().join("udma");
     let mut random = fastrand::Rng::with_seed(context.seed());
@@ -79,17 +80,17 @@ fn transfer(file: &File, request: &Request, memory: &mut [u8]) -> io::Result<()>
     }
 }
 
-/// Batches by way.
+/// Returns the costs of the batches by method.
 fn measure(file: &File, class: &Class, list: &[Request], clock: &Clock) -> Result<Vec<Vec<Cost>>, LabError> {
     let batches: Vec<&[Request]> = list.chunks(list.len().div_ceil(BATCHES)).collect();
     let longest = list.iter().map(|request| request.bytes).max().unwrap_or(0);
-    // Long enough for huge pages, as the pool's chunks are.
+    // Large enough for huge pages, as the pool's chunks are.
     let mut kept = Region::zeroed(longest.max(HUGE_PAGE_BYTES)).map_err(failed)?;
     kept.fill(1);
     let mut callers = vec![1; longest];
     let pinner = locking(PoolConfig::default().cap);
     let mut tiers = Tiers::open(class, TierBorders::PAPER_5_2, pinner, Arc::new(*clock))?;
-    // The first round of all is not counted, so every batch but the last is run once and the last twice.
+    // The first round is not recorded: it runs the last batch, so that every batch is recorded once.
     let turn = |round: &mut usize| {
         *round += 1;
         batches[(*round + batches.len() - 2) % batches.len()]
@@ -112,7 +113,7 @@ fn measure(file: &File, class: &Class, list: &[Request], clock: &Clock) -> Resul
     in_turns(batches.len(), &mut contestants)
 }
 
-/// A request by way of a tier: small ones are copied, as their memory stays the tier's.
+/// Runs a request through a tier: small ones are copied, because their memory stays in the tier.
 fn through(file: &File, request: &Request, held: Held<'_>, callers: &mut [u8]) -> io::Result<()> {
     match held {
         Held::Buffer(mut buffer) => transfer(file, request, &mut buffer),
@@ -152,13 +153,13 @@ fn spread(costs: &[Cost], of: fn(&Cost) -> f64) -> Option<Spread> {
     Spread::of(&costs.iter().map(|cost| of(cost) / 1e3).collect::<Vec<f64>>())
 }
 
-/// Per cent that the tiers save, batch by batch.
+/// Returns the percentage that the tiers save, batch by batch.
 fn gain(costs: &[Vec<Cost>], of: fn(&Cost) -> f64) -> Option<Spread> {
     let pairs = costs[EACH].iter().zip(&costs[TIERS]);
     Spread::of(&pairs.map(|(each, tiers)| improvement(of(each), of(tiers))).collect::<Vec<f64>>())
 }
 
-/// Per cent of a response that is the disk's and the kernel's.
+/// Returns the percentage of a response that the disk and the kernel take.
 fn floor_share(costs: &[Vec<Cost>]) -> f64 {
     let share = |(floor, each): (&Cost, &Cost)| floor.response / each.response * 100.0;
     let shares: Vec<f64> = costs[FLOOR].iter().zip(&costs[EACH]).map(share).collect();
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_slot_read_is_what_the_file_has() {
+    fn read_through_a_slot_returns_the_bytes_of_the_file() {
         let context = Context::open(Options::default()).unwrap();
         let path = context.scratch().join("pattern");
         let pattern: Vec<u8> = (0..=255).cycle().take(64 << 10).collect();

@@ -1,8 +1,10 @@
 //! Figures 5, 6 and 7 in virtual time.
 //!
-//! In: requests, what pinning and copying cost here, a device that takes a fixed time and a time a byte. Out: mean response
-//! times by way, length and run time. Invariant: the pool is the real one; only its pinner and the device are models, so
-//! that the same costs always give the same figures.
+//! Input: requests, the costs of pinning and copying on this machine, and a device with a fixed time and a time for
+//! each byte.
+//! Output: mean response times by method, length and run time.
+//! Invariant: the pool is the real one; only its pinner and the device are models, so that the same costs always give
+//! the same figures.
 
 use super::protocol::{CLASSES, Class, Direction, Held, Request, Tiers, requests};
 use super::{failed, improved, improvement};
@@ -14,19 +16,19 @@ use headwater_host::calibration::memory::MemoryCosts;
 use headwater_host::clock::Nanos;
 use std::sync::Arc;
 
-/// The paper's device: 2.5 and 1.2 GB/s are its section 1's; 10 us is the class's usual latency, assumed.
+/// The paper's device: 2.5 and 1.2 GB/s are from its section 1; 10 us is the usual latency of the class, assumed.
 const DEVICE: Latency = Latency {
     access: Nanos::from_micros(10),
     read_megabytes_a_second: 2_500,
     write_megabytes_a_second: 1_200,
 };
 const DEVICE_BYTES: u64 = 280 << 30;
-/// What a buffer costs when it does not come from the thread's cache: the bound that `p3.pool.shared` promises.
+/// Cost of a buffer that does not come from the thread's cache: the bound that `p3.pool.shared` promises.
 const POOL_PAIR: Nanos = Nanos(60);
-/// What pinning took the paper, for each call, at any length up to its largest page (section 3.2).
+/// The paper's cost of pinning, for each call, at any length up to its largest page (section 3.2).
 const PAPER_PIN: Nanos = Nanos::from_micros(800);
 const PAGE_BYTES: u64 = 4_096;
-/// Thousandths of a run after which figures 6 and 7 look.
+/// Thousandths of a run at which figures 6 and 7 sample.
 const MARKS: [usize; 6] = [2, 10, 50, 100, 500, 1_000];
 
 struct Latency {
@@ -45,23 +47,23 @@ impl Latency {
     }
 }
 
-/// What a host takes for what the device does not do.
+/// The costs of a host.
 #[derive(Clone, Copy)]
 struct Host {
     name: &'static str,
     pin: SimulatedCosts,
-    /// Of 4 KiB.
+    /// Time to copy 4 KiB.
     copy: Nanos,
 }
 
-/// This host, by what was just measured, and the paper's. None where pinning was refused.
+/// Returns this host with its measured costs, unless pinning was refused, and the paper's host.
 fn hosts(costs: &MemoryCosts) -> Vec<Host> {
     let at = |bytes: u64| costs.rows.iter().find(|row| row.bytes == bytes);
     let copy = Nanos(at(PAGE_BYTES).and_then(|row| row.copy_cold_ns).unwrap_or(1_000));
     let pinned = |bytes| at(bytes).and_then(|row| row.map_and_lock_ns);
     let mut hosts = Vec::new();
     if let (Some(page), Some(mebibyte)) = (pinned(PAGE_BYTES), pinned(1 << 20)) {
-        // A straight line through both. Taking back is measured with it, and is charged with it.
+        // A straight line through both. The measurement includes unpinning, so the model charges it with the pin.
         let pin_page = mebibyte.saturating_sub(page) / 255;
         let pin = Nanos(page.saturating_sub(pin_page));
         let pin = SimulatedCosts { pin, pin_page: Nanos(pin_page), ..SimulatedCosts::default() };
@@ -90,7 +92,7 @@ pub(super) fn run(context: &Context, costs: &MemoryCosts, findings: &mut Finding
                 figure_7.extend(rows.1);
                 let step =
                     grown.last().copied().unwrap_or(f64::NAN) - grown.first().copied().unwrap_or(f64::NAN);
-                growth = Some(growth.map_or(step, |least| least.min(step)));
+                growth = Some(growth.map_or(step, |min| min.min(step)));
                 if host.name == "here" && Some(&bound) == class.bounds.last() {
                     let name = format!("p3.udma.model.{}", class.name);
                     let baseline = format!("mmap and mlock for each request: {:.1} us", mean(&each) / 1e3);
@@ -115,7 +117,7 @@ pub(super) fn run(context: &Context, costs: &MemoryCosts, findings: &mut Finding
     Ok(())
 }
 
-/// Response times in nanoseconds of virtual time, with memory pinned for each request.
+/// Returns response times in nanoseconds of virtual time, with memory pinned for each request.
 fn each_request(host: &Host, list: &[Request]) -> Result<Vec<u64>, LabError> {
     let device = Arc::new(SimulatedPinner::new(host.pin));
     let config = PoolConfig { pinner: device.clone(), time: device.clone(), ..PoolConfig::default() };
@@ -130,7 +132,7 @@ fn each_request(host: &Host, list: &[Request]) -> Result<Vec<u64>, LabError> {
     list.iter().map(one).collect()
 }
 
-/// The same, with the tiers.
+/// Returns response times in nanoseconds of virtual time, with the tiers.
 fn with_tiers(
     host: &Host,
     class: &Class,
@@ -157,15 +159,15 @@ fn mean(spans: &[u64]) -> f64 {
     spans.iter().sum::<u64>() as f64 / spans.len() as f64
 }
 
-/// Improvement in per cent over the first part of a run, for each of [`MARKS`].
+/// Returns the improvement in per cent over the first part of a run, for each of [`MARKS`].
 fn by_run_time(each: &[u64], tiers: &[u64]) -> Vec<f64> {
     let until = |mark: usize| (each.len() * mark / 1_000).max(1);
     let at = |mark| improvement(mean(&each[..until(mark)]), mean(&tiers[..until(mark)]));
     MARKS.map(at).to_vec()
 }
 
-fn figure_5_row(host: &Host, class: &Class, bound: usize, ways: [&[u64]; 3]) -> Row {
-    let [each, tiers, other] = ways.map(mean);
+fn figure_5_row(host: &Host, class: &Class, bound: usize, methods: [&[u64]; 3]) -> Row {
+    let [each, tiers, other] = methods.map(mean);
     Row::new()
         .with("figure", "5")
         .with("label", Label::Model.to_string())
@@ -179,7 +181,7 @@ fn figure_5_row(host: &Host, class: &Class, bound: usize, ways: [&[u64]; 3]) -> 
         .with("improvement_percent", improvement(each, tiers))
 }
 
-/// The row of figure 6, and that of figure 7 for the two lengths it shows.
+/// Returns the row of figure 6, and that of figure 7 for the two lengths that it shows.
 fn figure_rows(host: &Host, class: &Class, bound: usize, grown: &[f64]) -> (Row, Option<Row>) {
     const COLUMNS: [&str; MARKS.len()] = [
         "after_0.2_percent_of_run",
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn pinning_for_each_request_costs_every_one_and_the_tiers_cost_the_first() {
+    fn only_the_first_request_of_a_tier_pays_for_pinning() {
         let host = host(5_000, 300);
         for class in &CLASSES {
             let bound = class.bounds[class.bounds.len() - 1];
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_pins_nothing_still_has_the_papers_costs() {
+    fn machine_that_cannot_pin_uses_only_the_papers_costs() {
         let hosts = hosts(&MemoryCosts::default());
         assert_eq!(hosts.len(), 1);
         assert_eq!(hosts[0].pin.pin, PAPER_PIN);

@@ -1,7 +1,8 @@
 //! The paper's requests and memory blocks.
 //!
-//! In: a class of requests, an upper bound of their length, a seed. Out: requests, and the memory of the tier that serves
-//! them. Invariant: all ways get the same requests.
+//! Input: a class of requests, an upper bound of their length, and a seed.
+//! Output: requests, and the memory of the tier that serves them.
+//! Invariant: all methods receive the same requests.
 
 use super::failed;
 use crate::experiment::LabError;
@@ -12,9 +13,9 @@ use std::sync::Arc;
 /// One of the paper's three classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class {
-    /// What its claims are called.
+    /// Its name in claims.
     pub(super) name: &'static str,
-    /// Requests of a run.
+    /// Number of requests of a run.
     pub(super) requests: usize,
     /// Every request is longer than this.
     pub(super) above: usize,
@@ -28,15 +29,15 @@ pub(super) const CLASSES: [Class; 3] = [
     Class { name: "big", requests: 5_000, above: 128 << 10, bounds: &[256 << 10, 512 << 10, 1 << 20] },
 ];
 
-/// What direct I/O takes.
+/// The granularity of direct I/O.
 const SECTOR_BYTES: usize = 512;
 
-/// A request.
+/// A read or write request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) bytes: usize,
     pub(super) direction: Direction,
-    /// Where on the device, a number of its sectors that leaves room for the longest request.
+    /// Byte offset on the device, a multiple of 4 KiB that leaves room for the longest request.
     pub(super) offset: u64,
 }
 
@@ -46,7 +47,7 @@ pub(super) enum Direction {
     Write,
 }
 
-/// So many random requests of up to `bound` bytes on a device of `device_bytes`.
+/// Returns `count` random requests of up to `bound` bytes on a device of `device_bytes`.
 pub(super) fn requests(
     class: &Class,
     bound: usize,
@@ -64,7 +65,7 @@ pub(super) fn requests(
     (0..count).map(|_| one()).collect()
 }
 
-/// The memory of the tiers as one of the presets has it.
+/// The memory of the tiers, with the borders of a preset.
 #[derive(Debug)]
 pub(super) struct Tiers {
     pool: Pool,
@@ -73,15 +74,15 @@ pub(super) struct Tiers {
     small: Option<(Buffer, usize)>,
 }
 
-/// Where the bytes of a request are while the device works on them.
+/// The memory of a request while the device works on it.
 pub(super) enum Held<'a> {
-    /// In a slot of the block that stays pinned: they were, or will be, copied.
+    /// A slot of the block that stays pinned; the bytes are copied before or after the transfer.
     Slot(&'a mut [u8]),
     Buffer(Buffer),
 }
 
 impl Tiers {
-    /// Opens them for one class, with the paper's block for it. Nothing is pinned before the first request.
+    /// Opens the tiers for one class, with the paper's block for it. Nothing is pinned before the first request.
     pub(super) fn open(
         class: &Class,
         borders: TierBorders,
@@ -106,7 +107,7 @@ impl Tiers {
         Ok(Self { pool: Pool::open(config).map_err(failed)?, borders, small: None })
     }
 
-    /// Memory for a request.
+    /// Takes memory for a request.
     pub(super) fn take(&mut self, bytes: usize) -> Result<Held<'_>, LabError> {
         if bytes > self.borders.small_max {
             return self.pool.buffer(bytes).map(Held::Buffer).map_err(failed);
@@ -114,7 +115,7 @@ impl Tiers {
         if self.small.is_none() {
             self.small = Some((self.pool.buffer(PAPER_BLOCKS.small).map_err(failed)?, 0));
         }
-        let Some((block, next)) = &mut self.small else { return Err(failed("no block")) };
+        let Some((block, next)) = &mut self.small else { return Err(failed("the static tier has no block")) };
         let slot_bytes = self.borders.small_max;
         let at = *next;
         *next = (at + slot_bytes) % block.len();
@@ -129,7 +130,7 @@ mod tests {
     use headwater_host::clock::Clock;
 
     #[test]
-    fn requests_are_the_class_s_and_the_same_for_everybody() {
+    fn requests_fit_their_class_and_are_reproducible() {
         for class in &CLASSES {
             for &bound in class.bounds {
                 let list = requests(class, bound, 500, 64 << 20, 1);
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn small_requests_walk_through_one_block_and_others_come_from_chunks() {
+    fn small_requests_share_one_block_and_larger_ones_come_from_chunks() {
         let clock = Arc::new(Clock::start());
         let mut small =
             Tiers::open(&CLASSES[0], TierBorders::PAPER_5_2, Arc::new(Unpinned), clock.clone()).unwrap();

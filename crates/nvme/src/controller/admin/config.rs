@@ -1,64 +1,64 @@
-//! What kind of controller one is.
+//! The configuration of a controller.
 //!
-//! In: the choices of whoever makes it. Out: values that registers and Identify report, so that what a host is told and what
-//! is enforced come from one place.
+//! Input: the choices of the creator. Output: values that registers and Identify report, so that the reported and the
+//! enforced limits come from one place.
 
 use crate::spec::register::Capabilities;
 
-/// How hosts reach the controller.
+/// The transport by which hosts reach the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Memory and registers: queues are created by admin commands.
+    /// Memory and registers: admin commands create the queues.
     Pcie,
-    /// Capsules: queues are created by Connect, registers are properties.
+    /// Capsules: Connect creates the queues, registers are properties.
     Fabrics,
 }
 
-/// What the controller is for.
+/// The controller type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControllerKind {
-    /// It has namespaces (CNTRLTYPE 1).
+    /// An I/O controller: it has namespaces (CNTRLTYPE 1).
     Io,
-    /// It tells where others are (CNTRLTYPE 2).
+    /// A discovery controller: it returns the addresses of other controllers (CNTRLTYPE 2).
     Discovery,
 }
 
-/// Whether hosts may reach the same namespaces by other controllers.
+/// The multipath capability that the controller reports to hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// As far as this host is told, no: CMIC and NMIC are 0.
+    /// Reports a single path: CMIC and NMIC are 0.
     Alone,
-    /// Yes, and Asymmetric Namespace Access says how well.
+    /// Reports several paths to the same namespaces, rated by Asymmetric Namespace Access.
     Shared,
 }
 
-/// What a controller is made with.
+/// The configuration of one controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControllerConfig {
     /// CNTLID, unique in the subsystem.
     pub id: u16,
-    /// How hosts reach it.
+    /// The transport by which hosts reach it.
     pub transport: Transport,
-    /// What it is for.
+    /// The controller type.
     pub kind: ControllerKind,
-    /// Whether hosts combine it with others.
+    /// The multipath capability that it reports.
     pub sharing: Sharing,
-    /// Most slots of a queue, 2 to 65,536.
+    /// The maximum number of slots of a queue, 2 to 65,536.
     pub queue_slots_max: u32,
-    /// Most I/O submission queues, and as many completion queues.
+    /// The maximum number of I/O submission queues, and of I/O completion queues.
     pub io_queues_max: u16,
-    /// Interrupt vectors of a PCIe function.
+    /// The number of interrupt vectors of a PCIe function.
     pub interrupt_vectors: u16,
-    /// MDTS: a command moves at most `4096 << this` bytes.
+    /// MDTS: a command transfers at most `4096 << this` bytes.
     pub transfer_pages_shift: u8,
-    /// Fabrics: bytes of data that a command capsule may carry.
+    /// The maximum bytes of data in a command capsule (fabrics).
     pub in_capsule_bytes: u32,
-    /// Whether data may be described by SGLs; fabrics always do.
+    /// True if SGLs may describe data; fabrics always use SGLs.
     pub sgl: bool,
 }
 
 impl ControllerConfig {
-    /// A PCIe function.
+    /// Returns the configuration of a PCIe function.
     #[must_use]
     pub const fn pcie(id: u16) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl ControllerConfig {
         }
     }
 
-    /// A controller that one host connected to.
+    /// Returns the configuration of an I/O controller on fabrics.
     #[must_use]
     pub const fn fabrics(id: u16) -> Self {
         Self {
@@ -87,7 +87,7 @@ impl ControllerConfig {
         }
     }
 
-    /// A discovery controller.
+    /// Returns the configuration of a discovery controller.
     #[must_use]
     pub const fn discovery(id: u16) -> Self {
         Self {
@@ -99,15 +99,15 @@ impl ControllerConfig {
         }
     }
 
-    /// Most bytes that a command moves.
+    /// Returns the maximum number of bytes that a command transfers.
     #[must_use]
     pub const fn transfer_bytes_max(&self) -> u32 {
-        // Above this the number would not fit; nobody configures gigabytes a command.
+        // A larger shift would overflow 32 bits; such a transfer size is unrealistic.
         let shift = if self.transfer_pages_shift > 18 { 18 } else { self.transfer_pages_shift };
         4_096 << shift
     }
 
-    /// CAP.
+    /// Returns the value of CAP.
     #[must_use]
     pub const fn capabilities(&self) -> u64 {
         Capabilities {

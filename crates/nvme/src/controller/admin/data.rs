@@ -1,6 +1,7 @@
-//! What data comes with an admin command, and which commands a controller takes at all.
+//! The data of admin commands, and the set of admin commands that a controller supports.
 //!
-//! In: an entry. Out: a direction and a length within the controller's transfer size, or the status that refuses it.
+//! Input: an entry. Output: a direction and a length within the maximum transfer size, or the status that refuses the
+//! entry.
 
 use super::config::{ControllerConfig, ControllerKind, Transport};
 use super::step::AdminData;
@@ -11,14 +12,14 @@ use crate::spec::identify::IDENTIFY_BYTES;
 use crate::spec::opcode::AdminOpcode;
 use crate::spec::status::Status;
 
-/// FUSE of dword 0.
+/// The FUSE field of dword 0.
 const FUSE: u8 = 0b11;
-/// PSDT of dword 0.
+/// The PSDT field of dword 0.
 const SGL: u8 = 0b11 << 6;
 
-/// Whether a controller takes an opcode.
+/// Returns true if the controller supports the opcode.
 pub(super) const fn is_supported(config: &ControllerConfig, opcode: AdminOpcode) -> bool {
-    let (everybody, on_pcie) = match opcode {
+    let (on_discovery, on_pcie) = match opcode {
         AdminOpcode::Identify
         | AdminOpcode::GetLogPage
         | AdminOpcode::GetFeatures
@@ -37,17 +38,18 @@ pub(super) const fn is_supported(config: &ControllerConfig, opcode: AdminOpcode)
         | AdminOpcode::Sanitize => (false, false),
     };
     match config.kind {
-        ControllerKind::Discovery => everybody,
-        ControllerKind::Io => everybody || !on_pcie || matches!(config.transport, Transport::Pcie),
+        ControllerKind::Discovery => on_discovery,
+        ControllerKind::Io => on_discovery || !on_pcie || matches!(config.transport, Transport::Pcie),
     }
 }
 
-/// See [`Controller::admin_data`](super::Controller::admin_data).
+/// Implements [`Controller::admin_data`](super::Controller::admin_data).
 pub(super) fn admin_data(config: &ControllerConfig, entry: &SubmissionEntry) -> Result<AdminData, Status> {
     let opcode = AdminOpcode::from_number(entry.opcode)
         .filter(|&opcode| is_supported(config, opcode))
         .ok_or(Status::INVALID_OPCODE)?;
-    // Admin commands of a PCIe function use PRPs (section 4.1.1); what a capsule describes its transport has checked.
+    // Admin commands of a PCIe function use PRPs (section 4.1.1); the transport has checked the descriptors of a
+    // capsule.
     let forbidden = if config.transport == Transport::Pcie { FUSE | SGL } else { FUSE };
     if entry.flags & forbidden != 0 {
         return Err(Status::INVALID_FIELD);
@@ -76,7 +78,8 @@ pub(super) fn admin_data(config: &ControllerConfig, entry: &SubmissionEntry) -> 
     }
 }
 
-/// Data of a feature. Of the capabilities of one (SEL 011b) there is none, and a host identifier may be half as long.
+/// Returns the data length of a feature. Its capabilities (SEL 011b) have no data, and a host identifier may be 8
+/// bytes.
 fn feature_bytes(entry: &SubmissionEntry) -> u32 {
     let fields = FeatureDwords::of(entry);
     let is_get = entry.opcode == AdminOpcode::GetFeatures.number();

@@ -1,6 +1,6 @@
 //! The Error Information log (NVMe Base 2.0 section 5.16.1.2).
 //!
-//! In: commands that failed. Out: the newest of them first, and how many there were in all.
+//! Input: failed commands. Output: their entries, newest first, and the total count.
 
 use crate::spec::log_page::ErrorEntry;
 use crate::spec::status::Status;
@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32, U64};
 
-/// ELPE plus one: entries that are kept.
+/// The number of entries kept: ELPE plus one.
 pub(super) const ERRORS_MAX: usize = 64;
-/// No parameter in particular.
+/// The parameter error location value for no particular parameter.
 const NO_PARAMETER: u16 = 0xFFFF;
 
-/// The log of one controller.
+/// The error log of one controller.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ErrorLog {
     newest_first: VecDeque<ErrorEntry>,
@@ -21,7 +21,7 @@ pub(super) struct ErrorLog {
 }
 
 impl ErrorLog {
-    /// A command of a queue failed.
+    /// Logs a failed command of a queue.
     pub(super) fn record(&mut self, queue: u16, command: u16, namespace: u32, status: Status) {
         self.count += 1;
         let mut entry = ErrorEntry::new_zeroed();
@@ -35,12 +35,12 @@ impl ErrorLog {
         self.newest_first.push_front(entry);
     }
 
-    /// How many there were.
+    /// Returns the total number of errors.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// The entries kept.
+    /// Returns the kept entries, newest first.
     pub(super) fn entries(&self) -> impl Iterator<Item = &ErrorEntry> {
         self.newest_first.iter()
     }

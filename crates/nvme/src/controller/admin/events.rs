@@ -1,32 +1,32 @@
 //! Asynchronous events (NVMe Base 2.0 section 5.2).
 //!
-//! In: requests that a host leaves, and events. Out: one completion a request, never more. Invariant: an event that was
-//! reported is not reported again before its log page was read; at most [`REQUESTS_MAX`] requests wait.
+//! Input: Asynchronous Event Requests of a host, and events. Output: one completion for each request. Invariant: a
+//! reported event is not reported again before its log page is read; at most [`REQUESTS_MAX`] requests wait.
 
 use crate::spec::feature::async_event_bit;
 use crate::spec::log_page::LogPage;
 use crate::spec::status::Status;
 use std::collections::VecDeque;
 
-/// AERL plus one: Asynchronous Event Requests that wait at once.
+/// The maximum number of outstanding Asynchronous Event Requests: AERL plus one.
 pub(super) const REQUESTS_MAX: usize = 4;
 
-/// What a host may be told without asking.
+/// An event that a controller reports to a host asynchronously.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AsyncEvent {
     /// A doorbell of a queue that does not exist was written.
     InvalidDoorbell,
-    /// A doorbell was written with an impossible value.
+    /// A doorbell was written with an invalid value.
     InvalidDoorbellValue,
-    /// Something inside failed for good.
+    /// An internal part failed permanently.
     PersistentInternalError,
-    /// The medium takes no more writes.
+    /// The medium accepts no more writes.
     ReliabilityDegraded,
     /// Spare blocks are used up.
     SpareLow,
     /// Namespaces changed.
     NamespaceAttribute,
-    /// The way to the namespaces changed.
+    /// The ANA state of the namespaces changed.
     AnaChange,
     /// The discovery log changed.
     DiscoveryLog,
@@ -35,7 +35,7 @@ pub enum AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// Type, information (figures 145 to 150) and the log page that clears it.
+    /// Returns type, information (figures 145 to 150) and the log page that clears the event.
     const fn fields(self) -> (u32, u32, LogPage) {
         match self {
             Self::InvalidDoorbell => (0, 0x00, LogPage::Error),
@@ -50,7 +50,7 @@ impl AsyncEvent {
         }
     }
 
-    /// The bit of the Asynchronous Event Configuration that lets it out; 0 when none is needed.
+    /// Returns the bits of the Asynchronous Event Configuration that enable the event; 0 if it is always enabled.
     const fn enabled_by(self) -> u32 {
         match self {
             Self::ReliabilityDegraded => 1 << 2 | 1 << 3,
@@ -68,29 +68,29 @@ impl AsyncEvent {
     }
 }
 
-/// The answer to an Asynchronous Event Request.
+/// The completion of an Asynchronous Event Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncAnswer {
     /// The request's command identifier.
     pub command_id: u16,
-    /// Dword 0: which event.
+    /// Dword 0: the event.
     pub result: u32,
-    /// Success, or that the request was aborted.
+    /// Success, or the status of an aborted request.
     pub status: Status,
 }
 
-/// Requests and events of one controller.
+/// The requests and events of one controller.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Events {
     requests: VecDeque<u16>,
     aborted: VecDeque<u16>,
     pending: Vec<AsyncEvent>,
-    /// Reported, and their page not read since.
+    /// Reported events whose log page was not read since.
     masked: Vec<AsyncEvent>,
 }
 
 impl Events {
-    /// A host leaves a request.
+    /// Adds a request of the host.
     pub(super) fn request(&mut self, command_id: u16) -> Result<(), Status> {
         if self.requests.len() >= REQUESTS_MAX {
             return Err(Status::ASYNC_EVENT_LIMIT_EXCEEDED);
@@ -99,17 +99,17 @@ impl Events {
         Ok(())
     }
 
-    /// A host gives a request up. Whether it was there.
+    /// Aborts a request of the host. Returns false if there is none with this id.
     pub(super) fn abort(&mut self, command_id: u16) -> bool {
-        let Some(place) = self.requests.iter().position(|&waiting| waiting == command_id) else {
+        let Some(index) = self.requests.iter().position(|&waiting| waiting == command_id) else {
             return false;
         };
-        self.requests.remove(place);
+        self.requests.remove(index);
         self.aborted.push_back(command_id);
         true
     }
 
-    /// Something happened. `enabled` is the Asynchronous Event Configuration.
+    /// Enqueues an event. `enabled` is the Asynchronous Event Configuration.
     pub(super) fn notify(&mut self, event: AsyncEvent, enabled: u32) {
         let wanted = event.enabled_by() == 0 || event.enabled_by() & enabled != 0;
         if wanted && !self.pending.contains(&event) {
@@ -117,26 +117,26 @@ impl Events {
         }
     }
 
-    /// A log page was read, not retaining its event.
+    /// Unmasks the events of a log page, which the host read without retaining them.
     pub(super) fn clear(&mut self, page: LogPage) {
         self.masked.retain(|event| event.fields().2 != page);
     }
 
-    /// The next completion, if a request and an event meet.
+    /// Returns the next completion, if both a request and an unmasked event wait.
     pub(super) fn take(&mut self) -> Option<AsyncAnswer> {
         if let Some(command_id) = self.aborted.pop_front() {
             return Some(AsyncAnswer { command_id, result: 0, status: Status::ABORT_REQUESTED });
         }
         let masked = &self.masked;
-        let place = self.pending.iter().position(|event| !is_masked(masked, *event))?;
+        let index = self.pending.iter().position(|event| !is_masked(masked, *event))?;
         let command_id = self.requests.pop_front()?;
-        let event = self.pending.remove(place);
+        let event = self.pending.remove(index);
         self.masked.push(event);
         Some(AsyncAnswer { command_id, result: event.dword(), status: Status::SUCCESS })
     }
 }
 
-/// An event is masked by any of the same page: its host has not looked yet.
+/// Returns true if a reported event of the same page masks this one: the host has not read the page since.
 fn is_masked(masked: &[AsyncEvent], event: AsyncEvent) -> bool {
     masked.iter().any(|reported| reported.fields().2 == event.fields().2)
 }

@@ -1,7 +1,7 @@
 //! Get Features and Set Features (NVMe Base 2.0 sections 5.15 and 5.27; KV 1.0d section 4.1.3).
 //!
-//! In: entries and their data. Out: dword 0, data, or a change of what the controller keeps. Invariant: every feature has a
-//! current value at any time; none outlives a reset but those of namespaces, which the subsystem keeps.
+//! Input: entries and their data. Output: dword 0, data, or a change of stored values. Invariant: every feature has a
+//! current value at any time; a reset restores all defaults but those of namespaces, which the subsystem stores.
 
 mod values;
 
@@ -16,13 +16,13 @@ use crate::spec::register::CommandSets;
 use crate::spec::status::Status;
 use headwater_host::clock::Nanos;
 
-/// NSQR and NCQR value that is reserved.
+/// The reserved value of NSQR and NCQR.
 const QUEUES_RESERVED: u32 = 0xFFFF;
-/// IOCSCI of the Command Set Profile.
+/// The IOCSCI field of the Command Set Profile.
 const PROFILE_INDEX: u32 = 0x1FF;
 
 impl Controller {
-    /// Whether a feature exists on this kind of controller.
+    /// Returns true if the feature exists on this kind of controller.
     pub(super) fn has_feature(&self, feature: Feature) -> bool {
         let on_pcie = self.config.transport == Transport::Pcie;
         if self.config.kind == ControllerKind::Discovery {
@@ -37,7 +37,7 @@ impl Controller {
     fn feature(&self, fields: &FeatureDwords, subsystem: &impl Subsystem) -> Result<Feature, Status> {
         Feature::from_number(fields.feature)
             .filter(|&feature| self.has_feature(feature))
-            // Without a cache there is nothing to switch (5.27.1.4).
+            // Without a write cache the feature does not exist (5.27.1.4).
             .filter(|&feature| feature != Feature::WriteCache || subsystem.has_write_cache())
             .ok_or(Status::INVALID_FIELD)
     }
@@ -67,7 +67,7 @@ impl Controller {
                 Ok(AdminAnswer::with_result(self.keep_alive.timeout_ms()))
             }
             (FeatureSelect::Current, _) => self.features.get(feature, fields.value, now),
-            // Nothing can be saved, so what is saved is the default (5.15).
+            // No value can be saved, so the saved value is the default (5.15).
             (FeatureSelect::Default | FeatureSelect::Saved, _) => {
                 Features::new(&self.config, now).get(feature, fields.value, now)
             }
@@ -103,7 +103,7 @@ impl Controller {
                 Ok(AdminStep::Namespace(NamespaceAction::MissingKey { nsid, is_error }))
             }
             Feature::KeepAliveTimer => {
-                // A host of fabrics must be heard of (3.9).
+                // A fabrics host cannot turn its Keep Alive timer off (3.9).
                 if fields.value == 0
                     && self.config.transport == Transport::Fabrics
                     && self.keep_alive.timeout_ms() > 0
@@ -116,7 +116,7 @@ impl Controller {
             Feature::CommandSetProfile => self.choose_profile(fields.value),
             Feature::WriteCache if fields.value & 1 == 1 => Ok(AdminStep::success()),
             Feature::WriteCache => Err(Status::FEATURE_NOT_CHANGEABLE),
-            // It came with Connect (5.27.1.25).
+            // Connect sets the host identifier (5.27.1.25).
             Feature::HostIdentifier if self.config.transport == Transport::Fabrics => {
                 Err(Status::COMMAND_SEQUENCE_ERROR)
             }
@@ -124,7 +124,7 @@ impl Controller {
         }
     }
 
-    /// A feature of a namespace is asked of one that is attached and has it.
+    /// Checks that the namespace is attached and that its command set has the feature.
     fn check_key_value_or_block(
         &self,
         feature: Feature,
@@ -139,7 +139,7 @@ impl Controller {
         if facts.format.command_set() == set { Ok(()) } else { Err(Status::INVALID_NAMESPACE) }
     }
 
-    /// Number of Queues (5.27.1.5): 0's based, both kinds; only before the first I/O queue.
+    /// Sets Number of Queues (5.27.1.5): 0's based, both kinds; only before the first I/O queue is created.
     fn set_number_of_queues(&mut self, value: u32) -> Result<AdminStep, Status> {
         if self.queues_created {
             return Err(Status::COMMAND_SEQUENCE_ERROR);
@@ -148,13 +148,13 @@ impl Controller {
         if submission == QUEUES_RESERVED || completion == QUEUES_RESERVED {
             return Err(Status::INVALID_FIELD);
         }
-        let wanted = submission.max(completion) + 1;
-        let given = u16::try_from(wanted).unwrap_or(u16::MAX).min(self.config.io_queues_max).max(1);
-        self.features.give_io_queues(given);
+        let requested = submission.max(completion) + 1;
+        let granted = u16::try_from(requested).unwrap_or(u16::MAX).min(self.config.io_queues_max).max(1);
+        self.features.give_io_queues(granted);
         Ok(AdminStep::Done(AdminAnswer::with_result(self.features.number_of_queues())))
     }
 
-    /// I/O Command Set Profile (5.27.1.21): there is one combination, and it is chosen.
+    /// Selects the I/O Command Set Profile (5.27.1.21): the only combination, 0, is always selected.
     fn choose_profile(&self, value: u32) -> Result<AdminStep, Status> {
         if self.configuration().command_sets() != Some(CommandSets::All) {
             return Err(Status::INVALID_FIELD);

@@ -1,7 +1,7 @@
 //! Identify (NVMe Base 2.0 section 5.17; KV 1.0d section 4.1.5).
 //!
-//! In: an entry. Out: 4,096 bytes, or the status that says why there are none. A namespace that is not attached here reads
-//! as zeroes, a number that can be no namespace's is refused.
+//! Input: an entry. Output: 4,096 bytes, or the status that refuses the entry. A namespace that is not attached here
+//! reads as zeroes; an NSID out of range is refused.
 
 mod controller;
 mod namespace;
@@ -18,17 +18,17 @@ use crate::spec::identify::{
 use crate::spec::status::Status;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// The first two NSIDs that a list cannot begin behind.
+/// The first of the two NSIDs that a list cannot start after.
 const NSID_LIST_LIMIT: u32 = 0xFFFF_FFFE;
 /// I/O Command Set Vector: NVM and Key Value.
 const COMMAND_SETS: u64 = 1 << CommandSet::Nvm.number() | 1 << CommandSet::KeyValue.number();
 
-/// Which namespaces a view speaks of.
+/// The namespaces that a view covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Among {
-    /// Those attached to this controller.
+    /// The namespaces attached to this controller.
     Active,
-    /// All.
+    /// All allocated namespaces.
     Allocated,
 }
 
@@ -88,7 +88,8 @@ impl Controller {
         }
     }
 
-    /// A namespace attached to this controller; `None` for a possible number of none.
+    /// Returns a namespace attached to this controller, or `None` if the NSID is in range but no such namespace is
+    /// attached.
     pub(super) fn active_namespace(
         &self,
         nsid: u32,
@@ -109,7 +110,8 @@ impl Controller {
         Ok(self.is_among(among, nsid, subsystem).then(|| subsystem.namespace(nsid)).flatten())
     }
 
-    /// A host that chose the NVM command set alone sees no key spaces (CC.CSS).
+    /// Returns true if the view covers the namespace. A host that selected the NVM command set alone (CC.CSS) sees no
+    /// key spaces.
     fn is_among(&self, among: Among, nsid: u32, subsystem: &impl Subsystem) -> bool {
         let seen =
             |facts: NamespaceFacts| facts.format.command_set() == CommandSet::Nvm || self.has_key_value();
@@ -121,7 +123,7 @@ impl Controller {
         }
     }
 
-    /// CNS 00h and 11h: block namespaces only.
+    /// Builds the page of CNS 00h and 11h: block namespaces only.
     fn describe(
         &self,
         among: Among,
@@ -139,7 +141,8 @@ impl Controller {
         }
     }
 
-    /// CNS 05h and 1Bh. The NVM command set has nothing to add but zeroes: no protection information, no extended formats.
+    /// Builds the page of CNS 05h and 1Bh. For the NVM command set the page is zero: no protection information and no
+    /// extended formats.
     fn describe_by_set(
         &self,
         among: Among,

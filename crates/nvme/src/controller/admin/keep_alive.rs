@@ -1,14 +1,14 @@
 //! The Keep Alive timer (NVMe Base 2.0 section 3.9).
 //!
-//! In: what a host asked for, its Keep Alive commands, and time. Out: whether it has been silent for too long.
+//! Input: the host's timeout, its Keep Alive commands, and the time. Output: the deadline, and true once it has passed.
 
 use headwater_host::clock::Nanos;
 
-/// KAS: the timer's granularity, in units of 100 ms.
+/// KAS: the granularity of the timer, in units of 100 ms.
 pub(super) const GRANULARITY_100MS: u16 = 1;
 const GRANULARITY_MS: u32 = 100;
 
-/// The timer of one controller; 0 stands for none.
+/// The timer of one controller; 0 means no timer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KeepAlive {
     timeout_ms: u32,
@@ -16,28 +16,28 @@ pub(super) struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// KATO changes: rounded up to the granularity, and counted from now.
+    /// Sets KATO, rounded up to the granularity, and restarts the timer.
     pub(super) fn set(&mut self, timeout_ms: u32, now: Nanos) {
         self.timeout_ms = timeout_ms.div_ceil(GRANULARITY_MS).saturating_mul(GRANULARITY_MS);
         self.heard = now;
     }
 
-    /// KATO.
+    /// Returns KATO.
     pub(super) fn timeout_ms(&self) -> u32 {
         self.timeout_ms
     }
 
-    /// The host said that it is alive.
+    /// Restarts the timer, because the host sent a Keep Alive.
     pub(super) fn hear(&mut self, now: Nanos) {
         self.heard = now;
     }
 
-    /// When the timer runs out, if it runs.
+    /// Returns the time at which the timer expires, if it is set.
     pub(super) fn deadline(&self) -> Option<Nanos> {
         (self.timeout_ms > 0).then(|| self.heard.after(Nanos::from_millis(u64::from(self.timeout_ms))))
     }
 
-    /// Whether it has run out.
+    /// Returns true if the timer has expired.
     pub(super) fn has_expired(&self, now: Nanos) -> bool {
         self.deadline().is_some_and(|deadline| deadline < now)
     }

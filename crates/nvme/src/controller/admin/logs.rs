@@ -1,7 +1,7 @@
 //! Get Log Page (NVMe Base 2.0 section 5.16).
 //!
-//! In: an entry. Out: as many bytes as it asks for, from the offset it names; behind the end of a page there are zeroes.
-//! Reading a page clears its event unless the host retains it (RAE).
+//! Input: an entry. Output: the requested number of bytes from the requested offset; bytes after the end of a page are
+//! zero. Reading a page clears its event unless the host retains it (RAE).
 
 use super::identify::ANA_GROUP;
 use super::{Controller, ControllerKind, SanitizeState, Sharing, Subsystem, data};
@@ -18,17 +18,17 @@ use crate::spec::status::Status;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Composite temperature, kelvin: a process has none of its own, so what a machine room has.
+/// The composite temperature, kelvin: a process has no sensor, so this is a typical room temperature.
 const TEMPERATURE: u16 = 303;
-/// Available Spare Threshold, percent.
+/// The Available Spare Threshold, percent.
 const SPARE_THRESHOLD: u8 = 10;
-/// A data unit of SMART: a thousand times 512 bytes.
+/// A data unit of SMART: 1,000 times 512 bytes.
 const DATA_UNIT_BYTES: u64 = 512_000;
-/// LSP of the ANA log page, bit 0: groups without their namespaces.
+/// Bit 0 of LSP of the ANA log page: groups without their namespaces.
 const GROUPS_ONLY: u8 = 1;
-/// SPROG when nothing goes on.
+/// SPROG when no sanitize runs.
 const SANITIZE_IDLE: u16 = 0xFFFF;
-/// An estimate that is none.
+/// The value for "no estimate".
 const NO_ESTIMATE: u32 = 0xFFFF_FFFF;
 
 impl Controller {
@@ -58,7 +58,7 @@ impl Controller {
             return Err(Status::INVALID_FIELD);
         }
         let nsid = entry.namespace.get();
-        // No page is of one namespace (LPA bit 0 is 0).
+        // No page is specific to a namespace (LPA bit 0 is 0).
         if page == LogPage::Health && nsid != 0 && nsid != NSID_BROADCAST {
             return Err(Status::INVALID_FIELD);
         }
@@ -148,7 +148,7 @@ impl Controller {
     }
 }
 
-/// One group, with every namespace attached here.
+/// Returns the ANA log: one group, with every namespace attached to the controller.
 fn ana(fields: &LogDwords, controller: u16, subsystem: &impl Subsystem) -> Vec<u8> {
     let attached: Vec<u32> = if fields.specific & GROUPS_ONLY == 0 {
         (1..=subsystem.namespaces_max())
@@ -180,7 +180,7 @@ fn sanitize(subsystem: &impl Subsystem) -> Vec<u8> {
         SanitizeState::Running(progress) => (progress, 2),
         SanitizeState::Failed => (SANITIZE_IDLE, 3),
     };
-    // GDE: nothing was written since the device was made, or since it was sanitized.
+    // GDE: no data was written since the device was created, or since it was sanitized.
     let erased = facts.state == SanitizeState::Completed && !facts.written_since;
     page.progress = U16::new(progress);
     page.status = U16::new(state | u16::from(erased) << 8);

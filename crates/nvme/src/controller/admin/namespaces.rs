@@ -1,6 +1,6 @@
 //! Namespace Management, Namespace Attachment, Format NVM and Sanitize (NVMe Base 2.0 sections 5.14, 5.22 to 5.24).
 //!
-//! In: entries and their data. Out: a [`NamespaceAction`] whose numbers are possible. What it does, the subsystem does.
+//! Input: entries and their data. Output: a [`NamespaceAction`] with validated numbers, which the subsystem performs.
 
 use super::{AdminStep, Controller, NamespaceAction, NamespaceFormat, SanitizeState, Subsystem};
 use crate::spec::admin::{FormatDwords, NamespaceDwords, SanitizeDwords};
@@ -9,7 +9,7 @@ use crate::spec::identify::{CommandSet, IDENTIFY_LENGTH, IdentifyNvm, LBA_FORMAT
 use crate::spec::status::Status;
 use zerocopy::FromBytes;
 
-/// SES of Format NVM: no erase, and erase of user data. Cryptographic erase needs keys, which nothing here has.
+/// The largest supported SES of Format NVM: no erase, or erase of user data. Cryptographic erase is not supported.
 const SECURE_ERASE_MAX: u8 = 1;
 
 impl Controller {
@@ -95,7 +95,7 @@ impl Controller {
         refuse_while_sanitizing(subsystem)?;
         let fields = SanitizeDwords::of(entry);
         match fields.action {
-            // Leaving a failure: allowed only if the sanitize that failed said so (section 8.21).
+            // Exit Failure Mode: allowed only if the failed sanitize permitted it (section 8.21).
             1 => match subsystem.sanitize() {
                 facts if facts.state != SanitizeState::Failed => Ok(AdminStep::success()),
                 facts if facts.command & 1 << 3 != 0 => {
@@ -103,7 +103,7 @@ impl Controller {
                 }
                 _ => Err(Status::SANITIZE_FAILED),
             },
-            // Block erase. Blocks cannot stay allocated (SANICAP.NDI), and there is no mode that only warns of it.
+            // Block erase. Blocks cannot stay allocated (SANICAP.NDI), and no mode merely warns of it.
             2 if fields.no_deallocate => Err(Status::INVALID_FIELD),
             2 => {
                 self.sanitizing = true;
@@ -121,7 +121,7 @@ fn refuse_while_sanitizing(subsystem: &impl Subsystem) -> Result<(), Status> {
     }
 }
 
-/// An NSID that names a namespace, attached or not.
+/// Checks that the NSID names an allocated namespace, attached or not.
 fn allocated(nsid: u32, subsystem: &impl Subsystem) -> Result<(), Status> {
     if !(1..=subsystem.namespaces_max()).contains(&nsid) {
         return Err(Status::INVALID_NAMESPACE);
@@ -129,7 +129,7 @@ fn allocated(nsid: u32, subsystem: &impl Subsystem) -> Result<(), Status> {
     subsystem.namespace(nsid).map(|_| ()).ok_or(Status::INVALID_FIELD)
 }
 
-/// What a create asks for. The fields of both command sets that matter lie at the same places (NVM 1.0 figure 105, KV 1.0d
+/// Decodes a create. The relevant fields of both command sets lie at the same offsets (NVM 1.0 figure 105, KV 1.0d
 /// figure 41).
 fn create(command_set: u8, data: &[u8]) -> Result<AdminStep, Status> {
     let set = CommandSet::from_number(command_set).ok_or(Status::COMMAND_SET_NOT_SUPPORTED)?;
@@ -138,7 +138,7 @@ fn create(command_set: u8, data: &[u8]) -> Result<AdminStep, Status> {
     let format = match set {
         CommandSet::KeyValue => NamespaceFormat::KeyValue,
         CommandSet::Nvm => {
-            // FLBAS 3:0 and 6:5; bit 4 asks for metadata at the end of the data.
+            // FLBAS 3:0 and 6:5; bit 4 requests metadata at the end of the data.
             let index = page.format & 0xF | (page.format >> 1) & 0x30;
             if usize::from(index) >= LBA_FORMAT_SHIFTS.len()
                 || page.format & 1 << 4 != 0
@@ -158,7 +158,7 @@ fn create(command_set: u8, data: &[u8]) -> Result<AdminStep, Status> {
     Ok(AdminStep::Namespace(NamespaceAction::Create { format, size }))
 }
 
-/// A Controller List (4.4.1): at least one, in ascending order, all of them controllers.
+/// Decodes a Controller List (4.4.1): at least one, in ascending order, each an existing controller.
 fn controllers_of(data: &[u8], known: &[u16]) -> Result<Vec<u16>, Status> {
     let mut words =
         data.chunks_exact(2).take(IDENTIFY_LENGTH / 2).map(|word| u16::from_le_bytes([word[0], word[1]]));

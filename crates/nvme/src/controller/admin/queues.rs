@@ -1,7 +1,7 @@
-//! Creating and deleting I/O queues: what of it can be judged without the queues (NVMe Base 2.0 sections 5.3 to 5.7, and
-//! 5.8 "Doorbell Buffer Config").
+//! Validation of commands that create and delete I/O queues, as far as possible without the queues (NVMe Base 2.0
+//! sections 5.3 to 5.7, and 5.8 "Doorbell Buffer Config").
 //!
-//! In: an entry. Out: a request whose numbers are possible. Whether a queue exists, whoever owns the queues knows.
+//! Input: an entry. Output: a request with validated numbers. The owner of the queues checks that a queue exists.
 
 use super::{AdminStep, CompletionQueueRequest, Controller, SubmissionQueueRequest};
 use crate::controller::queue::QueueId;
@@ -48,13 +48,13 @@ impl Controller {
         }))
     }
 
-    /// The queue that a delete names.
+    /// Returns the queue that a delete command names.
     pub(super) fn io_queue(&self, entry: &SubmissionEntry) -> Result<QueueId, Status> {
         let [id, _] = halves(entry.cdw10.get());
         if self.is_io_queue(id) { Ok(QueueId(id)) } else { Err(Status::INVALID_QUEUE_ID) }
     }
 
-    /// `entry_size_chosen`: the host has set CC.IOSQES or CC.IOCQES.
+    /// Validates the fields of a create command. `entry_size_chosen`: the host has set CC.IOSQES or CC.IOCQES.
     fn check_queue(
         &self,
         fields: &CreateQueueDwords,
@@ -67,7 +67,7 @@ impl Controller {
         if !entry_size_chosen || !(2..=self.config.queue_slots_max).contains(&fields.slots) {
             return Err(Status::INVALID_QUEUE_SIZE);
         }
-        // CAP.CQR: queues lie in one piece.
+        // CAP.CQR: queues must be contiguous.
         if !fields.is_contiguous {
             return Err(Status::INVALID_FIELD);
         }
@@ -82,7 +82,7 @@ impl Controller {
     }
 }
 
-/// Doorbell Buffer Config (5.8): both buffers are one page each.
+/// Validates Doorbell Buffer Config (5.8): both buffers are one page each.
 pub(super) fn doorbell_buffer(entry: &SubmissionEntry) -> Result<AdminStep, Status> {
     let (shadow, event_index) = (entry.prp1.get(), entry.prp2.get());
     if (shadow | event_index) & PAGE_OFFSET != 0 || shadow == event_index {

@@ -1,7 +1,7 @@
-//! What an admin command comes to.
+//! The outcomes of admin commands.
 //!
-//! In: nothing. Out: the vocabulary between the controller and whoever owns queues, memory and the device. Invariant: each
-//! step is answered by exactly one completion; only [`AdminStep::Held`] gets it from
+//! Output: the types between the controller and the owner of queues, memory and the device. Invariant: each step gets
+//! exactly one completion; that of [`AdminStep::Held`] comes from
 //! [`Controller::take_async_event`](super::Controller::take_async_event).
 
 use crate::controller::admin::subsystem::NamespaceFormat;
@@ -9,159 +9,159 @@ use crate::controller::queue::QueueId;
 use crate::controller::schedule::Priority;
 use crate::spec::status::Status;
 
-/// Data that comes with an admin command.
+/// The data of an admin command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminData {
-    /// None.
+    /// No data.
     None,
-    /// So many bytes from the host, to be handed to [`Controller::admin`](super::Controller::admin).
+    /// A number of bytes from the host, to pass to [`Controller::admin`](super::Controller::admin).
     FromHost(u32),
-    /// At most so many bytes to the host, which come with the answer.
+    /// A maximum number of bytes to the host, returned with the completion.
     ToHost(u32),
 }
 
 /// The completion of an admin command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminAnswer {
-    /// Dword 0.
+    /// Dword 0 of the completion.
     pub result: u32,
-    /// The status.
+    /// The status of the command.
     pub status: Status,
-    /// Bytes for the host, on success; never more than [`AdminData::ToHost`] said.
+    /// Bytes for the host, on success; at most [`AdminData::ToHost`].
     pub data: Vec<u8>,
 }
 
 impl AdminAnswer {
-    /// Success and nothing else.
+    /// Success without dword 0 and data.
     pub const SUCCESS: Self = Self::with_status(Status::SUCCESS);
 
-    /// A status and nothing else.
+    /// Returns a status without dword 0 and data.
     #[must_use]
     pub const fn with_status(status: Status) -> Self {
         Self { result: 0, status, data: Vec::new() }
     }
 
-    /// Success with dword 0.
+    /// Returns success with dword 0.
     #[must_use]
     pub const fn with_result(result: u32) -> Self {
         Self { result, status: Status::SUCCESS, data: Vec::new() }
     }
 
-    /// Success with data.
+    /// Returns success with data.
     #[must_use]
     pub const fn with_data(data: Vec<u8>) -> Self {
         Self { result: 0, status: Status::SUCCESS, data }
     }
 }
 
-/// A completion queue to make. Everything is possible; whether the number is free, the arbiter knows.
+/// A validated request for a completion queue; the arbiter checks that the number is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionQueueRequest {
     /// Its number.
     pub id: QueueId,
-    /// Where it lies, at a page.
+    /// Its address, page-aligned.
     pub base: u64,
-    /// How many slots.
+    /// The number of slots.
     pub slots: u32,
-    /// The vector it interrupts by, if it does.
+    /// Its interrupt vector, if it has one.
     pub vector: Option<u16>,
 }
 
-/// A submission queue to make.
+/// A validated request for a submission queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubmissionQueueRequest {
     /// Its number.
     pub id: QueueId,
-    /// The completion queue that answers go to; in range, but it may not exist.
+    /// The completion queue that it posts to; in range, but it may not exist.
     pub completion: QueueId,
-    /// Where it lies, at a page.
+    /// Its address, page-aligned.
     pub base: u64,
-    /// How many slots.
+    /// The number of slots.
     pub slots: u32,
-    /// Its class.
+    /// Its priority class.
     pub priority: Priority,
 }
 
-/// A change of namespaces, which takes time. The numbers in it are possible; whether they still are when it is carried out,
-/// the subsystem knows.
+/// A change of namespaces, which takes time. Its numbers are validated; the subsystem checks them again when it
+/// performs the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamespaceAction {
-    /// Make one; dword 0 of the answer is its number. It is attached to no controller.
+    /// Create a namespace attached to no controller; dword 0 of the completion is its NSID.
     Create {
-        /// How it is formatted.
+        /// The format.
         format: NamespaceFormat,
         /// NSZE.
         size: u64,
     },
-    /// Remove one, or all ([`NSID_BROADCAST`](crate::spec::identify::NSID_BROADCAST)).
+    /// Delete one namespace, or all ([`NSID_BROADCAST`](crate::spec::identify::NSID_BROADCAST)).
     Delete {
-        /// Which.
+        /// The NSID.
         nsid: u32,
     },
-    /// Remove what one, or all, hold, and format them anew.
+    /// Erase the contents of one or all namespaces, and format them.
     Format {
-        /// Which.
+        /// The NSID.
         nsid: u32,
-        /// Of a block namespace the LBA format.
+        /// The LBA format of a block namespace.
         index: u8,
     },
-    /// Attach one to these controllers.
+    /// Attach a namespace to these controllers.
     Attach {
-        /// Which.
+        /// The NSID.
         nsid: u32,
-        /// To whom.
+        /// The controllers.
         controllers: Vec<u16>,
     },
-    /// Detach one from these controllers.
+    /// Detach a namespace from these controllers.
     Detach {
-        /// Which.
+        /// The NSID.
         nsid: u32,
-        /// From whom.
+        /// The controllers.
         controllers: Vec<u16>,
     },
-    /// EDNEK of one, or all, key spaces.
+    /// Set EDNEK of one key space or all.
     MissingKey {
-        /// Which.
+        /// The NSID.
         nsid: u32,
-        /// Whether deleting a missing key is an error.
+        /// True if deleting a missing key is an error.
         is_error: bool,
     },
-    /// Remove what all hold. Answered when it has begun; the status log says how far it is.
+    /// Erase the contents of all namespaces. Completed when it has begun; the sanitize log reports its progress.
     Sanitize {
         /// Dword 10 of the command.
         command: u32,
     },
-    /// Go on after a sanitize operation that failed.
+    /// Leave the failure state of a failed sanitize operation.
     LeaveSanitizeFailure,
 }
 
-/// What must be done for an admin command.
+/// The remaining work of an admin command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminStep {
-    /// Nothing more: this is the answer.
+    /// None: this is the completion.
     Done(AdminAnswer),
-    /// Nothing now: an Asynchronous Event Request that is answered when something happens.
+    /// None for now: an Asynchronous Event Request that is completed when an event occurs.
     Held,
-    /// Make a completion queue.
+    /// Create a completion queue.
     CreateCompletionQueue(CompletionQueueRequest),
-    /// Make a submission queue.
+    /// Create a submission queue.
     CreateSubmissionQueue(SubmissionQueueRequest),
-    /// Remove a completion queue that no submission queue uses.
+    /// Delete a completion queue that no submission queue uses.
     DeleteCompletionQueue(QueueId),
-    /// Remove a submission queue when all its commands have their completions.
+    /// Delete a submission queue when all its commands have their completions.
     DeleteSubmissionQueue(QueueId),
-    /// Give a command up if that is possible; bit 0 of dword 0 says that it was not.
+    /// Abort a command if that is possible; bit 0 of dword 0 is set if it was not.
     Abort {
         /// Its submission queue.
         queue: QueueId,
         /// Its identifier.
         command: u16,
     },
-    /// Take doorbells from memory.
+    /// Read doorbells from memory.
     DoorbellBuffer {
-        /// Where hosts write doorbells, at a page.
+        /// The page where hosts write doorbells.
         shadow: u64,
-        /// Where the controller says which doorbell it waits for, at a page.
+        /// The page where the controller writes EventIdx values.
         event_index: u64,
     },
     /// Change namespaces.

@@ -1,12 +1,12 @@
-//! What a controller must know about the subsystem it belongs to.
+//! The interface from a controller to its NVM subsystem.
 //!
-//! In: a device that others own. Out: facts, at the moment they are asked for. The controller keeps none of them but a
-//! generation, so that nothing here can go stale.
+//! Input: a device that another component owns. Output: its current properties. The controller stores only a generation
+//! number and the namespaces that it last compared, to detect changes.
 
 use crate::spec::identify::CommandSet;
 use crate::spec::log_page::{AnaState, MediaLog};
 
-/// Who the subsystem is.
+/// The identification of a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// SN, ASCII, filled with spaces.
@@ -17,11 +17,11 @@ pub struct Identity {
     pub firmware: [u8; 8],
     /// SUBNQN, at most 223 bytes.
     pub subsystem_name: String,
-    /// Tells the subsystem from others whatever it is called (FGUID).
+    /// A unique id that does not depend on the name (FGUID).
     pub uuid: [u8; 16],
 }
 
-/// What a namespace is formatted as.
+/// The format of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamespaceFormat {
     /// Logical blocks; the index of [`LBA_FORMAT_SHIFTS`](crate::spec::identify::LBA_FORMAT_SHIFTS).
@@ -34,7 +34,7 @@ pub enum NamespaceFormat {
 }
 
 impl NamespaceFormat {
-    /// Which commands it takes.
+    /// Returns the command set of the namespace.
     #[must_use]
     pub const fn command_set(self) -> CommandSet {
         match self {
@@ -44,10 +44,10 @@ impl NamespaceFormat {
     }
 }
 
-/// What a namespace is.
+/// The properties of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamespaceFacts {
-    /// How it is formatted.
+    /// Its format.
     pub format: NamespaceFormat,
     /// NSZE: blocks of its format, or bytes of a key space.
     pub size: u64,
@@ -55,14 +55,14 @@ pub struct NamespaceFacts {
     pub utilization: u64,
     /// NGUID and UUID.
     pub uuid: [u8; 16],
-    /// EDNEK: whether deleting a missing key is an error.
+    /// EDNEK: true if deleting a missing key is an error.
     pub missing_key_is_error: bool,
 }
 
-/// How much one command may ask for, beside its transfer size.
+/// Limits of one command, beside its transfer size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandLimits {
-    /// Longest value.
+    /// The maximum bytes of a value.
     pub value_bytes_max: u32,
     /// MSSRL: blocks of one source range of a Copy.
     pub copy_range_blocks_max: u16,
@@ -72,21 +72,21 @@ pub struct CommandLimits {
     pub copy_ranges_max: u16,
 }
 
-/// How much room there is.
+/// The capacity of a subsystem.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// Bytes that namespaces may hold together.
+    /// Total bytes available to namespaces.
     pub total_bytes: u64,
-    /// Bytes of them that no namespace was promised.
+    /// Bytes that no namespace has allocated.
     pub unallocated_bytes: u64,
 }
 
-/// How the device does.
+/// Health counters and warnings of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Free blocks ran out but for the reserve.
+    /// True if free blocks are used up except for the reserve.
     pub spare_is_low: bool,
-    /// The medium failed: nothing is written any more.
+    /// True if the medium failed and accepts no more writes.
     pub is_read_only: bool,
     /// Percent of spare blocks left.
     pub available_spare: u8,
@@ -104,76 +104,77 @@ pub struct Health {
     pub power_on_hours: u64,
 }
 
-/// How far the last sanitize operation is.
+/// The progress of the last sanitize operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SanitizeState {
-    /// There was none.
+    /// No sanitize was ever requested.
     #[default]
     Never,
-    /// It goes on; so many of 65,536 parts are done.
+    /// In progress; the value is the completed part of 65,536.
     Running(u16),
-    /// It completed.
+    /// Completed.
     Completed,
-    /// It failed, and only another one, or leaving the failure, is allowed.
+    /// Failed: only another sanitize, or Exit Failure Mode, is allowed.
     Failed,
 }
 
 /// The last sanitize operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SanitizeFacts {
-    /// How far it is.
+    /// Its progress.
     pub state: SanitizeState,
-    /// Dword 10 of the command that began it.
+    /// Dword 10 of the command that started it.
     pub command: u32,
-    /// Whether anything was written since it completed.
+    /// True if data was written since it completed.
     pub written_since: bool,
 }
 
-/// The subsystem, as one of its controllers sees it.
+/// The NVM subsystem as one of its controllers sees it.
 pub trait Subsystem {
-    /// Who it is.
+    /// Returns the identification.
     fn identity(&self) -> &Identity;
 
-    /// NN: the highest number that a namespace can have.
+    /// Returns NN, the largest valid NSID.
     fn namespaces_max(&self) -> u32;
 
-    /// An allocated namespace.
+    /// Returns an allocated namespace.
     fn namespace(&self, nsid: u32) -> Option<NamespaceFacts>;
 
-    /// Whether a namespace is attached to a controller.
+    /// Returns true if a namespace is attached to a controller.
     fn is_attached(&self, nsid: u32, controller: u16) -> bool;
 
-    /// The controllers, in ascending order.
+    /// Returns the controller ids, in ascending order.
     fn controllers(&self) -> Vec<u16>;
 
-    /// Grows whenever [`namespace`](Self::namespace) (but for utilization), [`is_attached`](Self::is_attached),
-    /// [`ana_state`](Self::ana_state) or [`sanitize`](Self::sanitize) would answer differently.
+    /// Returns a number that grows whenever [`namespace`](Self::namespace) (except for utilization),
+    /// [`is_attached`](Self::is_attached), [`ana_state`](Self::ana_state) or [`sanitize`](Self::sanitize) would return
+    /// another value.
     fn generation(&self) -> u64;
 
-    /// How much commands may ask for.
+    /// Returns the limits of one command.
     fn limits(&self) -> CommandLimits;
 
-    /// How much room there is.
+    /// Returns the capacity.
     fn capacity(&self) -> Capacity;
 
-    /// How the device does.
+    /// Returns the health of the device.
     fn health(&self) -> Health;
 
-    /// Whether some namespace acknowledges writes before they are durable.
+    /// Returns true if a namespace acknowledges writes before they are durable.
     fn has_write_cache(&self) -> bool;
 
-    /// The last sanitize operation.
+    /// Returns the last sanitize operation.
     fn sanitize(&self) -> SanitizeFacts;
 
-    /// What the medium was asked to do.
+    /// Returns the operation counters of the medium.
     fn media(&self) -> MediaLog;
 
-    /// How well this path reaches the namespaces, all of one group.
+    /// Returns the ANA state of this path to the namespaces, which form one group.
     fn ana_state(&self) -> AnaState {
         AnaState::Optimized
     }
 
-    /// The discovery log page, which discovery controllers only are asked for.
+    /// Returns the discovery log page, which only discovery controllers read.
     fn discovery_log(&self) -> Vec<u8> {
         Vec::new()
     }

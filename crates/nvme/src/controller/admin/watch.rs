@@ -1,12 +1,12 @@
-//! Which namespaces changed since the host last asked (NVMe Base 2.0 section 5.16.1.5).
+//! Detection of namespaces that changed since the host last read the list (NVMe Base 2.0 section 5.16.1.5).
 //!
-//! In: the subsystem, whenever somebody looks. Out: whether something changed, and the list of it. Invariant: the table is
-//! walked only when the subsystem's generation says so.
+//! Input: the subsystem, at each poll. Output: the list of changed namespaces, and an indication of new changes.
+//! Invariant: the namespaces are compared only when the subsystem's generation changes.
 
 use crate::controller::admin::subsystem::{NamespaceFacts, Subsystem};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one controller last saw.
+/// The namespaces that one controller last saw.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NamespaceWatch {
     generation: Option<u64>,
@@ -14,17 +14,17 @@ pub(super) struct NamespaceWatch {
     changed: BTreeSet<u32>,
 }
 
-/// What a look brought.
+/// The outcome of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// Nothing a host must know of.
+    /// No change that the host must receive.
     Same,
-    /// Namespaces came, went, or are not what they were.
+    /// Namespaces were attached, detached or changed.
     Changed,
 }
 
 impl NamespaceWatch {
-    /// Compares with the last look. The first one only remembers.
+    /// Compares with the last call. The first call only stores the namespaces.
     pub(super) fn look(&mut self, subsystem: &impl Subsystem, controller: u16) -> Look {
         let generation = subsystem.generation();
         if self.generation == Some(generation) {
@@ -42,18 +42,18 @@ impl NamespaceWatch {
         if different.is_empty() { Look::Same } else { Look::Changed }
     }
 
-    /// The numbers that changed, in ascending order.
+    /// Returns the changed NSIDs, in ascending order.
     pub(super) fn changed(&self) -> impl Iterator<Item = u32> {
         self.changed.iter().copied()
     }
 
-    /// The host read the list.
+    /// Clears the list, because the host read it.
     pub(super) fn clear(&mut self) {
         self.changed.clear();
     }
 }
 
-/// What a host would see change: everything but how full a namespace is.
+/// Returns the attached namespaces without their utilization, whose changes are not reported.
 fn attached(subsystem: &impl Subsystem, controller: u16) -> BTreeMap<u32, NamespaceFacts> {
     (1..=subsystem.namespaces_max())
         .filter(|&nsid| subsystem.is_attached(nsid, controller))

@@ -1,8 +1,8 @@
-//! Doorbells of queues that a host makes: registers, or cells of the host's memory.
+//! Doorbells of queues that a host creates: registers, or cells of the host's memory.
 //!
-//! In: register writes, and the memory that Doorbell Buffer Config names (NVMe Base 2.0 section 5.8). Out: queues that
-//! see their doorbells, or the error that an asynchronous event reports. Invariant: an impossible value stops the queue it
-//! was written for and no other.
+//! Input: register writes, and the memory that Doorbell Buffer Config names (NVMe Base 2.0 section 5.8). Output: queues
+//! that read their doorbells, or the error that an asynchronous event reports. Invariant: an invalid value stops only
+//! the queue that it was written for.
 
 use super::{Arbiter, find_mut};
 use crate::controller::queue::QueueId;
@@ -10,36 +10,36 @@ use crate::ring::DoorbellCell;
 use crate::ring::doorbell::DoorbellFault;
 use headwater_host::ring_memory::RingMemory;
 
-/// A wrong write to a doorbell register; the asynchronous event of the same name reports it (error status).
+/// An invalid write to a doorbell register; the asynchronous event of the same name reports it (error status).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DoorbellError {
     /// Write to Invalid Doorbell Register (00h).
-    #[error("the doorbell of {0} was rung, which does not exist")]
+    #[error("the host wrote a doorbell of {0}, which does not exist; create the queue first")]
     NoQueue(QueueId),
     /// Invalid Doorbell Write Value (01h).
     #[error("{queue}: {fault}")]
     Value {
-        /// Whose doorbell.
+        /// The queue of the doorbell.
         queue: QueueId,
-        /// What was wrong.
+        /// The fault of the value.
         fault: DoorbellFault,
     },
 }
 
-/// Cells of doorbells in memory of the host.
+/// Doorbell cells in host memory.
 #[derive(Clone, Debug)]
 pub struct DoorbellCells<M> {
     /// The doorbells.
     pub doorbells: M,
-    /// EventIdx of each, or nothing if the host writes its doorbells here and tells nobody (a doorbell page that is
-    /// mapped into a guest): the controller can then not sleep.
+    /// The EventIdx of each doorbell, or `None` if the host writes its doorbells here and sends no notification (a
+    /// doorbell page that is mapped into a guest): the controller cannot sleep then.
     pub events: Option<M>,
     /// Cells between two doorbells, as a power of two (CAP.DSTRD).
     pub stride_log2: u8,
 }
 
-/// Where the doorbells of new queues are.
+/// The location of the doorbells of new queues.
 #[derive(Debug)]
 pub(crate) enum Doorbells<M> {
     Registers,
@@ -47,12 +47,12 @@ pub(crate) enum Doorbells<M> {
 }
 
 impl<M: RingMemory + Clone> Doorbells<M> {
-    /// The cell of a submission queue's tail.
+    /// Returns the cell of a submission queue's tail.
     pub(crate) fn submission(&self, id: QueueId) -> Option<DoorbellCell<M>> {
         self.cell(2 * usize::from(id.0))
     }
 
-    /// The cell of a completion queue's head.
+    /// Returns the cell of a completion queue's head.
     pub(crate) fn completion(&self, id: QueueId) -> Option<DoorbellCell<M>> {
         self.cell(2 * usize::from(id.0) + 1)
     }
@@ -73,28 +73,29 @@ impl<M: RingMemory + Clone> Doorbells<M> {
 }
 
 impl<M: RingMemory> Arbiter<M> {
-    /// A write to the tail doorbell of a submission queue. Where the doorbell lives in memory, the write is only a call
-    /// to look there.
+    /// Applies a write to the tail doorbell of a submission queue. If the doorbell lives in memory, the write only
+    /// requests a poll of that memory.
     ///
     /// # Errors
-    /// [`DoorbellError`], which is to be reported by an asynchronous event. The queue takes no more commands.
+    /// [`DoorbellError`], which the caller reports by an asynchronous event. The queue accepts no more commands.
     pub fn ring_submission(&mut self, queue: QueueId, value: u32) -> Result<(), DoorbellError> {
         let found = find_mut(&mut self.submissions, queue).ok_or(DoorbellError::NoQueue(queue))?;
         found.write_doorbell(value).map_err(|fault| DoorbellError::Value { queue, fault })
     }
 
-    /// A write to the head doorbell of a completion queue. Where the doorbell lives in memory, the write is only a call
-    /// to look there.
+    /// Applies a write to the head doorbell of a completion queue. If the doorbell lives in memory, the write only
+    /// requests a poll of that memory.
     ///
     /// # Errors
-    /// [`DoorbellError`], which is to be reported by an asynchronous event. Answers to the queue go nowhere from now on.
+    /// [`DoorbellError`], which the caller reports by an asynchronous event. Completions for the queue are discarded
+    /// from then on.
     pub fn ring_completion(&mut self, queue: QueueId, value: u32) -> Result<(), DoorbellError> {
         let found = self.completion_mut(queue).ok_or(DoorbellError::NoQueue(queue))?;
         found.write_doorbell(value).map_err(|fault| DoorbellError::Value { queue, fault })
     }
 
-    /// A fault of a doorbell in memory, found while fetching or posting: to be reported like that of a register. Ask
-    /// until there is none.
+    /// Returns a fault of a doorbell in memory, found while fetching or posting, to report like a fault of a register.
+    /// Call it until it returns `None`.
     pub fn take_doorbell_error(&mut self) -> Option<DoorbellError> {
         let of = |queue, fault| DoorbellError::Value { queue, fault };
         let mut submissions = self.submissions.iter_mut().flatten();
@@ -105,9 +106,10 @@ impl<M: RingMemory> Arbiter<M> {
         })
     }
 
-    /// Doorbell Buffer Config: I/O queues that exist, and those to come, take their doorbells from these cells, which
-    /// start with what was rung so far. The admin queue keeps its registers unless the cells are a mapped page: beside
-    /// registers, hosts write no cells for it. A queue whose cell lies outside keeps its registers too.
+    /// Executes Doorbell Buffer Config: existing and future I/O queues read their doorbells from these cells, which are
+    /// initialised with the values written so far. The admin queue keeps its registers unless the cells are a mapped
+    /// page, because hosts that also have registers write no cells for it. A queue whose cell lies outside the memory
+    /// keeps its registers too.
     pub fn share_doorbells(&mut self, cells: DoorbellCells<M>)
     where
         M: Clone,

@@ -1,7 +1,8 @@
-//! Queues that a host makes and deletes one by one (NVMe Base 2.0 sections 5.4 to 5.7), and the admin pair.
+//! Queues that a host creates and deletes one by one (NVMe Base 2.0 sections 5.4 to 5.7), and the admin pair.
 //!
-//! In: what create and delete commands say, checked here. Out: queues over the host's memory, or the error whose status
-//! the specification names. Invariant: a submission queue always has its completion queue, which cannot leave before it.
+//! Input: the fields of create and delete commands, checked here. Output: queues over the host's memory, or the error
+//! whose status the specification names. Invariant: a submission queue always has its completion queue, which cannot be
+//! removed before it.
 
 use super::{Arbiter, ArbiterError, find, find_mut, put};
 use crate::controller::arbiter::doorbells::Doorbells;
@@ -17,20 +18,20 @@ use crate::spec::completion::COMPLETION_WORDS;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::RingMemory;
 
-/// What a controller grants.
+/// The queue resources that a controller grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// I/O submission queues: numbers 1 to this.
+    /// The number of I/O submission queues: their ids are 1 to this.
     pub submission_queues: u16,
-    /// I/O completion queues: numbers 1 to this.
+    /// The number of I/O completion queues: their ids are 1 to this.
     pub completion_queues: u16,
-    /// Most slots of an I/O queue (CAP.MQES and one).
+    /// The maximum number of slots of an I/O queue (CAP.MQES plus one).
     pub slots: QueueSlots,
-    /// Interrupt vectors.
+    /// The number of interrupt vectors.
     pub vectors: u16,
 }
 
-/// The admin pair, as AQA, ASQ and ACQ say. The memory of each holds its entries and nothing else.
+/// The admin pair, as set by AQA, ASQ and ACQ. The memory of each queue holds its entries only.
 #[derive(Debug)]
 pub struct AdminQueues<M> {
     /// Submission entries.
@@ -41,41 +42,41 @@ pub struct AdminQueues<M> {
     pub completion: M,
     /// Slots of the completion queue.
     pub completion_slots: QueueSlots,
-    /// The interrupt vector, 0, where the transport has any.
+    /// The interrupt vector, 0, if the transport has interrupts.
     pub vector: Option<u16>,
 }
 
-/// What a Create I/O Completion Queue command says.
+/// The fields of a Create I/O Completion Queue command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionQueueSpec {
-    /// Slots: the queue size and one.
+    /// Slots: the queue size plus one.
     pub slots: u32,
     /// The interrupt vector, or none if interrupts are not enabled.
     pub vector: Option<u16>,
 }
 
-/// What a Create I/O Submission Queue command says.
+/// The fields of a Create I/O Submission Queue command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubmissionQueueSpec {
-    /// Slots: the queue size and one.
+    /// Slots: the queue size plus one.
     pub slots: u32,
-    /// The completion queue it answers to.
+    /// The completion queue that it posts to.
     pub completion: QueueId,
-    /// Its class.
+    /// Its priority class.
     pub priority: Priority,
-    /// Which commands it takes.
+    /// The commands that it accepts.
     pub kind: QueueKind,
 }
 
 impl<M: RingMemory> Arbiter<M> {
-    /// For a host that makes its queues itself: no queues yet, round robin.
+    /// Creates an arbiter for a host that creates its queues itself: no queues, round robin.
     #[must_use]
     pub fn for_host(limits: QueueLimits) -> Self {
         Self::with(limits, Schedule::new(Mechanism::RoundRobin, ArbitrationSettings::from_dword(0)))
     }
 
-    /// Controller reset: every queue is gone at once, with the doorbells' memory and every setting. Commands that were
-    /// live keep their tokens, and their answers go nowhere. From now on queues are chosen as `mechanism` says.
+    /// Resets the controller: removes every queue at once, with the doorbell memory and every setting. Commands that
+    /// were live keep their tokens, and their completions are discarded. From then on `mechanism` selects the queues.
     pub fn reset(&mut self, mechanism: Mechanism) {
         self.submissions.clear();
         self.completions.clear();
@@ -86,26 +87,27 @@ impl<M: RingMemory> Arbiter<M> {
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// How many queues of each kind the host may create, as Number of Queues granted: numbers 1 to these.
+    /// Sets the number of queues of each kind that the host may create, as Number of Queues granted: their ids are 1 to
+    /// these.
     pub fn grant_queues(&mut self, submission_queues: u16, completion_queues: u16) {
         self.limits.submission_queues = submission_queues;
         self.limits.completion_queues = completion_queues;
     }
 
-    /// The Arbitration feature.
+    /// Sets the Arbitration feature.
     pub fn set_arbitration(&mut self, settings: ArbitrationSettings) {
         self.schedule.set(settings);
     }
 
-    /// The Interrupt Coalescing feature.
+    /// Sets the Interrupt Coalescing feature.
     pub fn set_coalescing(&mut self, coalescing: Coalescing) {
         self.interrupts.set(coalescing);
     }
 
-    /// The Interrupt Vector Configuration feature.
+    /// Sets the Interrupt Vector Configuration feature.
     ///
     /// # Errors
-    /// [`ArbiterError::Vector`] for a vector that is not there.
+    /// [`ArbiterError::Vector`] for a vector that does not exist.
     pub fn set_vector_coalescing(
         &mut self,
         vector: u16,
@@ -114,10 +116,10 @@ impl<M: RingMemory> Arbiter<M> {
         if self.interrupts.set_vector(vector, coalescing) { Ok(()) } else { Err(self.no_vector(vector)) }
     }
 
-    /// Makes queue 0 of both kinds, when a host enables the controller.
+    /// Creates queue 0 of both kinds, when a host enables the controller.
     ///
     /// # Errors
-    /// [`ArbiterError::Taken`] while there is one; [`ArbiterError::Memory`] for less memory than slots.
+    /// [`ArbiterError::Taken`] if the admin queues exist; [`ArbiterError::Memory`] for less memory than slots.
     pub fn create_admin_queues(&mut self, queues: AdminQueues<M>) -> Result<(), ArbiterError> {
         let id = QueueId::ADMIN;
         if find(&self.submissions, id).is_some() {
@@ -137,10 +139,11 @@ impl<M: RingMemory> Arbiter<M> {
         Ok(())
     }
 
-    /// Create I/O Completion Queue. `memory` is asked for the queue's entries, that many words, when all else is right.
+    /// Creates an I/O completion queue. Calls `memory` with the number of words of its entries after all other checks
+    /// passed.
     ///
     /// # Errors
-    /// [`ArbiterError`], whose status the host gets.
+    /// [`ArbiterError`], whose status the host receives.
     pub fn create_completion_queue(
         &mut self,
         id: QueueId,
@@ -171,10 +174,11 @@ impl<M: RingMemory> Arbiter<M> {
         Ok(())
     }
 
-    /// Create I/O Submission Queue. `memory` is asked for the queue's entries, that many words, when all else is right.
+    /// Creates an I/O submission queue. Calls `memory` with the number of words of its entries after all other checks
+    /// passed.
     ///
     /// # Errors
-    /// [`ArbiterError`], whose status the host gets.
+    /// [`ArbiterError`], whose status the host receives.
     pub fn create_submission_queue(
         &mut self,
         id: QueueId,
@@ -208,11 +212,11 @@ impl<M: RingMemory> Arbiter<M> {
         Ok(())
     }
 
-    /// Delete I/O Submission Queue: it takes no more commands. The delete command is answered when
-    /// [`next_deleted`](Self::next_deleted) names the queue.
+    /// Begins to delete an I/O submission queue, which accepts no more commands. The delete command is completed when
+    /// [`next_deleted`](Self::next_deleted) returns the queue.
     ///
     /// # Errors
-    /// [`ArbiterError`], whose status the host gets.
+    /// [`ArbiterError`], whose status the host receives.
     pub fn delete_submission_queue(&mut self, id: QueueId) -> Result<(), ArbiterError> {
         if id == QueueId::ADMIN || id.0 > self.limits.submission_queues {
             return Err(ArbiterError::OutOfRange(id));
@@ -225,8 +229,8 @@ impl<M: RingMemory> Arbiter<M> {
         Ok(())
     }
 
-    /// A submission queue whose deletion is done: every command that it took has its completion in the host's memory,
-    /// and it is gone. Ask until there is none, after answers were given.
+    /// Removes and returns a submission queue whose deletion is complete: every command that it accepted has its
+    /// completion in the host's memory. Call it after completing commands, until it returns `None`.
     pub fn next_deleted(&mut self) -> Option<QueueId> {
         for at in 0..self.deleting.len() {
             let id = self.deleting[at];
@@ -239,11 +243,11 @@ impl<M: RingMemory> Arbiter<M> {
         None
     }
 
-    /// Delete I/O Completion Queue: it is gone at once.
+    /// Deletes an I/O completion queue at once.
     ///
     /// # Errors
-    /// [`ArbiterError`], whose status the host gets: [`ArbiterError::InUse`] while a submission queue answers to it, one
-    /// that is being deleted included.
+    /// [`ArbiterError`], whose status the host receives: [`ArbiterError::InUse`] while a submission queue posts to it,
+    /// including one that is being deleted.
     pub fn delete_completion_queue(&mut self, id: QueueId) -> Result<(), ArbiterError> {
         if id == QueueId::ADMIN || id.0 > self.limits.completion_queues {
             return Err(ArbiterError::OutOfRange(id));
@@ -258,8 +262,8 @@ impl<M: RingMemory> Arbiter<M> {
         Ok(())
     }
 
-    /// Posts answers that waited for room, then calls `fire` for each interrupt vector that has completions to announce
-    /// and waits for no more of them.
+    /// Posts completions that wait for room, then calls `fire` for each interrupt vector that is due: it has
+    /// completions to announce, and no coalescing holds them back.
     pub fn interrupt(&mut self, now: Nanos, fire: impl FnMut(u16)) {
         for queue in self.completions.iter_mut().flatten() {
             queue.post_waiting();
@@ -274,20 +278,21 @@ impl<M: RingMemory> Arbiter<M> {
         self.interrupts.fire_due(now, fire);
     }
 
-    /// When [`interrupt`](Self::interrupt) must be called at the latest, if completions wait for more of them.
+    /// Returns the deadline for the next call of [`interrupt`](Self::interrupt), if coalescing holds completions back.
     #[must_use]
     pub fn next_interrupt(&self) -> Option<Nanos> {
         self.interrupts.next_deadline()
     }
 
-    /// Whether a completion queue of this vector holds completions that its host has not taken: the level of a pin.
+    /// Returns true if a completion queue of this vector holds completions that its host has not consumed: the level of
+    /// an interrupt pin.
     #[must_use]
     pub fn has_unreaped(&self, vector: u16) -> bool {
         let mut queues = self.completions.iter().flatten();
         queues.any(|queue| queue.vector() == Some(vector) && queue.has_unreaped())
     }
 
-    /// Whether a completion queue exists.
+    /// Returns true if the completion queue exists.
     #[must_use]
     pub fn has_completion_queue(&self, id: QueueId) -> bool {
         find(&self.completions, id).is_some()

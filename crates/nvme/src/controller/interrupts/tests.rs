@@ -1,4 +1,4 @@
-//! Examples of aggregation, and a naive model that keeps every completion by itself.
+//! Examples of coalescing, and a naive model that keeps every completion separately.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,11 +9,11 @@ fn fired(interrupts: &mut Interrupts, now: Nanos) -> Vec<u16> {
     fired
 }
 
-/// Threshold of four, 200 us.
+/// A threshold of four and a time of 200 us.
 const FOUR_OR_200_MICROS: u32 = 3 | 2 << 8;
 
 #[test]
-fn without_aggregation_each_batch_fires_once_at_once() {
+fn without_coalescing_each_batch_fires_one_interrupt_at_once() {
     let mut interrupts = Interrupts::new(2);
     interrupts.posted(1, 3, Haste::Aggregated, Nanos(5));
     assert_eq!(fired(&mut interrupts, Nanos(5)), [1]);
@@ -22,14 +22,14 @@ fn without_aggregation_each_batch_fires_once_at_once() {
 }
 
 #[test]
-fn aggregation_waits_for_the_threshold_or_the_time() {
+fn coalescing_waits_for_the_threshold_or_the_time() {
     let mut interrupts = Interrupts::new(1);
     interrupts.set(Coalescing::from_dword(FOUR_OR_200_MICROS));
     interrupts.posted(0, 3, Haste::Aggregated, Nanos(0));
     assert_eq!(fired(&mut interrupts, Nanos(199_999)), [] as [u16; 0]);
     assert_eq!(interrupts.next_deadline(), Some(Nanos::from_micros(200)));
     interrupts.posted(0, 1, Haste::Aggregated, Nanos(199_999));
-    assert_eq!(fired(&mut interrupts, Nanos(199_999)), [0], "the fourth");
+    assert_eq!(fired(&mut interrupts, Nanos(199_999)), [0], "the fourth completion reaches the threshold");
     interrupts.posted(0, 1, Haste::Aggregated, Nanos(300_000));
     interrupts.posted(0, 1, Haste::Aggregated, Nanos(450_000));
     assert_eq!(interrupts.next_deadline(), Some(Nanos(500_000)), "counted from the first that waits");
@@ -37,7 +37,7 @@ fn aggregation_waits_for_the_threshold_or_the_time() {
 }
 
 #[test]
-fn a_time_of_zero_aggregates_nothing() {
+fn a_time_of_zero_turns_coalescing_off() {
     let mut interrupts = Interrupts::new(1);
     interrupts.set(Coalescing::from_dword(255));
     interrupts.posted(0, 1, Haste::Aggregated, Nanos(7));
@@ -45,7 +45,7 @@ fn a_time_of_zero_aggregates_nothing() {
 }
 
 #[test]
-fn admin_completions_and_vectors_set_so_fire_at_once() {
+fn admin_completions_and_vectors_without_coalescing_fire_at_once() {
     let mut interrupts = Interrupts::new(3);
     interrupts.set(Coalescing::from_dword(FOUR_OR_200_MICROS));
     assert!(interrupts.set_vector(2, VectorCoalescing::Disabled));
@@ -58,7 +58,7 @@ fn admin_completions_and_vectors_set_so_fire_at_once() {
 }
 
 #[test]
-fn a_vector_that_does_not_exist_is_never_fired() {
+fn a_missing_vector_never_fires() {
     let mut interrupts = Interrupts::new(0);
     interrupts.posted(0, 1, Haste::AtOnce, Nanos(0));
     assert_eq!(fired(&mut interrupts, Nanos(1)), [] as [u16; 0]);
@@ -69,7 +69,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_completion_is_announced_in_time_and_none_for_nothing(
+    fn every_completion_is_announced_in_time_and_no_interrupt_is_spurious(
         threshold in 0..6_u32,
         steps in 0..4_u32,
         disabled in 0..3_u16,
@@ -79,7 +79,7 @@ proptest! {
         let mut interrupts = Interrupts::new(3);
         interrupts.set(Coalescing::from_dword(threshold | steps << 8));
         interrupts.set_vector(disabled, VectorCoalescing::Disabled);
-        // When each completion that was not announced was posted.
+        // The time at which each unannounced completion was posted.
         let mut model: [Vec<u64>; 3] = Default::default();
         let mut now = 0;
         for (vector, completions, later) in events {

@@ -1,13 +1,13 @@
-//! Examples of the schedule, a naive model of it, and how long a queue may wait.
+//! Examples of the schedule, a naive model of it, and bounds on the wait of a queue.
 
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Entries that wait, by queue.
+/// The number of waiting entries, by queue.
 type Waiting = BTreeMap<u16, u32>;
 
-/// The queue of the next entry, which it loses.
+/// Takes the next entry and returns its queue.
 fn take(schedule: &mut Schedule, waiting: &mut Waiting) -> Option<u16> {
     let mut search = schedule.search();
     while let Some(id) = schedule.candidate(&mut search) {
@@ -34,13 +34,13 @@ fn weighted(dword: u32, queues: &[(u16, Priority)]) -> Schedule {
     schedule
 }
 
-/// Set Features dword 11: weights as they are written, 0's based.
+/// Builds dword 11 of Set Features; the weights are 0's based.
 const fn dword(burst: u32, high: u32, medium: u32, low: u32) -> u32 {
     burst | low << 8 | medium << 16 | high << 24
 }
 
 #[test]
-fn the_feature_is_read_as_the_specification_lays_it_out() {
+fn arbitration_feature_decodes_as_specified() {
     let settings = ArbitrationSettings::from_dword(dword(3, 9, 5, 0));
     assert_eq!(settings, ArbitrationSettings { burst: 8, weights: [10, 6, 1] });
     let unlimited = ArbitrationSettings::from_dword(dword(7, 255, 0, 255));
@@ -60,7 +60,7 @@ fn round_robin_takes_the_admin_queue_in_turn_and_ignores_priorities() {
 }
 
 #[test]
-fn admin_goes_before_urgent_and_urgent_before_all_weights() {
+fn admin_precedes_urgent_and_urgent_precedes_weighted_classes() {
     let queues = [(0, Priority::Urgent), (1, Priority::High), (2, Priority::Urgent), (3, Priority::Low)];
     let mut schedule = weighted(dword(0, 0, 0, 0), &queues);
     let mut waiting = Waiting::from([(0, 1), (1, 2), (2, 2), (3, 2)]);
@@ -82,7 +82,7 @@ fn classes_share_by_weight_and_a_burst_ends_with_the_credits() {
 }
 
 #[test]
-fn a_class_with_nothing_to_do_costs_the_others_nothing() {
+fn an_idle_class_does_not_delay_another_class() {
     let mut schedule = weighted(dword(0, 9, 9, 0), &[(1, Priority::High), (2, Priority::Low)]);
     let mut waiting = Waiting::from([(1, 0), (2, 3)]);
     assert_eq!(take_all(&mut schedule, &mut waiting), [2, 2, 2]);
@@ -91,7 +91,7 @@ fn a_class_with_nothing_to_do_costs_the_others_nothing() {
 }
 
 #[test]
-fn new_weights_hold_for_the_round_that_runs() {
+fn new_weights_apply_to_the_current_round() {
     let mut schedule = weighted(dword(7, 9, 0, 0), &[(1, Priority::High), (2, Priority::Low)]);
     let mut waiting = Waiting::from([(1, 20), (2, 20)]);
     assert_eq!(take(&mut schedule, &mut waiting), Some(1));
@@ -100,20 +100,20 @@ fn new_weights_hold_for_the_round_that_runs() {
     assert_eq!(order, [1, 2, 1, 1, 2, 1]);
 }
 
-/// Weighted round robin, written down as the specification tells it: lists, rounds and turns.
+/// Weighted round robin as the specification states it: lists, rounds and turns.
 struct Model {
     burst: u32,
     weights: [u32; 3],
-    /// Admin, urgent, high, medium, low; whose turn it is stands in front.
+    /// Admin, urgent, high, medium, low; the queue whose turn it is comes first.
     classes: [Vec<u16>; 5],
-    /// Entries the front of each class has had in its turn.
+    /// Entries that the first queue of each class has taken in its turn.
     taken: [u32; 5],
     part: usize,
     credits: u32,
 }
 
 impl Model {
-    /// The first of a class that has entries, if turns of `burst` are kept.
+    /// Returns the first queue of a class that has entries, with turns of `burst`.
     fn first_of(&mut self, class: usize, waiting: &Waiting) -> Option<u16> {
         if self.classes[class].is_empty() {
             return None;
@@ -195,7 +195,7 @@ proptest! {
             waiting.insert(id, 0);
         }
         for (id, more) in steps {
-            // A number without a queue: a quiet moment, in which entries are only taken.
+            // An id without a queue adds no entries in this step.
             waiting.entry(id).and_modify(|left| *left += more);
             waiting.retain(|&id, _| usize::from(id) < priorities.len());
             for _ in 0..2 {
@@ -208,7 +208,7 @@ proptest! {
     }
 
     #[test]
-    fn no_queue_waits_longer_than_its_turn(
+    fn queue_wait_is_bounded(
         priorities in prop::collection::vec(1..4_u32, 2..7),
         burst in 0..4_u32,
         weights in prop::array::uniform3(0..4_u32),
@@ -223,26 +223,27 @@ proptest! {
         }
         let queues = u32::try_from(priorities.len()).expect("few queues");
         let round = settings.weights.iter().sum::<u32>();
-        // A burst of each other queue; or, by weight, a round for each entry that the others of the class may have first.
-        let most = match mechanism {
+        // A burst of each other queue; or, with weights, one round for each entry that other queues of the class may
+        // take first.
+        let bound = match mechanism {
             Mechanism::RoundRobin => (queues - 1) * settings.burst,
             Mechanism::WeightedWithUrgent => queues * settings.burst * round,
         };
         let mut since = BTreeMap::<u16, u32>::new();
         for _ in 0..500 {
             let Some(id) = take(&mut schedule, &mut waiting) else {
-                return Err(TestCaseError::fail("entries wait and none was taken"));
+                return Err(TestCaseError::fail("entries wait but none was taken"));
             };
-            for other in waiting.keys() {
-                *since.entry(*other).or_default() += 1;
-                prop_assert!(since[other] <= most + 1, "queue {other} waited for {} entries", since[other]);
+            for queue in waiting.keys() {
+                *since.entry(*queue).or_default() += 1;
+                prop_assert!(since[queue] <= bound + 1, "queue {queue} waited for {} entries", since[queue]);
             }
             since.insert(id, 0);
         }
     }
 
     #[test]
-    fn queues_that_leave_take_nobody_with_them(
+    fn removing_queues_loses_no_entry_of_other_queues(
         leaving in prop::collection::vec(1..8_u16, 1..7),
         mechanism in prop_oneof![Just(Mechanism::RoundRobin), Just(Mechanism::WeightedWithUrgent)],
     ) {

@@ -1,11 +1,11 @@
-//! Hosts that build lists: a naive model, which keeps the data run by run as it lays out the lists.
+//! Model hosts that build PRP lists and SGLs, and record the ranges of their data.
 
 use super::*;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use zerocopy::IntoBytes;
 
-/// Host memory in 8-byte words; what was never written is not there.
+/// Host memory in 8-byte words; words never written are not readable.
 #[derive(Debug, Default)]
 pub(super) struct HostMemory {
     words: BTreeMap<u64, [u8; 8]>,
@@ -19,7 +19,7 @@ impl HostMemory {
         }
     }
 
-    /// Lays out descriptors and returns the one that leads to them.
+    /// Writes a segment and returns the descriptor that points to it.
     pub(super) fn segment(&mut self, start: u64, list: &[SglDescriptor], kind: SglKind) -> SglDescriptor {
         for (at, word) in (start..).step_by(8).zip(list.as_bytes().chunks(8)) {
             self.words.insert(at, word.try_into().unwrap());
@@ -42,14 +42,14 @@ impl HostMemory {
     }
 }
 
-/// A run of data in host memory, or nowhere.
+/// A contiguous range of data in host memory; discarded data if `start` is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) start: Option<u64>,
     pub(super) bytes: u64,
 }
 
-/// Ranges with all neighbours joined, so that both sides of a comparison are.
+/// Merges all adjacent ranges, so that results are comparable.
 pub(super) fn runs(ranges: &[DataRange]) -> Vec<Run> {
     let mut runs = Vec::new();
     for range in ranges {
@@ -71,7 +71,7 @@ fn add(runs: &mut Vec<Run>, start: Option<u64>, bytes: u64) {
     }
 }
 
-/// A word that is often a plausible pointer into the first pages, or a descriptor's second half.
+/// Generates a word that is often a plausible pointer into the first pages, or a descriptor's second half.
 pub(super) fn wild_word() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),
@@ -82,14 +82,14 @@ pub(super) fn wild_word() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Choices of a host that builds PRPs.
+/// The parameters of a host that builds PRPs.
 #[derive(Clone, Debug)]
 pub(super) struct PrpHost {
     mps: u8,
     offset_words: u32,
     pub(super) bytes: u32,
     list_offset_words: u32,
-    /// Whether a page of data follows the one before it; repeated as often as needed.
+    /// True if a page of data is contiguous with the previous one; repeated as often as needed.
     follows: Vec<bool>,
 }
 
@@ -144,20 +144,20 @@ impl PrpHost {
         BuiltPrp { entry: prp(pages[0], prp2), memory, data }
     }
 
-    /// Lays out a list, its first part at some place of its page, and returns where it begins.
+    /// Writes a list that starts at `list_offset_words` in its page, and returns its address.
     fn list(&self, mut entries: &[u64], memory: &mut HostMemory) -> u64 {
         let page = u64::from(self.page().get());
         let mut list_page = 1 << 40;
         let first = list_page + u64::from(self.list_offset_words) * 8 % page;
         let mut at = first;
         loop {
-            let places = usize::try_from((list_page + page - at) / 8).unwrap();
-            if entries.len() <= places {
+            let slots = usize::try_from((list_page + page - at) / 8).unwrap();
+            if entries.len() <= slots {
                 memory.write(at, entries);
                 return first;
             }
-            memory.write(at, &entries[..places - 1]);
-            entries = &entries[places - 1..];
+            memory.write(at, &entries[..slots - 1]);
+            entries = &entries[slots - 1..];
             let next = list_page + 5 * page;
             memory.write(list_page + page - 8, &[next]);
             list_page = next;
@@ -166,10 +166,10 @@ impl PrpHost {
     }
 }
 
-/// Choices of a host that builds an SGL.
+/// The parameters of a host that builds an SGL.
 #[derive(Clone, Debug)]
 pub(super) struct SglHost {
-    /// Pieces: their length, and whether they go to a bit bucket.
+    /// Pieces of data: the length, and true for a bit bucket.
     pieces: Vec<(u32, bool)>,
     /// Data descriptors of each segment but the last.
     segments: Vec<usize>,
@@ -218,7 +218,7 @@ impl SglHost {
         BuiltSgl { first, memory, data }
     }
 
-    /// Lays the segments out from the last to the first, because each names the next.
+    /// Writes the segments from the last to the first, because each points to the next.
     fn lay_out(&self, mut descriptors: &[SglDescriptor], memory: &mut HostMemory) -> SglDescriptor {
         if let ([only], true) = (descriptors, self.segments.is_empty()) {
             return *only;
@@ -230,7 +230,7 @@ impl SglHost {
             descriptors = rest;
         }
         let mut at = 1 << 40;
-        // A last segment holds something.
+        // A last segment is never empty.
         let spare = [SglDescriptor::new(SglKind::DataBlock, 0, 0)];
         let last = if descriptors.is_empty() { &spare[..] } else { descriptors };
         let mut next = memory.segment(at, last, SglKind::LastSegment);

@@ -1,4 +1,4 @@
-//! What the builder writes, read by the controller's own reader, is the data and nothing else.
+//! The controller's own reader decodes what the builder writes to exactly the data.
 
 use super::*;
 use crate::data_pointer::{DataRange, Transfer, prp_ranges, sgl_ranges};
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 const LISTS_AT: u64 = 0x7000_0000_0000;
 
-/// List pages, and what a controller reads there.
+/// List pages, and a controller's view of them.
 struct Host {
     lists: ListPages<SharedWords>,
     words: SharedWords,
@@ -31,7 +31,7 @@ impl Host {
         }
     }
 
-    /// What a controller finds behind an entry.
+    /// Returns the runs that a controller decodes from an entry.
     fn found(&self, entry: &SubmissionEntry, bytes: u32) -> Vec<IovaRange> {
         let mut ranges = Vec::new();
         let read = |at, into: &mut [u8]| {
@@ -57,7 +57,7 @@ fn run(start: u64, bytes: u32) -> IovaRange {
     IovaRange { start: Iova(start), bytes }
 }
 
-/// The naive model: every dword of the data, one by one.
+/// Returns the addresses of all dwords of the data, as a naive model.
 fn dwords(runs: &[IovaRange]) -> Vec<u64> {
     runs.iter().flat_map(|run| (run.start.0..run.start.0 + u64::from(run.bytes)).step_by(4)).collect()
 }
@@ -66,7 +66,7 @@ fn total(runs: &[IovaRange]) -> u32 {
     runs.iter().map(|run| run.bytes).sum()
 }
 
-/// Runs of whole pages behind a first that may begin anywhere and before a last that may end anywhere.
+/// Generates runs of whole pages, except that the first may begin and the last may end anywhere.
 fn page_runs() -> impl Strategy<Value = (u8, Vec<IovaRange>)> {
     let lengths = prop::collection::vec((1..40_u32, any::<bool>()), 1..12);
     (0..3_u8, any::<u32>(), any::<u32>(), lengths).prop_map(|(mps, offset, end, lengths)| {
@@ -84,7 +84,7 @@ fn page_runs() -> impl Strategy<Value = (u8, Vec<IovaRange>)> {
     })
 }
 
-/// Runs of dwords, wherever they lie.
+/// Generates runs of dwords at any dword address.
 fn any_runs() -> impl Strategy<Value = Vec<IovaRange>> {
     prop::collection::vec((1..3_000_u32, 0..3_u64), 1..900).prop_map(|lengths| {
         let mut at = 0x1_0000;
@@ -99,7 +99,7 @@ fn any_runs() -> impl Strategy<Value = Vec<IovaRange>> {
 
 proptest! {
     #[test]
-    fn prps_lead_to_the_data_and_nothing_else((mps, runs) in page_runs()) {
+    fn prps_describe_exactly_the_data((mps, runs) in page_runs()) {
         let mut host = Host::new(3, mps);
         let mut entry = SubmissionEntry::default();
         let chain = describe(&mut entry, &runs, SglUse::Never, &mut host.lists).unwrap();
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn sgls_lead_to_the_data_and_nothing_else(runs in any_runs()) {
+    fn sgls_describe_exactly_the_data(runs in any_runs()) {
         let mut host = Host::new(5, 0);
         let mut entry = SubmissionEntry::default();
         let chain = describe(&mut entry, &runs, SglUse::Lists, &mut host.lists).unwrap();
@@ -120,12 +120,12 @@ proptest! {
     }
 
     #[test]
-    fn whatever_runs_there_are_ends_in_the_data_or_in_an_error_that_changed_nothing(
+    fn arbitrary_runs_are_described_or_fail_without_side_effects(
         runs in prop::collection::vec((any::<u64>(), prop_oneof![any::<u32>(), 0..9_000_u32]), 0..6),
-        wish in 0..3_u8,
+        choice in 0..3_u8,
     ) {
         let runs: Vec<_> = runs.into_iter().map(|(at, bytes)| run(at, bytes)).collect();
-        let sgl = [SglUse::Never, SglUse::Needed, SglUse::Lists][usize::from(wish)];
+        let sgl = [SglUse::Never, SglUse::Needed, SglUse::Lists][usize::from(choice)];
         let mut host = Host::new(2, 0);
         let mut entry = SubmissionEntry::default();
         match describe(&mut entry, &runs, sgl, &mut host.lists) {
@@ -136,9 +136,9 @@ proptest! {
     }
 }
 
-/// NVMeDirect's defect B5: the pages of a buffer were counted without its offset in the first.
+/// Covers NVMeDirect's defect B5: the pages of a buffer were counted without its offset in the first.
 #[test]
-fn b5_data_that_begins_within_a_page_has_one_page_more() {
+fn b5_data_that_begins_inside_a_page_needs_one_page_more() {
     let mut host = Host::new(1, 0);
     let mut entry = SubmissionEntry::default();
     let runs = [run(0x1_0E00, 8_192)];
@@ -147,9 +147,9 @@ fn b5_data_that_begins_within_a_page_has_one_page_more() {
     assert_eq!(host.found(&entry, 8_192), runs);
 }
 
-/// NVMeDirect's defect B6: one list page a command, so 2 MiB at most, and spinning when the pages ran out.
+/// Covers NVMeDirect's defect B6: one list page per command, so 2 MiB at most, and a spin loop when no page was free.
 #[test]
-fn b6_lists_are_chained_and_no_free_page_is_an_answer() {
+fn b6_lists_are_chained_and_a_lack_of_free_pages_is_an_error() {
     let mut host = Host::new(17, 0);
     let mut first = SubmissionEntry::default();
     let runs = [run(0x40_0200, 32 << 20)];
@@ -167,9 +167,9 @@ fn b6_lists_are_chained_and_no_free_page_is_an_answer() {
     assert_eq!(host.lists.left(), 17);
 }
 
-/// A list that fills a page to its last place has no link in it; one entry more and it has.
+/// Checks that a list that fills a page to its last slot has no link in it, and that one entry more adds one.
 #[test]
-fn the_last_place_of_a_page_is_an_entry_or_a_link_as_the_length_says() {
+fn the_last_slot_of_a_page_holds_an_entry_or_a_link_by_the_length_of_the_list() {
     for (pages, taken) in [(513, 1), (514, 2), (513 + 511, 2), (514 + 511, 3)] {
         let mut host = Host::new(4, 0);
         let mut entry = SubmissionEntry::default();
@@ -182,7 +182,7 @@ fn the_last_place_of_a_page_is_an_entry_or_a_link_as_the_length_says() {
 }
 
 #[test]
-fn gaps_are_refused_by_name_or_told_by_an_sgl() {
+fn gaps_are_refused_for_prps_and_described_by_an_sgl() {
     let runs = [run(0x1000, 0x1000), run(0x5200, 0xE00), run(0x9000, 0x200)];
     let mut host = Host::new(1, 0);
     let mut entry = SubmissionEntry::default();

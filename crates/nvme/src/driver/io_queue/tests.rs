@@ -1,4 +1,4 @@
-//! A queue whose controller is the test itself: it writes whatever it likes into the completion ring.
+//! Tests of an I/O queue against a controller that the test plays itself: it writes arbitrary completion entries.
 
 use super::*;
 use crate::driver::life::Phase;
@@ -49,7 +49,7 @@ impl Puppet {
         self.queue.submit(SubmissionEntry::default(), &[]).unwrap()
     }
 
-    /// Posts an answer of this queue, right or wrong.
+    /// Posts a completion with these fields, valid or not.
     fn post(&mut self, command: u16, queue: u16, head: u16) {
         let entry = CompletionEntry {
             command_id: U16::new(command),
@@ -68,13 +68,13 @@ impl Puppet {
 }
 
 #[test]
-fn answers_are_found_over_many_wraps_and_the_doorbells_follow() {
+fn completions_are_reaped_over_many_wraps_and_the_doorbells_follow() {
     let mut puppet = puppet();
     for round in 0..50_u32 {
         let command = puppet.submit();
         puppet.queue.ring();
         assert_eq!(puppet.registers.load32(TAIL), (round + 1) % SLOTS);
-        assert_eq!(puppet.queue.reap(), None, "what is left of the last wrap is not new");
+        assert_eq!(puppet.queue.reap(), None, "entries of the last wrap are not new");
         puppet.post(command.number(), 1, u16::try_from((round + 1) % SLOTS).unwrap());
         assert_eq!(puppet.queue.reap().unwrap().command, command);
         puppet.queue.ring();
@@ -84,7 +84,7 @@ fn answers_are_found_over_many_wraps_and_the_doorbells_follow() {
 }
 
 #[test]
-fn doubled_stale_unknown_and_foreign_answers_reach_nobody() {
+fn duplicate_stale_unknown_and_foreign_completions_are_dropped() {
     let mut puppet = puppet();
     let first = puppet.submit();
     let second = puppet.submit();
@@ -92,15 +92,15 @@ fn doubled_stale_unknown_and_foreign_answers_reach_nobody() {
     puppet.post(first.number(), 1, 1);
     puppet.post(first.number(), 1, 1);
     assert_eq!(puppet.queue.reap().unwrap().command, first);
-    assert_eq!(puppet.queue.reap(), None, "doubled");
+    assert_eq!(puppet.queue.reap(), None, "duplicate");
     puppet.post(second.number(), 2, 1);
     assert_eq!(puppet.queue.reap(), None, "another queue's");
     puppet.post(0x7777, 1, 1);
-    assert_eq!(puppet.queue.reap(), None, "never given out");
+    assert_eq!(puppet.queue.reap(), None, "never allocated");
     assert_eq!((puppet.queue.strays(), puppet.queue.in_flight()), (3, 1));
     puppet.post(second.number(), 1, 2);
     assert_eq!(puppet.queue.reap().unwrap().command, second);
-    // The slot of the first is used again: its old name is stale.
+    // The slot of the first is used again: its old id is stale.
     let (third, fourth) = (puppet.submit(), puppet.submit());
     puppet.queue.ring();
     puppet.post(first.number(), 1, 3);
@@ -113,7 +113,7 @@ fn doubled_stale_unknown_and_foreign_answers_reach_nobody() {
 }
 
 #[test]
-fn a_flood_of_strays_and_an_impossible_head_are_faults_of_the_queue() {
+fn too_many_strays_and_an_impossible_head_are_queue_faults() {
     let mut flooded = puppet();
     let command = flooded.submit();
     flooded.queue.ring();
@@ -126,12 +126,12 @@ fn a_flood_of_strays_and_an_impossible_head_are_faults_of_the_queue() {
     let command = wrong.submit();
     wrong.queue.ring();
     wrong.post(command.number(), 1, 3);
-    assert_eq!(wrong.queue.reap().unwrap().command, command, "the answer is one");
+    assert_eq!(wrong.queue.reap().unwrap().command, command, "the completion itself is valid");
     assert_eq!(wrong.queue.fault(), Some(QueueFault::Head { head: 3 }));
 }
 
 #[test]
-fn late_commands_are_found_once_a_timeout_and_not_before() {
+fn overdue_commands_are_reported_once_per_timeout_and_not_before() {
     let mut puppet = puppet();
     let early = puppet.submit();
     let mut found = Vec::new();
@@ -154,7 +154,7 @@ fn late_commands_are_found_once_a_timeout_and_not_before() {
 }
 
 #[test]
-fn nothing_is_rung_or_taken_while_the_controller_is_reset() {
+fn no_doorbell_is_rung_and_no_command_accepted_during_a_reset() {
     let mut puppet = puppet();
     puppet.submit();
     puppet.queue.ring();
@@ -166,6 +166,6 @@ fn nothing_is_rung_or_taken_while_the_controller_is_reset() {
     let queue = puppet.queue.abandon().unwrap_err();
     puppet.life.next_epoch();
     puppet.life.set(Phase::Ready);
-    assert_eq!(queue.fate(), Fate::Lost, "it is another controller's now");
+    assert_eq!(queue.fate(), Fate::Lost, "the epoch has advanced");
     assert_eq!(queue.abandon().unwrap(), [0, 1]);
 }

@@ -1,6 +1,6 @@
-//! Identify Controller (CNS 01h; NVMe Base 2.0 figure 275) and what the NVM command set adds (CNS 06h; NVM 1.0 figure 103).
+//! Identify Controller (CNS 01h; NVMe Base 2.0 figure 275) and its NVM command set part (CNS 06h; NVM 1.0 figure 103).
 //!
-//! In: fields by name. Out: the bytes of the answer.
+//! Input: fields by name. Output: the bytes of the data structure.
 
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64, U128};
@@ -20,7 +20,7 @@ pub struct PowerState {
 
 const _: () = assert!(size_of::<PowerState>() == 32);
 
-/// The controller, to whoever asks (figure 275).
+/// The Identify Controller data structure (figure 275).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct IdentifyController {
@@ -48,7 +48,7 @@ pub struct IdentifyController {
     pub version: U32,
     /// RTD3R.
     pub resume_latency: U32,
-    /// RTD3E: how long a shutdown takes, in microseconds.
+    /// RTD3E: duration of a shutdown, in microseconds.
     pub shutdown_latency: U32,
     /// OAES.
     pub async_events: U32,
@@ -158,7 +158,7 @@ pub struct IdentifyController {
     /// MAXDNA and MAXCNA.
     pub attachments_max: [u8; 20],
     reserved_564: [u8; 204],
-    /// SUBNQN, UTF-8, ended by zero.
+    /// SUBNQN, UTF-8, null-terminated.
     pub subsystem_name: [u8; 256],
     reserved_1024: [u8; 768],
     /// IOCCSZ, in 16 bytes.
@@ -205,8 +205,8 @@ const _: () = assert!(offset_of!(IdentifyController, fabrics_commands) == 1804);
 const _: () = assert!(offset_of!(IdentifyController, power) == 2048);
 const _: () = assert!(offset_of!(IdentifyController, vendor) == 3072);
 
-/// What the NVM command set says about a controller (CNS 06h, CSI 00h; NVM 1.0 figure 103). 0 means without a limit
-/// other than the transfer size.
+/// Identify Controller data of the NVM command set (CNS 06h, CSI 00h; NVM 1.0 figure 103). 0 means no limit other than
+/// the transfer size.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct NvmController {
@@ -216,11 +216,11 @@ pub struct NvmController {
     pub write_zeroes_pages_shift: u8,
     /// WUSL, Write Uncorrectable.
     pub write_uncorrectable_pages_shift: u8,
-    /// DMRL, ranges of a Dataset Management.
+    /// DMRL, ranges of a Dataset Management at most.
     pub dataset_ranges_max: u8,
-    /// DMRSL, blocks of one such range.
+    /// DMRSL, blocks of one such range at most.
     pub dataset_range_blocks_max: U32,
-    /// DMSL, blocks of all its ranges.
+    /// DMSL, blocks of all its ranges together at most.
     pub dataset_blocks_max: U64,
     reserved: [u8; 4080],
 }

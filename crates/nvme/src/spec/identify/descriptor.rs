@@ -1,21 +1,21 @@
-//! Lists that Identify returns: namespace identifiers, controllers, and the descriptors that tell namespaces apart
+//! Lists that Identify returns: namespace identifiers, controllers, and namespace identification descriptors
 //! (NVMe Base 2.0 sections 4.4.1, 4.4.2 and figure 278).
 //!
-//! In: what there is, in ascending order. Out: one 4,096-byte page, filled with zeroes behind the last entry.
+//! Input: identifiers in ascending order. Output: one 4,096-byte page, padded with zeroes after the last entry.
 
 use super::IDENTIFY_LENGTH;
 
-/// Most identifiers of a Namespace List.
+/// Maximum identifiers of a Namespace List.
 pub const NSID_LIST_MAX: usize = IDENTIFY_LENGTH / 4;
 
-/// A Namespace List: the identifiers above `after`, as many as fit.
+/// Builds a Namespace List: the identifiers above `after`, as many as fit.
 #[must_use]
 pub fn namespace_list(after: u32, namespaces: impl Iterator<Item = u32>) -> Vec<u8> {
     let listed = namespaces.filter(|&nsid| nsid > after).take(NSID_LIST_MAX);
     page(listed.flat_map(u32::to_le_bytes))
 }
 
-/// A Controller List: how many, then the identifiers from `from` on.
+/// Builds a Controller List: the count, then the identifiers from `from` on.
 #[must_use]
 pub fn controller_list(from: u16, controllers: impl Iterator<Item = u16>) -> Vec<u8> {
     let listed: Vec<u16> = controllers.filter(|&id| id >= from).take(IDENTIFY_LENGTH / 2 - 1).collect();
@@ -41,7 +41,7 @@ pub enum DescriptorType {
     CommandSet,
 }
 
-/// Writes the descriptors of one namespace (CNS 03h).
+/// A builder of the identification descriptors of one namespace (CNS 03h).
 #[derive(Clone, Debug, Default)]
 pub struct DescriptorWriter(Vec<u8>);
 
@@ -60,7 +60,7 @@ impl DescriptorWriter {
         self
     }
 
-    /// The page.
+    /// Returns the page.
     #[must_use]
     pub fn finish(self) -> Vec<u8> {
         page(self.0.into_iter().take(IDENTIFY_LENGTH))
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_begin_behind_what_was_asked_for_and_end_in_zeroes() {
+    fn lists_start_at_requested_identifier_and_end_in_zeroes() {
         let list = namespace_list(2, [1, 2, 3, 7].into_iter());
         assert_eq!(list.len(), 4096);
         assert_eq!(list[..12], [3, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_have_the_layout_of_the_specification() {
+    fn descriptors_have_the_specified_layout() {
         let page = DescriptorWriter::default()
             .with(DescriptorType::Uuid, &[9; 16])
             .with(DescriptorType::CommandSet, &[1])

@@ -1,8 +1,8 @@
 //! Identify Namespace: of the NVM command set (CNS 00h; NVM 1.0 figure 97), of Key Value (CNS 05h, CSI 01h; KV 1.0d
 //! figure 39) and independent of command sets (CNS 08h; Base 2.0 figure 280).
 //!
-//! In: fields by name. Out: the bytes of the answer. The first bytes of the same structures come in with a Namespace
-//! Management create.
+//! Input: fields by name. Output: the bytes of the data structure. A Namespace Management create carries the first
+//! bytes of the same structures.
 
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64, U128};
@@ -11,14 +11,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// LBADS of each LBA format: 512 and 4,096 bytes.
 pub const LBA_FORMAT_SHIFTS: [u32; 2] = [9, 12];
 
-/// One LBA Format (NVM 1.0 figure 98): no metadata, blocks of `2 ^ shift` bytes, and how fast it is beside the others
+/// Builds one LBA Format (NVM 1.0 figure 98): no metadata, blocks of `2 ^ shift` bytes, and the relative performance
 /// (0 best, 3 degraded).
 #[must_use]
 pub const fn lba_format(shift: u32, relative_performance: u32) -> u32 {
     (shift & 0xFF) << 16 | (relative_performance & 0b11) << 24
 }
 
-/// A block namespace (CNS 00h).
+/// The data structure of a block namespace (CNS 00h).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct IdentifyNvm {
@@ -116,7 +116,7 @@ pub struct KvFormat {
     pub options: u8,
     /// Longest value.
     pub value_bytes_max: U32,
-    /// Most keys, 0 for no such limit.
+    /// Maximum number of keys, 0 for no limit.
     pub keys_max: U32,
     reserved_12: [u8; 4],
 }
@@ -124,7 +124,7 @@ pub struct KvFormat {
 const _: () = assert!(size_of::<KvFormat>() == 16);
 const _: () = assert!(offset_of!(KvFormat, value_bytes_max) == 4);
 
-/// A key space (CNS 05h, CSI 01h).
+/// The data structure of a Key Value namespace (CNS 05h, CSI 01h).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct IdentifyKv {
@@ -175,7 +175,7 @@ const _: () = assert!(offset_of!(IdentifyKv, nguid) == 48);
 const _: () = assert!(offset_of!(IdentifyKv, formats) == 72);
 const _: () = assert!(offset_of!(IdentifyKv, vendor) == 3840);
 
-/// A namespace of any command set (CNS 08h).
+/// The data structure of a namespace of any command set (CNS 08h).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct IdentifyIndependent {
@@ -196,7 +196,7 @@ pub struct IdentifyIndependent {
     pub nvm_set: U16,
     /// ENDGID.
     pub endurance_group: U16,
-    /// NSTAT; bit 0 says that the namespace is ready.
+    /// NSTAT; bit 0 is set if the namespace is ready.
     pub status: u8,
     reserved_15: [u8; 4081],
 }

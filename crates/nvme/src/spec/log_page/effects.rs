@@ -1,7 +1,9 @@
-//! Commands Supported and Effects, Feature Identifiers Supported and Effects (NVMe Base 2.0 figures 210 to 212 and 237).
+//! Commands Supported and Effects, Feature Identifiers Supported and Effects (NVMe Base 2.0 figures 210 to 212 and
+//! 237).
 //!
-//! In: a command set. Out: one dword for each of 256 admin opcodes and 256 I/O opcodes: whether it is supported, what else
-//! it changes, and how wide. Hosts quiesce and rescan by these bits, so they must tell the truth.
+//! Input: a command set, or features. Output: one dword for each of 256 admin and 256 I/O opcodes, or 256 features:
+//! support, side effects and scope.
+//! Invariant: the bits match what the commands do, because hosts quiesce and rescan by them.
 
 use crate::spec::feature::{Feature, FeatureScope};
 use crate::spec::identify::CommandSet;
@@ -20,18 +22,18 @@ const CONTENT: u32 = 1 << 1;
 const NAMESPACE: u32 = 1 << 2;
 /// NIC: the inventory of namespaces may change.
 const INVENTORY: u32 = 1 << 3;
-/// CSE 001b: no other command on the same namespace meanwhile.
+/// CSE 001b: no other command on the same namespace at the same time.
 const ALONE_ON_NAMESPACE: u32 = 1 << 16;
-/// CSE 010b: no other command on any namespace meanwhile.
+/// CSE 010b: no other command on any namespace at the same time.
 const ALONE: u32 = 2 << 16;
-/// CSP and FSP bit 0: scope is a namespace.
+/// CSP and FSP bit 0: the scope is a namespace.
 const SCOPE_NAMESPACE: u32 = 1 << 20;
-/// CSP and FSP bit 1: scope is the controller.
+/// CSP and FSP bit 1: the scope is the controller.
 const SCOPE_CONTROLLER: u32 = 1 << 21;
-/// CSP and FSP bit 5: scope is the subsystem.
+/// CSP and FSP bit 5: the scope is the subsystem.
 const SCOPE_SUBSYSTEM: u32 = 1 << 25;
 
-/// I/O opcodes of the NVM command set, with what they change (NVM 1.0 section 3).
+/// I/O opcodes of the NVM command set and their effects (NVM 1.0 section 3).
 const NVM: [(u8, u32); 8] = [
     (0x00, 0),       // Flush
     (0x01, CONTENT), // Write
@@ -43,7 +45,7 @@ const NVM: [(u8, u32); 8] = [
     (0x19, CONTENT), // Copy
 ];
 
-/// I/O opcodes of the Key Value command set (KV 1.0d figure 5).
+/// I/O opcodes of the Key Value command set and their effects (KV 1.0d figure 5).
 const KEY_VALUE: [(u8, u32); 6] = [
     (0x00, 0),       // Flush
     (0x01, CONTENT), // Store
@@ -62,7 +64,7 @@ const fn admin_effects(opcode: AdminOpcode) -> u32 {
     }
 }
 
-/// The Commands Supported and Effects log page. `admin` are the opcodes that the controller takes.
+/// Builds the Commands Supported and Effects log page. `admin` are the opcodes that the controller supports.
 #[must_use]
 pub fn command_effects(admin: impl Iterator<Item = AdminOpcode>, set: Option<CommandSet>) -> Vec<u8> {
     let mut effects = [0_u32; 512];
@@ -82,7 +84,7 @@ pub fn command_effects(admin: impl Iterator<Item = AdminOpcode>, set: Option<Com
     page
 }
 
-/// The Feature Identifiers Supported and Effects log page.
+/// Builds the Feature Identifiers Supported and Effects log page.
 #[must_use]
 pub fn feature_effects(features: impl Iterator<Item = Feature>) -> Vec<u8> {
     let mut effects = [0_u32; 256];
@@ -101,9 +103,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn effects_stand_at_the_place_of_their_opcode() {
+    fn effects_are_indexed_by_opcode() {
         let page = command_effects(AdminOpcode::ALL.iter().copied(), Some(CommandSet::KeyValue));
-        let at = |place: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| page[4 * place + byte]));
+        let at = |index: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| page[4 * index + byte]));
         assert_eq!(page.len(), 4096);
         assert_eq!(at(0x06) & 1, 1, "Identify");
         assert_eq!(at(0x80) & 0b110, 0b110, "Format changes content and namespaces");

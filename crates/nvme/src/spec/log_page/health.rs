@@ -8,15 +8,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ErrorEntry {
-    /// Error Count: the first error is 1; an entry of 0 is none.
+    /// Error Count: the first error is 1; 0 marks an unused entry.
     pub count: U64,
     /// SQID.
     pub queue: U16,
     /// CID.
     pub command: U16,
-    /// Status Field as a completion carries it, phase tag included.
+    /// Status Field as in a completion, phase tag included.
     pub status: U16,
-    /// Parameter Error Location, FFFFh when it is no parameter's.
+    /// Parameter Error Location, FFFFh if no parameter caused the error.
     pub parameter: U16,
     /// LBA.
     pub lba: U64,

@@ -20,7 +20,7 @@ pub struct FirmwareLog {
 const _: () = assert!(size_of::<FirmwareLog>() == 512);
 const _: () = assert!(offset_of!(FirmwareLog, revisions) == 8);
 
-/// How well a controller reaches the namespaces of a group (section 8.1.3).
+/// The asymmetric access state of a controller to a group of namespaces (section 8.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnaState {
     /// 01h.
@@ -32,7 +32,7 @@ pub enum AnaState {
 }
 
 impl AnaState {
-    /// The number on the wire.
+    /// Returns the number on the wire.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -43,7 +43,7 @@ impl AnaState {
     }
 }
 
-/// What stands before the groups of an ANA log page.
+/// The header of an ANA log page; the group descriptors follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct AnaHeader {
@@ -78,7 +78,7 @@ const _: () = assert!(offset_of!(AnaGroup, state) == 16);
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SanitizeLog {
-    /// SPROG, in 1/65,536 of the work; FFFFh when none goes on.
+    /// SPROG, in 1/65,536 of the work; FFFFh when no sanitize is in progress.
     pub progress: U16,
     /// SSTAT.
     pub status: U16,

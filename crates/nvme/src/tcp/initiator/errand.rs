@@ -1,7 +1,7 @@
-//! Commands a host has outstanding, and what was lent for each.
+//! The table of a host's pending commands and their lent buffers.
 //!
-//! In: transfers. Out: identifiers, and the transfers back. Invariant: an identifier carries a generation, so an answer that
-//! comes twice names nothing.
+//! Input: transfers. Output: identifiers, and the transfers when the commands end.
+//! Invariant: an identifier carries a generation, so a duplicate response matches no command.
 
 use super::super::decoder::DataCheck;
 use super::super::fault::{Fault, FaultKind};
@@ -12,16 +12,16 @@ use crate::spec::completion::CompletionEntry;
 use crate::spec::status::Status;
 use zerocopy::little_endian::U16;
 
-/// Names an outstanding command: its place in the low bits, its generation above.
+/// The identifier of an outstanding command: its slot in the low bits, its generation above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CommandId(pub u16);
 
-/// Bits of a place; as many commands can be outstanding as they name.
+/// Bits of a slot index; they limit the number of outstanding commands.
 const PLACE_BITS: u32 = 10;
 const PLACE_MASK: u16 = (1 << PLACE_BITS) - 1;
 
 impl CommandId {
-    /// Its place among those outstanding, below the connection's depth.
+    /// Returns the slot index, below the connection's depth.
     #[must_use]
     #[inline]
     pub const fn place(self) -> usize {
@@ -29,12 +29,12 @@ impl CommandId {
     }
 }
 
-/// How far the data of a read has come.
+/// The progress of a read's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// More may come.
+    /// More data may follow.
     Going,
-    /// Its last PDU has come.
+    /// The last data PDU was received.
     Finished,
 }
 
@@ -42,16 +42,16 @@ enum Progress {
 #[derive(Debug)]
 pub(super) struct Errand<B> {
     pub(super) transfer: Transfer<B>,
-    /// Bytes that came.
+    /// Bytes received.
     pub(super) received: u32,
-    /// Bytes that R2Ts asked for.
+    /// Bytes requested by R2Ts.
     requested: u32,
     progress: Progress,
     check: DataCheck,
 }
 
 impl<B: Lent + Clone> Errand<B> {
-    /// Takes received data, which was found to lie in the buffer.
+    /// Copies received data to the buffer. The caller has checked that it fits.
     pub(super) fn put(&mut self, bytes: &[u8]) {
         let at = self.received_bytes();
         if let Transfer::In(buffer) = &mut self.transfer {
@@ -77,7 +77,8 @@ impl<B: Lent + Clone> Errand<B> {
         }
     }
 
-    /// Judges an R2T: for data that is there, in order and not asked for before (section 3.6.2.10).
+    /// Validates an R2T: its data exists, is in order and was not requested before (section 3.6.2.10). Returns the
+    /// data.
     pub(super) fn ask(&mut self, part: &DataPart) -> Result<B, Fault> {
         let Transfer::Out(bytes) = &self.transfer else {
             return Err(Fault::field(place::COMMAND_ID));
@@ -94,7 +95,7 @@ impl<B: Lent + Clone> Errand<B> {
         Ok(bytes.clone())
     }
 
-    /// A success whose data was damaged on the way is none.
+    /// Replaces a success by a transport error if the data digest was wrong.
     pub(super) fn judge(&self, entry: &mut CompletionEntry) {
         if self.check == DataCheck::Wrong && entry.status().is_success() {
             entry.status_and_phase = U16::new(Status::TRANSIENT_TRANSPORT_ERROR.to_field());
@@ -103,7 +104,7 @@ impl<B: Lent + Clone> Errand<B> {
 }
 
 impl DataPart {
-    /// Whether it stands for the response.
+    /// Returns true if the data PDU implies the response.
     pub(super) fn is_answer(&self) -> bool {
         self.success == Success::Implied
     }
@@ -115,7 +116,7 @@ struct Place<B> {
     errand: Option<Errand<B>>,
 }
 
-/// All of them, by place.
+/// All pending commands, by slot.
 #[derive(Debug)]
 pub(super) struct Errands<B> {
     places: Vec<Place<B>>,
@@ -129,12 +130,12 @@ impl<B: Lent + Clone> Errands<B> {
         Self { places, free: (0..depth).rev().collect() }
     }
 
-    /// Takes a place, or gives the transfer back.
+    /// Allocates a slot, or returns the transfer if none is free.
     pub(super) fn begin(&mut self, transfer: Transfer<B>) -> Result<CommandId, Transfer<B>> {
-        let Some(place) = self.free.pop() else {
+        let Some(index) = self.free.pop() else {
             return Err(transfer);
         };
-        let slot = &mut self.places[usize::from(place)];
+        let slot = &mut self.places[usize::from(index)];
         slot.errand = Some(Errand {
             transfer,
             received: 0,
@@ -142,7 +143,7 @@ impl<B: Lent + Clone> Errands<B> {
             progress: Progress::Going,
             check: DataCheck::Right,
         });
-        Ok(CommandId(slot.generation << PLACE_BITS | place))
+        Ok(CommandId(slot.generation << PLACE_BITS | index))
     }
 
     pub(super) fn get_mut(&mut self, id: CommandId) -> Option<&mut Errand<B>> {
@@ -169,8 +170,8 @@ impl<B: Lent + Clone> Errands<B> {
         let ids: Vec<CommandId> = (0_u16..)
             .zip(&self.places)
             .filter(|(_, slot)| slot.errand.is_some())
-            .map(|(place, slot)| CommandId(slot.generation << PLACE_BITS | place))
+            .map(|(index, slot)| CommandId(slot.generation << PLACE_BITS | index))
             .collect();
-        ids.into_iter().filter_map(|id| self.end(id).map(|errand| (id, errand.transfer))).collect()
+        ids.into_iter().filter_map(|id| self.end(id).map(|command| (id, command.transfer))).collect()
     }
 }

@@ -1,12 +1,14 @@
-//! Keys by the hosts that they are of, as a file holds them.
+//! The file format of host keys.
 //!
-//! In: text, a line a host: its NQN, blanks, its key in interchange form; empty lines and lines that begin with `#` say nothing.
-//! Out: the keys in the order of the lines. Invariant: a host has one key; an error names the line and quotes nothing of it.
+//! Input: text with one line per host: its NQN, blanks, its key in interchange form; empty lines and lines that begin
+//! with `#` are ignored.
+//! Output: the keys in the order of the lines.
+//! Invariant: a host has one key; an error gives the line number and quotes nothing of the line.
 
 use super::{ConfiguredKey, PskError, PskVersion, TlsPsk};
 use std::collections::BTreeSet;
 
-/// Most keys in a file: whoever listens compares each with what a host offers.
+/// Maximum keys in a file: a listener compares each of them with the identity that a host offers.
 pub const HOST_KEYS_MAX: usize = 32;
 
 /// The key of one host.
@@ -14,41 +16,41 @@ pub const HOST_KEYS_MAX: usize = 32;
 pub struct HostKey {
     /// HOSTNQN.
     pub host: String,
-    /// Its key.
+    /// The configured key of the host.
     pub key: ConfiguredKey,
 }
 
-/// Why a text holds no keys.
+/// An error in a text of host keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostKeyError {
     /// A line that is not a name and a key.
-    #[error("line {line}: write a host's NQN, a blank and its key")]
+    #[error("line {line}: not two words; write a host's NQN, a blank and its key")]
     Line {
-        /// Which, from 1.
+        /// Line number, from 1.
         line: usize,
     },
-    /// A name or a key that is none.
+    /// An invalid name or key.
     #[error("line {line}: {source}")]
     Key {
-        /// Which, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The error of the name or key.
         source: PskError,
     },
-    /// A host that stands there already.
-    #[error("line {line}: this host has a key already; a host has one")]
+    /// A second key of the same host.
+    #[error("line {line}: a second key of the same host; keep one key per host")]
     Twice {
-        /// Which, from 1.
+        /// Line number, from 1.
         line: usize,
     },
     /// No line has a key.
     #[error(
-        "there is no key; write a line with a host's NQN, a blank and its key (`nvme gen-tls-key` makes one)"
+        "no key found; write a line with a host's NQN, a blank and its key (`nvme gen-tls-key` creates one)"
     )]
     Empty,
-    /// More than are taken.
-    #[error("more than {HOST_KEYS_MAX} keys; use one node for fewer hosts")]
+    /// More than [`HOST_KEYS_MAX`] keys.
+    #[error("more than {HOST_KEYS_MAX} keys; distribute the hosts over several nodes")]
     TooMany,
 }
 
@@ -56,7 +58,7 @@ impl HostKey {
     /// Reads all keys of a text.
     ///
     /// # Errors
-    /// [`HostKeyError`] names the line.
+    /// [`HostKeyError`], with the number of the invalid line.
     pub fn parse_all(text: &str) -> Result<Vec<Self>, HostKeyError> {
         let mut keys = Vec::new();
         let mut hosts = BTreeSet::new();
@@ -82,11 +84,11 @@ impl HostKey {
         if keys.is_empty() { Err(HostKeyError::Empty) } else { Ok(keys) }
     }
 
-    /// What a handshake between this host and a subsystem may use, the better version first. Names that are too long for
-    /// version 0 have version 1 only.
+    /// Returns the keys that a handshake between this host and a subsystem may use, version 1 before version 0. Names
+    /// that are too long for version 0 yield version 1 only.
     ///
     /// # Errors
-    /// [`PskError`] for a subsystem's name that is none.
+    /// [`PskError`] for an invalid name of the subsystem.
     pub fn tls_psks(&self, subsystem: &str) -> Result<Vec<TlsPsk>, PskError> {
         let retained = self.key.retained(&self.host)?;
         let mut psks = Vec::new();
@@ -117,11 +119,11 @@ mod tests {
         assert_eq!(psks[1].identity, "NVMe0R01 nqn.a nqn.s");
         let long = format!("nqn.{}", "s".repeat(200));
         let host = HostKey { host: long.clone(), key: keys[0].key.clone() };
-        assert_eq!(host.tls_psks(&long).unwrap().len(), 1, "version 0 has no room");
+        assert_eq!(host.tls_psks(&long).unwrap().len(), 1, "too long for version 0");
     }
 
     #[test]
-    fn a_wrong_line_is_named_and_never_quoted() {
+    fn error_gives_line_number_and_never_quotes_key() {
         let many: String = (0..=HOST_KEYS_MAX).map(|host| format!("nqn.{host} {KEY}\n")).collect();
         for (text, error) in [
             ("", HostKeyError::Empty),

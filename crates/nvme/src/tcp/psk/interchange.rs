@@ -1,7 +1,9 @@
-//! A key as administrators carry it from one end to the other.
+//! The interchange format of a key, the text that an administrator copies from one end to the other.
 //!
-//! In: `NVMeTLSkey-1:HH:BASE64:`, where HH says by which hash the key becomes a retained key and BASE64 is the key with its
-//! CRC-32 behind it. Out: the key. Invariant: one key has one text; what is read is printed again byte by byte.
+//! Input: `NVMeTLSkey-1:HH:BASE64:`, where HH is the hash that turns the key into a retained key, and BASE64 is the key
+//! followed by its CRC-32.
+//! Output: the key.
+//! Invariant: one key has one text; a text that parses is printed again byte for byte.
 //! Clause: NVMe TCP Transport Specification 1.1, section 3.6.1 (PSK interchange format).
 
 use super::{InputKey, PskError, PskHash, check_name, expand_label};
@@ -9,21 +11,21 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-/// What the text begins with: format version 1.
+/// The prefix of the text: format version 1.
 const PREFIX: &str = "NVMeTLSkey-1:";
-/// Bytes of the CRC-32 behind the key.
+/// Bytes of the CRC-32 after the key.
 const CHECKSUM_BYTES: usize = 4;
 
-/// How a configured key becomes a retained one.
+/// The transformation of a configured key to a retained key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transform {
-    /// It is one (HH 00).
+    /// No transformation: the key is a retained key (HH 00).
     None,
-    /// By the host's name and the hash that fits its length (HH 01 or 02).
+    /// Derivation from the host's name by the hash of the key's length (HH 01 or 02).
     ByHost,
 }
 
-/// A key as it was configured.
+/// A configured key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfiguredKey {
     transform: Transform,
@@ -43,19 +45,19 @@ impl std::fmt::Debug for ConfiguredKey {
 }
 
 impl ConfiguredKey {
-    /// A key by its bytes.
+    /// Creates a key from its bytes.
     ///
     /// # Errors
-    /// [`PskError::Length`] for one that is neither 32 nor 48 bytes long.
+    /// [`PskError::Length`] for a key of neither 32 nor 48 bytes.
     pub fn new(transform: Transform, bytes: &[u8]) -> Result<Self, PskError> {
         let hash = PskHash::of_length(bytes.len()).ok_or(PskError::Length { bytes: bytes.len() })?;
         Ok(Self { transform, hash, bytes: Zeroizing::new(bytes.to_vec()) })
     }
 
-    /// Reads the text.
+    /// Parses a text in interchange format.
     ///
     /// # Errors
-    /// [`PskError`] says what is wrong with it, and quotes nothing of it.
+    /// [`PskError`] describes the error and quotes nothing of the text.
     pub fn parse(text: &str) -> Result<Self, PskError> {
         let body = text.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(':'));
         let (hash, encoded) = body.and_then(|body| body.split_once(':')).ok_or(PskError::Form)?;
@@ -82,7 +84,7 @@ impl ConfiguredKey {
         Ok(found)
     }
 
-    /// The text. It is the key: show it to nobody else.
+    /// Returns the key in interchange format. The text contains the secret: never log it.
     #[must_use]
     pub fn to_text(&self) -> Zeroizing<String> {
         let number = match self.transform {
@@ -93,16 +95,16 @@ impl ConfiguredKey {
         Zeroizing::new(format!("{PREFIX}{number:02}:{}:", *Zeroizing::new(STANDARD.encode(&*whole))))
     }
 
-    /// The hash that it is made for, by its length.
+    /// Returns the hash that the key's length selects.
     #[must_use]
     pub const fn hash(&self) -> PskHash {
         self.hash
     }
 
-    /// The key that a host of this name and its subsystems derive all others from.
+    /// Returns the retained key, from which the host of this name and its subsystems derive TLS keys.
     ///
     /// # Errors
-    /// [`PskError::Name`] for a name that is none.
+    /// [`PskError::Name`] for an invalid name.
     pub fn retained(&self, host: &str) -> Result<InputKey, PskError> {
         check_name(host)?;
         match self.transform {
@@ -114,7 +116,7 @@ impl ConfiguredKey {
     }
 }
 
-/// CRC-32 of ISO 3309, bit by bit: keys are short.
+/// Computes the CRC-32 of ISO 3309 bit by bit: keys are short.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0xEDB8_8320 } else { 0 })
@@ -131,7 +133,7 @@ mod tests {
         "NVMeTLSkey-1:02:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwP/w0S89ELi3W2LxIcLXVsDn8kXZQ==:";
 
     #[test]
-    fn the_texts_that_libnvme_prints_are_read_and_printed_again() {
+    fn libnvme_key_texts_round_trip() {
         // libnvme's test/psk.c: test_data_psk.
         let none = SHA256.replace(":01:", ":00:");
         for (text, transform, bytes) in [
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_by_what_is_wrong_with_it() {
+    fn invalid_key_text_is_refused_with_matching_error() {
         let changed = SHA256.replace("VRL", "VRM");
         for (text, error) in [
             ("", PskError::Form),
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_without_a_hash_is_its_own_retained_key_whoever_the_host_is() {
+    fn key_without_hash_gives_same_retained_key_for_every_host() {
         use crate::tcp::psk::PskVersion;
         let secret = |key: &ConfiguredKey, host: &str| {
             // The same names in the identity, so that only the retained key differs.
@@ -190,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_key_survives_its_text_and_one_wrong_character_never_passes(
+        fn keys_round_trip_and_one_wrong_character_is_refused(
             seed in proptest::collection::vec(any::<u8>(), 48),
             long in any::<bool>(),
             plain in any::<bool>(),

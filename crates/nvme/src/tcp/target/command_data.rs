@@ -1,22 +1,23 @@
-//! The data of a command, while it arrives and when it is there.
+//! The data of a command, while it is received and when it is complete.
 //!
-//! In: how many bytes will come, then the bytes, in order. Out: all of them. Invariant: what has not arrived is never
-//! shown; a pool that has nothing to give costs no command, its data lies on the heap then.
+//! Input: the number of bytes, then the bytes in order. Output: all bytes.
+//! Invariant: bytes that were not received are never read; if the pool cannot allocate, the data goes to the heap and
+//! the command does not fail.
 
 use headwater_dma::buffer::Buffer;
 use headwater_dma::pool::Pool;
 use std::ops::Deref;
 
-/// From so many bytes on data is payload, and comes to lie in the pool: a few pages. Below are lists of ranges, names and
-/// small values, which a page each would waste.
+/// Data of at least this many bytes, a few pages, is allocated from the pool. Smaller data is range lists, names and
+/// small values, for each of which a page would be wasted.
 const POOLED_MIN: usize = 16_384;
 
-/// Data of a command, complete.
+/// The data of a command.
 #[derive(Debug)]
 pub enum CommandData {
-    /// On the heap.
+    /// Data on the heap.
     Heap(Vec<u8>),
-    /// In a buffer of the pool, which gets it back when this is dropped.
+    /// Data in a pool buffer, released to the pool on drop.
     Pooled(Buffer),
 }
 
@@ -27,7 +28,7 @@ impl Default for CommandData {
 }
 
 impl CommandData {
-    /// Room for `bytes` bytes, none of which is there yet.
+    /// Reserves memory for `bytes` bytes to be received.
     pub(super) fn expect(&mut self, bytes: usize, pool: Option<&Pool>) {
         let pooled = pool.filter(|_| bytes >= POOLED_MIN).and_then(|pool| pool.buffer(bytes).ok());
         match (pooled, &mut *self) {
@@ -37,7 +38,7 @@ impl CommandData {
         }
     }
 
-    /// Takes bytes that go behind the `received` that are there. No more come than were expected.
+    /// Writes `bytes` after the first `received` bytes. The total never exceeds the reserved length.
     pub(super) fn put(&mut self, received: usize, bytes: &[u8]) {
         match self {
             Self::Heap(room) => room.extend_from_slice(bytes),
@@ -49,7 +50,7 @@ impl CommandData {
         }
     }
 
-    /// Forgets what is there; heap memory is kept.
+    /// Removes the data; keeps heap memory.
     pub(super) fn clear(&mut self) {
         match self {
             Self::Heap(room) => room.clear(),
@@ -81,7 +82,7 @@ mod tests {
     use headwater_dma::pool::PoolConfig;
 
     #[test]
-    fn long_data_lies_in_the_pool_and_is_what_was_sent_in_parts() {
+    fn long_data_is_assembled_in_a_pool_buffer() {
         let pool = Pool::open(PoolConfig { cap: 4 << 20, ..PoolConfig::default() }).unwrap();
         let sent: Vec<u8> = (0..=u8::MAX).cycle().take(100_000).collect();
         let mut data = CommandData::default();
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn short_data_and_data_that_no_pool_has_room_for_lie_on_the_heap() {
+    fn short_data_and_data_without_pool_space_go_to_the_heap() {
         let pool = Pool::open(PoolConfig { cap: 4 << 20, ..PoolConfig::default() }).unwrap();
         for (bytes, pool) in [(POOLED_MIN - 1, Some(&pool)), (8 << 20, Some(&pool)), (POOLED_MIN, None)] {
             let mut data = CommandData::default();

@@ -1,22 +1,20 @@
-//! What a [`TargetConnection`](super::TargetConnection) says and is told.
-//!
-//! In and out: plain values. Invariant: nothing here has state.
+//! The parameters, events and responses of a [`TargetConnection`](super::TargetConnection): plain values without state.
 
 use super::super::fault::Fault;
 use super::super::limits::{ADMIN_IN_CAPSULE_BYTES, HOST_DATA_BYTES_MAX, R2T_BYTES_MAX, WRITE_BYTES_MAX};
 use crate::spec::command::SubmissionEntry;
 use crate::spec::status::Status;
 
-/// What a controller offers on its connections.
+/// The parameters of a controller's connections.
 #[derive(Clone, Copy, Debug)]
 pub struct TargetParameters {
-    /// Most in-capsule data; an admin queue takes 8,192 bytes in any case.
+    /// Maximum in-capsule data; an admin queue always accepts 8,192 bytes.
     pub in_capsule_max: u32,
     /// MAXH2CDATA.
     pub host_data_max: u32,
-    /// Bytes that one R2T asks for.
+    /// Maximum bytes that one R2T requests.
     pub r2t_bytes: u32,
-    /// Bytes of writes asked for and not yet answered.
+    /// Maximum bytes of unanswered writes requested by R2T.
     pub write_bytes_max: usize,
 }
 
@@ -31,34 +29,35 @@ impl Default for TargetParameters {
     }
 }
 
-/// Names a command of a connection between its capsule and its response.
+/// The slot of a command between its capsule and its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(pub u16);
 
-/// What a connection came to.
+/// The next event of a connection.
 #[derive(Debug)]
 pub enum TargetStep {
-    /// Nothing more without more bytes.
+    /// The connection needs more bytes.
     Starved,
-    /// A command. [`want`](super::TargetConnection::want) or [`respond`](super::TargetConnection::respond) must follow before anything else is taken.
+    /// A command. The caller must call [`want`](super::TargetConnection::want) or
+    /// [`respond`](super::TargetConnection::respond) before it advances the connection again.
     Command {
-        /// Its name.
+        /// Its slot.
         slot: Slot,
-        /// The command.
+        /// The submission queue entry.
         entry: SubmissionEntry,
     },
-    /// All the data that was wanted is here.
+    /// All data that the command needs was received.
     Ready(Slot),
-    /// Nothing is read any more; what is to be sent is sent, then the connection is closed.
+    /// No more input is read. The caller sends the queued bytes, then closes the connection.
     Closed(Ended),
 }
 
-/// Why a connection is closed.
+/// The reason for which a connection closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// This end found a fault and told the other.
+    /// This end detected a fault and sent a termination request.
     Fault(Fault),
-    /// The other end said it found one: FES and FEI.
+    /// The peer sent a termination request: FES and FEI.
     Peer {
         /// FES.
         status: u16,
@@ -67,52 +66,52 @@ pub enum Ended {
     },
 }
 
-/// Data that a command needs.
+/// The data that a command needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// None.
+    /// No data.
     None,
-    /// So many bytes from the host.
+    /// This many bytes from the host.
     FromHost(u32),
-    /// Room for so many bytes at the host.
+    /// Space for this many bytes at the host.
     ToHost(u32),
 }
 
-/// What became of a [`Need`].
+/// The outcome of a [`Need`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// The command can be carried out now.
+    /// The command can be executed now.
     Now,
     /// [`TargetStep::Ready`] follows.
     Later,
-    /// Its data pointer has not what it needs: it was answered.
+    /// The data pointer is too short for the need; an error response was sent.
     Refused,
 }
 
-/// An answer.
+/// The response to a command.
 #[derive(Debug)]
 pub struct Response {
     /// Dwords 0 and 1 of the completion.
     pub result: u64,
-    /// What became of the command.
+    /// Status of the command.
     pub status: Status,
-    /// Data for the host, if it succeeded; sent from where it lies.
+    /// Data for the host if the command succeeded; sent without a copy if long.
     pub data: Vec<u8>,
 }
 
 impl Response {
-    /// An answer that brings nothing but a status.
+    /// Creates a response that carries only a status.
     #[must_use]
     pub const fn status(status: Status) -> Self {
         Self { result: 0, status, data: Vec::new() }
     }
 }
 
-/// Whether a submission queue tells its head (Connect attribute DISABLE_SQFLOW).
+/// The SQ flow control of a queue (Connect attribute DISABLE_SQFLOW).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowControl {
     /// Completions carry SQHD.
     Heads,
-    /// They do not, and a read's last data may stand for its response.
+    /// Completions carry no SQHD, and the last data PDU of a read may imply its response.
     Disabled,
 }

@@ -1,16 +1,16 @@
-//! One command between its capsule and its response.
+//! The state of one command between its capsule and its response.
 //!
-//! In: a judged capsule, then data. Out: the data, complete, and how far R2Ts may ask. Invariant: no more data is taken than
-//! was wanted, and none that no R2T asked for.
+//! Input: a validated capsule, then data. Output: the complete data, and the ranges of the next R2Ts.
+//! Invariant: no more data is accepted than the command needs, and none that no R2T requested.
 //!
 //! ```text
-//!          capsule           wants nothing, or reads
+//!          capsule           needs no data, or reads
 //!   Free ----------> Asked ------------------------------------------------------> Running --+
-//!    ^                 | wants in-capsule data      end of the capsule                ^      |
+//!    ^                 | needs in-capsule data      end of the capsule                ^      |
 //!    |                 +--------------> InCapsule ------------------------------------+      |
-//!    |                 | wants transport data       room       last byte              |      |
+//!    |                 | needs transport data     below limit  last byte              |      |
 //!    |                 +--------------> Waiting ------> Receiving --------------------+      |
-//!    +---- response (refused, damaged data, or done) <---------------------------------------+
+//!    +---- response (refused, corrupt data, or done) <---------------------------------------+
 //! ```
 
 use super::super::capsule_data::CapsuleData;
@@ -20,31 +20,31 @@ use super::command_data::CommandData;
 use crate::spec::command::SubmissionEntry;
 use std::ops::Range;
 
-/// Where an exchange is in its life.
+/// The stage of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nobody's.
+    /// The slot is free.
     #[default]
     Free,
-    /// Its command is with whoever decides what it needs.
+    /// The caller has the command and has not declared its data need.
     Asked,
-    /// Its data is coming in its capsule.
+    /// In-capsule data is being received.
     InCapsule {
-        /// Bytes of the capsule's data before it.
+        /// Bytes of the capsule's data to skip before the command's data.
         skip: u32,
     },
-    /// Waits for its turn to ask for data.
+    /// The command waits until its data may be requested.
     Waiting,
-    /// Has asked for data up to `requested`.
+    /// Data up to `requested` was requested and is being received.
     Receiving {
-        /// R2Ts were sent for everything before this.
+        /// End offset of the data requested by R2Ts.
         requested: u32,
     },
-    /// Complete, and with whoever carries it out.
+    /// The data is complete and the caller executes the command.
     Running,
 }
 
-/// Whether all its data came as it was sent.
+/// The result of the data digest checks of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Health {
     #[default]
@@ -76,7 +76,7 @@ impl Exchange {
         self.place.map_or(0, CapsuleData::bytes)
     }
 
-    /// Takes data of the PDU that is being received, as much as is wanted.
+    /// Accepts data of the current PDU, at most as much as the command needs.
     pub(super) fn take(&mut self, mut bytes: &[u8]) {
         if let Stage::InCapsule { skip } = &mut self.stage {
             let skipped = u32::try_from(bytes.len()).unwrap_or(u32::MAX).min(*skip);
@@ -93,7 +93,8 @@ impl Exchange {
         self.received == self.wanted
     }
 
-    /// The next range to ask for, if `r2ts_max` R2Ts of `r2t_bytes` each are not outstanding yet.
+    /// Returns the range of the next R2T of at most `r2t_bytes`. Returns `None` if the exchange is not receiving, all
+    /// data is requested, or `r2ts_max` R2Ts are outstanding.
     pub(super) fn ask(&mut self, r2t_bytes: u32, r2ts_max: u32) -> Option<Range<u32>> {
         let Stage::Receiving { requested } = &mut self.stage else {
             return None;
@@ -108,7 +109,7 @@ impl Exchange {
         Some(range)
     }
 
-    /// Judges an H2CData for this exchange: in order, inside its R2T, and LAST_PDU exactly at its end.
+    /// Validates an H2CData for this exchange: in order, inside its R2T, and LAST_PDU exactly at the end of the R2T.
     pub(super) fn judge(&self, part: &DataPart, r2t_bytes: u32) -> Result<(), Fault> {
         let Stage::Receiving { requested } = self.stage else {
             return Err(Fault::field(place::TRANSFER_TAG));

@@ -1,7 +1,7 @@
-//! The values of features that a controller keeps itself.
+//! The values of features that the controller stores itself.
 //!
-//! In: dwords and data of Set Features. Out: dwords and data of Get Features. Invariant: what is read is what was written,
-//! reserved bits left out.
+//! Input: dwords and data of Set Features. Output: dwords and data of Get Features. Invariant: a read returns the value
+//! written, without its reserved bits.
 
 use super::AdminAnswer;
 use crate::controller::admin::ControllerConfig;
@@ -12,23 +12,23 @@ use crate::spec::status::Status;
 use headwater_host::clock::Nanos;
 use std::collections::BTreeSet;
 
-/// Composite temperature over which a warning would come, kelvin: 85 degrees.
+/// The composite temperature above which a warning is due, kelvin: 85 degrees Celsius.
 pub(in crate::controller::admin) const WARNING_TEMPERATURE: u16 = 358;
-/// Bytes of the Host Behavior Support data that mean something: ACRE, ETDAS, LBAFEE.
+/// The number of defined bytes of the Host Behavior Support data: ACRE, ETDAS, LBAFEE.
 const HOST_BEHAVIOR_BYTES: usize = 3;
-/// A timestamp has 48 bits of milliseconds.
+/// The mask of a timestamp: 48 bits of milliseconds.
 const TIMESTAMP_BITS: u64 = (1 << 48) - 1;
 
-/// Where the timestamp comes from, and since when it counts.
+/// A timestamp and the time at which it was set.
 #[derive(Clone, Copy, Debug)]
 struct Timestamp {
     millis: u64,
     at: Nanos,
-    /// Timestamp Origin: whether a host set it.
+    /// Timestamp Origin: true if a host set it.
     was_set: bool,
 }
 
-/// The values.
+/// The stored feature values.
 #[derive(Clone, Debug)]
 pub(in crate::controller::admin) struct Features {
     arbitration: u32,
@@ -47,10 +47,10 @@ pub(in crate::controller::admin) struct Features {
 }
 
 impl Features {
-    /// The defaults, at this time.
+    /// Returns the defaults, with the timestamp 0 at `now`.
     pub(in crate::controller::admin) fn new(config: &ControllerConfig, now: Nanos) -> Self {
         Self {
-            // Bursts of 8, all weights 1.
+            // A burst of 8, all weights 1.
             arbitration: 3,
             over_temperature: WARNING_TEMPERATURE,
             under_temperature: 0,
@@ -91,7 +91,7 @@ impl Features {
         self.io_queues = queues;
     }
 
-    /// NSQA and NCQA, 0's based.
+    /// Returns NSQA and NCQA, 0's based.
     pub(in crate::controller::admin) fn number_of_queues(&self) -> u32 {
         let less_one = u32::from(self.io_queues.saturating_sub(1));
         less_one << 16 | less_one
@@ -109,7 +109,7 @@ impl Features {
         self.host_identifier = identifier;
     }
 
-    /// The current value. `dword` is CDW11, which selects among several values of some features.
+    /// Returns the current value. `dword` is CDW11, which selects among several values of some features.
     pub(super) fn get(&self, feature: Feature, dword: u32, now: Nanos) -> Result<AdminAnswer, Status> {
         let result = match feature {
             Feature::Arbitration => self.arbitration,
@@ -133,7 +133,7 @@ impl Features {
                 let bytes = if dword & 1 == 1 { 16 } else { 8 };
                 return Ok(AdminAnswer::with_data(self.host_identifier[..bytes].to_vec()));
             }
-            // One power state, one profile; the rest is asked of others.
+            // One power state, one profile; the other values are stored elsewhere.
             Feature::PowerManagement
             | Feature::CommandSetProfile
             | Feature::WriteCache
@@ -143,7 +143,7 @@ impl Features {
         Ok(AdminAnswer::with_result(result))
     }
 
-    /// A host changes a value. `data` has the feature's length.
+    /// Sets a value. `data` has the feature's length.
     pub(super) fn set(
         &mut self,
         feature: Feature,
@@ -171,21 +171,21 @@ impl Features {
             Feature::AsyncEvents => self.async_events = dword,
             Feature::Timestamp => {
                 let mut millis = [0; 8];
-                for (byte, given) in millis.iter_mut().zip(data.iter().take(6)) {
-                    *byte = *given;
+                for (byte, value) in millis.iter_mut().zip(data.iter().take(6)) {
+                    *byte = *value;
                 }
                 self.timestamp = Timestamp { millis: u64::from_le_bytes(millis), at: now, was_set: true };
             }
             Feature::HostBehavior => {
-                for (kept, &given) in self.host_behavior.iter_mut().zip(data) {
-                    *kept = given & 1;
+                for (stored, &value) in self.host_behavior.iter_mut().zip(data) {
+                    *stored = value & 1;
                 }
             }
             Feature::HostIdentifier => {
                 let bytes = if dword & 1 == 1 { 16 } else { 8 };
                 self.host_identifier = [0; 16];
-                for (kept, &given) in self.host_identifier.iter_mut().zip(data.iter().take(bytes)) {
-                    *kept = given;
+                for (stored, &value) in self.host_identifier.iter_mut().zip(data.iter().take(bytes)) {
+                    *stored = value;
                 }
             }
             _ => {}
@@ -193,7 +193,7 @@ impl Features {
         Ok(())
     }
 
-    /// IV of a Interrupt Vector Configuration, in range.
+    /// Returns IV of an Interrupt Vector Configuration, in range.
     fn vector(&self, dword: u32) -> Result<u16, Status> {
         u16::try_from(dword & 0xFFFF)
             .ok()
@@ -201,7 +201,7 @@ impl Features {
             .ok_or(Status::INVALID_FIELD)
     }
 
-    /// TMPSEL 0 is the composite temperature; there are no other sensors. THSEL 0 is over, 1 under.
+    /// Reads a threshold. TMPSEL 0 is the composite temperature, the only sensor. THSEL 0 is over, 1 under.
     fn temperature(&self, dword: u32) -> Result<u32, Status> {
         match (dword >> 16 & 0xF, dword >> 20 & 0b11) {
             (0, 0) => Ok(u32::from(self.over_temperature)),
@@ -213,7 +213,7 @@ impl Features {
     fn set_temperature(&mut self, dword: u32) -> Result<(), Status> {
         let threshold = u16::try_from(dword & 0xFFFF).unwrap_or(u16::MAX);
         match (dword >> 16 & 0xF, dword >> 20 & 0b11) {
-            // Fh is all sensors.
+            // TMPSEL Fh selects all sensors.
             (0 | 0xF, 0) => self.over_temperature = threshold,
             (0 | 0xF, 1) => self.under_temperature = threshold,
             _ => return Err(Status::INVALID_FIELD),
@@ -221,7 +221,7 @@ impl Features {
         Ok(())
     }
 
-    /// Figure 332: 48 bits of milliseconds, then Synch and Timestamp Origin.
+    /// Encodes figure 332: 48 bits of milliseconds, then Synch and Timestamp Origin.
     fn timestamp_data(&self, now: Nanos) -> Vec<u8> {
         let Timestamp { millis, at, was_set } = self.timestamp;
         let now_millis = millis.wrapping_add(now.since(at).0 / 1_000_000) & TIMESTAMP_BITS;

@@ -1,6 +1,7 @@
-//! Identify Controller: what this controller says about itself (NVMe Base 2.0 figure 275).
+//! The Identify Controller page (NVMe Base 2.0 figure 275).
 //!
-//! In: its configuration and the subsystem. Out: the page. Invariant: a bit is set only for what is carried out.
+//! Input: the controller's configuration and the subsystem. Output: the page. Invariant: a bit is set only for an
+//! implemented feature.
 
 use crate::controller::admin::data::is_supported;
 use crate::controller::admin::errors::ERRORS_MAX;
@@ -16,9 +17,9 @@ use crate::spec::register::VERSION_2_0;
 use zerocopy::little_endian::{U16, U32, U128};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Vendor of functions that QEMU's users know: Red Hat, and its number for virtual NVMe controllers.
+/// The PCI vendor id that QEMU uses for its virtual NVMe controllers: Red Hat.
 const PCI_VENDOR: u16 = 0x1B36;
-/// Commands a host may have in flight on one queue of fabrics.
+/// The unit of capsule sizes, bytes.
 const CAPSULE_16: u32 = 16;
 const COMMAND_BYTES: u32 = 64;
 
@@ -52,38 +53,38 @@ fn describe_subsystem(page: &mut IdentifyController, config: &ControllerConfig, 
         page.pci_vendor = U16::new(PCI_VENDOR);
         page.pci_subsystem_vendor = U16::new(PCI_VENDOR);
     }
-    // One byte stays zero: the name ends there.
+    // One byte stays zero: it terminates the name.
     let room = page.subsystem_name.len() - 1;
     let name = match config.kind {
         ControllerKind::Io => identity.subsystem_name.as_str(),
-        // A name of its own would send hosts to look for another discovery subsystem (Base 2.0 section 3.1.2.3.5).
+        // Another name would make hosts search for another discovery subsystem (Base 2.0 section 3.1.2.3.5).
         ControllerKind::Discovery => DISCOVERY_NAME,
     };
-    for (byte, given) in page.subsystem_name.iter_mut().zip(name.bytes().take(room)) {
-        *byte = given;
+    for (byte, value) in page.subsystem_name.iter_mut().zip(name.bytes().take(room)) {
+        *byte = value;
     }
 }
 
 fn describe_admin(page: &mut IdentifyController, config: &ControllerConfig) {
-    let takes = |opcode: AdminOpcode, bit: u16| if is_supported(config, opcode) { 1 << bit } else { 0_u16 };
+    let has = |opcode: AdminOpcode, bit: u16| if is_supported(config, opcode) { 1 << bit } else { 0_u16 };
     page.transfer_pages_shift = config.transfer_pages_shift;
     page.controller_type = match config.kind {
         ControllerKind::Io => 1,
         ControllerKind::Discovery => 2,
     };
-    // A shutdown flushes and writes a checkpoint; ten seconds are ample.
+    // A shutdown flushes and writes a checkpoint; ten seconds are sufficient.
     page.shutdown_latency = U32::new(10_000_000);
     page.admin_commands = U16::new(
-        takes(AdminOpcode::FormatNvm, 1)
-            | takes(AdminOpcode::NamespaceManagement, 3)
-            | takes(AdminOpcode::DoorbellBufferConfig, 8),
+        has(AdminOpcode::FormatNvm, 1)
+            | has(AdminOpcode::NamespaceManagement, 3)
+            | has(AdminOpcode::DoorbellBufferConfig, 8),
     );
     page.aborts_max = 3;
     page.async_event_requests_max = less_one(REQUESTS_MAX);
     page.error_entries_max = less_one(ERRORS_MAX);
-    // One slot, which cannot be written.
+    // One firmware slot, read-only.
     page.firmware_updates = 1 << 1 | 1;
-    // Command effects, offsets and long reads, and the logs of what is supported.
+    // Commands supported and effects, extended data, and the supported log pages.
     page.log_attributes = 1 << 1 | 1 << 2 | 1 << 5;
     page.keep_alive_granularity = U16::new(GRANULARITY_100MS);
     page.commands_max = U16::new(u16::try_from(config.queue_slots_max).unwrap_or(u16::MAX));
@@ -94,10 +95,10 @@ fn describe_admin(page: &mut IdentifyController, config: &ControllerConfig) {
         }
         ControllerKind::Io => async_event_bit::NAMESPACE_ATTRIBUTE,
     });
-    // Host identifiers of 128 bits.
+    // 128-bit host identifiers.
     page.attributes = U32::new(1);
-    // SGLs without alignment. In host memory with bit buckets, and longer than the data if they like; on fabrics the
-    // address is an offset into the capsule or the transport's own.
+    // SGLs without alignment. In host memory with bit buckets, and they may be longer than the data; on fabrics the
+    // address is an offset into the capsule or belongs to the transport.
     page.sgl = U32::new(match (config.sgl, config.transport) {
         (_, Transport::Fabrics) => 1 | 1 << 20 | 1 << 21,
         (true, Transport::Pcie) => 1 | 1 << 16 | 1 << 18,
@@ -112,7 +113,7 @@ fn describe_io(page: &mut IdentifyController, config: &ControllerConfig, subsyst
     let capacity = subsystem.capacity();
     page.total_capacity = U128::new(capacity.total_bytes.into());
     page.unallocated_capacity = U128::new(capacity.unallocated_bytes.into());
-    // Block erase; afterwards nothing stays allocated, whatever the host asks (NDI, NODMMAS 01b).
+    // Block erase; it deallocates all blocks even if the host requests otherwise (NDI, NODMMAS 01b).
     page.sanitize = U32::new(1 << 1 | 1 << 29 | 0b01 << 30);
     page.submission_entry_shifts = 0x66;
     page.completion_entry_shifts = 0x44;
@@ -122,13 +123,13 @@ fn describe_io(page: &mut IdentifyController, config: &ControllerConfig, subsyst
     page.copy_formats = U16::new(1);
     // Flush may name one namespace or all (bits 2:1 are 11b).
     page.write_cache = 0b11 << 1 | u8::from(subsystem.has_write_cache());
-    // A write is all or nothing, whatever its length; what limits it is the transfer size, in the largest blocks.
+    // A write of any length is atomic; its limit is the transfer size, in the largest blocks.
     let largest = LBA_FORMAT_SHIFTS.into_iter().max().unwrap_or(12);
     let blocks = u16::try_from(config.transfer_bytes_max() >> largest).unwrap_or(u16::MAX).saturating_sub(1);
     page.atomic_write_normal = U16::new(blocks);
     page.atomic_write_power_fail = U16::new(blocks);
     page.namespaces_allowed = U32::new(subsystem.namespaces_max());
-    // One power state, of 25 watts, which never changes.
+    // One power state, of 25 watts.
     page.power[0].maximum_power = U16::new(2_500);
 }
 
@@ -139,13 +140,13 @@ fn describe_sharing(page: &mut IdentifyController, config: &ControllerConfig) {
     // More than one port, more than one controller, asymmetric access.
     page.multipath = 1 | 1 << 1 | 1 << 3;
     page.ana_transition_seconds = 10;
-    // Optimized, non-optimized and inaccessible are reported; ANAGRPID does not change.
+    // Reports optimized, non-optimized and inaccessible; ANAGRPID does not change.
     page.ana = 0b111 | 1 << 6;
     page.ana_group_max = U32::new(1);
     page.ana_groups = U32::new(1);
 }
 
-/// A 0's based field.
+/// Encodes a count as a 0's based field.
 fn less_one(count: usize) -> u8 {
     u8::try_from(count.saturating_sub(1)).unwrap_or(u8::MAX)
 }

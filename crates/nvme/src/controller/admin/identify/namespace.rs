@@ -1,6 +1,6 @@
-//! Identify Namespace: what a host is told about one (NVM 1.0 figure 97, KV 1.0d figure 39, Base 2.0 figure 280).
+//! Identify Namespace pages (NVM 1.0 figure 97, KV 1.0d figure 39, Base 2.0 figure 280).
 //!
-//! In: facts. Out: the page of its command set.
+//! Input: the properties of a namespace. Output: the page of its command set.
 
 use crate::controller::admin::{Controller, NamespaceFacts, NamespaceFormat, Sharing, Subsystem};
 use crate::spec::identify::{
@@ -10,15 +10,15 @@ use crate::spec::kv::KV_KEY_BYTES_MAX;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// NSFEAT bit 3: identifiers are never used again.
+/// NSFEAT bit 3: identifiers are never reused.
 const UNIQUE_FOR_EVER: u8 = 1 << 3;
-/// NSFEAT bit 4: NPWG, NPWA, NPDG, NPDA and NOWS are given.
+/// NSFEAT bit 4: NPWG, NPWA, NPDG, NPDA and NOWS are valid.
 const HAS_GRANULARITY: u8 = 1 << 4;
 /// DLFEAT: deallocated blocks read as zeroes, and Write Zeroes may deallocate.
 const DEALLOCATED_ARE_ZEROES: u8 = 0b001 | 1 << 3;
-/// The one ANA group.
+/// The only ANA group.
 pub(in crate::controller::admin) const ANA_GROUP: u32 = 1;
-/// Bytes of a page of the medium: what small writes are gathered into.
+/// Bytes of a page of the medium, into which small writes are gathered.
 const GRANULARITY_BYTES: u32 = 4_096;
 
 fn sharing_bit(sharing: Sharing) -> u8 {
@@ -35,7 +35,7 @@ fn ana_group(sharing: Sharing) -> U32 {
     })
 }
 
-/// What is the same for all namespaces of a command set (NSID FFFFFFFFh).
+/// Returns the fields common to all namespaces of a command set (NSID FFFFFFFFh).
 pub(super) fn capabilities(controller: &Controller, set: CommandSet, subsystem: &impl Subsystem) -> Vec<u8> {
     match set {
         CommandSet::Nvm => nvm(controller, 0, subsystem).as_bytes().to_vec(),
@@ -43,7 +43,7 @@ pub(super) fn capabilities(controller: &Controller, set: CommandSet, subsystem: 
     }
 }
 
-/// One namespace.
+/// Returns the page of one namespace.
 pub(super) fn facts(controller: &Controller, facts: &NamespaceFacts, subsystem: &impl Subsystem) -> Vec<u8> {
     match facts.format {
         NamespaceFormat::Block { index } => {
@@ -69,7 +69,7 @@ pub(super) fn facts(controller: &Controller, facts: &NamespaceFacts, subsystem: 
     }
 }
 
-/// Independent of command sets: shared or not, and ready.
+/// Returns the page that is independent of command sets: shared or not, and ready.
 pub(super) fn independent(sharing: Sharing) -> Vec<u8> {
     let mut page = IdentifyIndependent::new_zeroed();
     page.features = UNIQUE_FOR_EVER;
@@ -105,7 +105,7 @@ fn nvm(controller: &Controller, index: u8, subsystem: &impl Subsystem) -> Identi
     page.copy_blocks_max = U32::new(limits.copy_blocks_max);
     page.copy_ranges_max = u8::try_from(limits.copy_ranges_max.saturating_sub(1)).unwrap_or(u8::MAX);
     for (slot, shift) in page.formats.iter_mut().zip(LBA_FORMAT_SHIFTS) {
-        // Blocks of a page cost one index entry a page; smaller ones more.
+        // Blocks of a page need one index entry per page; smaller blocks need more.
         let relative_performance = if 1 << shift == GRANULARITY_BYTES { 0 } else { 2 };
         *slot = U32::new(lba_format(shift, relative_performance));
     }
@@ -118,7 +118,7 @@ fn kv(controller: &Controller, subsystem: &impl Subsystem) -> IdentifyKv {
     page.sharing = sharing_bit(controller.config.sharing);
     let mut format = KvFormat::new_zeroed();
     format.key_bytes_max = U16::new(u16::try_from(KV_KEY_BYTES_MAX).unwrap_or(16));
-    // A longer value could not be moved by one command.
+    // One command cannot transfer a longer value.
     let value_bytes = subsystem.limits().value_bytes_max.min(controller.config.transfer_bytes_max());
     format.value_bytes_max = U32::new(value_bytes);
     page.formats[0] = format;

@@ -1,0 +1,92 @@
+//! How the executor in front of a controller lends the controller's queues.
+//!
+//! In: wishes of the attach face. Out: the same done by [`LentQueues`](super::LentQueues). Invariant: a region that a client's queues reach is one
+//! that the client has registered.
+
+use super::device::HardwareDevice;
+use super::executor::ForwardingExecutor;
+use crate::attach::lending::{Lending, Made};
+use headwater_dma::iova::{Iova, IovaRange};
+use headwater_host::wake::WakeDescriptor;
+use headwater_host::wake_line::WakeLine;
+use headwater_io::attach::protocol::{DirectRules, QueueTrouble};
+use headwater_nvme::driver::{Function, HostMemory, QueueRules, SglUse};
+use headwater_ssd::nvme::rings::ClientId;
+
+impl<F: Function, H: HostMemory> Lending<HardwareDevice<F, H>> for ForwardingExecutor<F, H> {
+    fn rules(&self, device: &HardwareDevice<F, H>) -> Result<DirectRules, String> {
+        let rules = device.driver().queue_rules().ok_or("the controller is not ready")?;
+        let QueueRules { page, sgl, transfer_bytes_max, timeout } = rules;
+        Ok(DirectRules {
+            page: page.get(),
+            sgl: sgl != SglUse::Never,
+            transfer: transfer_bytes_max,
+            timeout_ms: u64::try_from(timeout.to_duration().as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+
+    fn lend_region(&mut self, client: ClientId, start: Iova, bytes: u64) -> Result<u64, String> {
+        let memory = self.rings.memory(client).ok_or("the client is gone")?;
+        let region = memory.resolve(start, bytes).map_err(|error| error.to_string())?;
+        let mut runs = Vec::new();
+        region.runs(&mut runs).map_err(|error| error.to_string())?;
+        let [IovaRange { start: address, .. }, ..] = runs[..] else {
+            return Err("a region without a byte".to_owned());
+        };
+        self.lent.keep(client, start.0, region);
+        Ok(address.0)
+    }
+
+    fn end_region(&mut self, client: ClientId, start: Iova) {
+        self.lent.end_region(client, start.0);
+    }
+
+    fn queue_bytes(&self, device: &HardwareDevice<F, H>, depth: u32) -> Result<u64, String> {
+        let layout = device.driver().lent_layout(depth).map_err(|error| error.to_string())?;
+        Ok(layout.bytes as u64)
+    }
+
+    fn lend_queue(
+        &mut self,
+        device: &mut HardwareDevice<F, H>,
+        client: ClientId,
+        depth: u32,
+        line: WakeLine,
+    ) -> Result<u64, String> {
+        let layout = device.driver().lent_layout(depth).map_err(|error| error.to_string())?;
+        self.lent.want(client, depth, layout, line, self.mapper.as_ref())
+    }
+
+    fn next_made(&mut self) -> Option<Made> {
+        self.lent.next_made()
+    }
+
+    fn take_back(&mut self, queue: u16) {
+        self.lent.take_back(queue);
+    }
+
+    fn has_queue(&self, queue: u16) -> bool {
+        self.lent.has_queue(queue)
+    }
+
+    fn next_lost(&mut self) -> Option<u16> {
+        self.lent.next_lost()
+    }
+
+    fn connect(&mut self, queue: u16, bell: WakeDescriptor) -> Result<(), String> {
+        self.lent.connect(queue, &bell)
+    }
+
+    fn help(
+        &mut self,
+        device: &mut HardwareDevice<F, H>,
+        queue: u16,
+        trouble: QueueTrouble,
+    ) -> Result<(), String> {
+        self.lent.help(device, queue, trouble)
+    }
+
+    fn remove_client(&mut self, client: ClientId) {
+        self.lent.remove_client(client);
+    }
+}

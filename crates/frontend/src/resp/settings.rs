@@ -1,0 +1,191 @@
+//! The parameters that CONFIG reads and changes.
+//!
+//! In: the configuration the face was bound with. Out: one table of names; those that can be changed say how. A parameter that
+//! describes what cannot be changed here is refused, never silently accepted.
+
+use super::RespConfig;
+use super::errors::Failure;
+use super::glob::{self, Case};
+use super::limits::{BULK_BYTES_MAX, CLIENTS_CEILING, CLIENTS_MAX, DATABASES, SLOWLOG_ENTRIES_MAX};
+use super::parser::integer;
+use super::slowlog::SlowLog;
+use headwater_host::clock::Nanos;
+use headwater_ssd::engine::Durability;
+
+/// What can differ from node to node and, in part, from minute to minute.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// What AUTH must say.
+    pub(crate) password: Option<Vec<u8>>,
+    /// Clients at a time.
+    pub(crate) clients_max: usize,
+    /// Longest argument.
+    pub(crate) bulk_bytes_max: usize,
+    /// How long a client may say nothing, in seconds; 0 for ever.
+    pub(crate) timeout_seconds: u64,
+    /// What the device promises of the first namespace.
+    pub(crate) durability: Durability,
+    /// Where the face listens.
+    pub(crate) port: u16,
+    /// Path of the Unix socket, empty without one.
+    pub(crate) unix_path: String,
+    /// Addresses it listens on.
+    pub(crate) bind: String,
+}
+
+impl Settings {
+    /// The settings a face starts with.
+    pub(crate) fn new(config: &RespConfig) -> Self {
+        Self {
+            password: config.password.clone().map(String::into_bytes),
+            clients_max: CLIENTS_MAX,
+            bulk_bytes_max: BULK_BYTES_MAX,
+            timeout_seconds: 0,
+            durability: config.durability,
+            port: 0,
+            unix_path: String::new(),
+            bind: String::new(),
+        }
+    }
+
+    /// Redis's word for the durability.
+    fn append_sync(&self) -> &'static str {
+        match self.durability {
+            Durability::Always => "always",
+            Durability::Interval(_) => "everysec",
+            Durability::OnFlush => "no",
+        }
+    }
+}
+
+/// Every parameter's name.
+const NAMES: &[&str] = &[
+    "appendfsync",
+    "appendonly",
+    "bind",
+    "client-query-buffer-limit",
+    "databases",
+    "maxclients",
+    "maxmemory",
+    "maxmemory-policy",
+    "port",
+    "proto-max-bulk-len",
+    "requirepass",
+    "save",
+    "slowlog-log-slower-than",
+    "slowlog-max-len",
+    "tcp-keepalive",
+    "timeout",
+    "unixsocket",
+];
+
+/// The value of a parameter as CONFIG GET shows it.
+fn value(name: &str, settings: &Settings, slowlog: &SlowLog) -> String {
+    match name {
+        "appendfsync" => settings.append_sync().to_owned(),
+        "appendonly" => "yes".to_owned(),
+        "bind" => settings.bind.clone(),
+        "client-query-buffer-limit" => super::limits::QUERY_BUFFER_BYTES_MAX.to_string(),
+        "databases" => DATABASES.to_string(),
+        "maxclients" => settings.clients_max.to_string(),
+        "maxmemory" | "tcp-keepalive" => "0".to_owned(),
+        "maxmemory-policy" => "noeviction".to_owned(),
+        "port" => settings.port.to_string(),
+        "proto-max-bulk-len" => settings.bulk_bytes_max.to_string(),
+        "requirepass" => settings
+            .password
+            .as_ref()
+            .map_or_else(String::new, |password| String::from_utf8_lossy(password).into_owned()),
+        "slowlog-log-slower-than" => {
+            slowlog.threshold.map_or_else(|| "-1".to_owned(), |threshold| (threshold.0 / 1_000).to_string())
+        }
+        "slowlog-max-len" => slowlog.entries_max.to_string(),
+        "timeout" => settings.timeout_seconds.to_string(),
+        "unixsocket" => settings.unix_path.clone(),
+        _ => String::new(),
+    }
+}
+
+/// Parameters whose names match one of the patterns, each once, with their values.
+pub(crate) fn get(patterns: &[&[u8]], settings: &Settings, slowlog: &SlowLog) -> Vec<(&'static str, String)> {
+    NAMES
+        .iter()
+        .filter(|name| {
+            patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes(), Case::Insensitive))
+        })
+        .map(|name| (*name, value(name, settings, slowlog)))
+        .collect()
+}
+
+/// Changes parameters, all or none.
+///
+/// # Errors
+/// Redis's text for an unknown name, an immutable one, or a value that is not allowed.
+pub(crate) fn set(
+    pairs: &[(&[u8], &[u8])],
+    settings: &mut Settings,
+    slowlog: &mut SlowLog,
+) -> Result<(), Failure> {
+    for (at, (name, text)) in pairs.iter().enumerate() {
+        let Some(known) = NAMES.iter().find(|known| name.eq_ignore_ascii_case(known.as_bytes())) else {
+            return Err(Failure::told(format!(
+                "ERR Unknown option or number of arguments for CONFIG SET - '{}'",
+                String::from_utf8_lossy(name)
+            )));
+        };
+        if pairs[..at].iter().any(|(before, _)| before.eq_ignore_ascii_case(name)) {
+            return Err(failed(known, "duplicate parameter"));
+        }
+        check(known, text, settings, slowlog).map_err(|why| failed(known, why))?;
+    }
+    for (name, text) in pairs {
+        apply(&String::from_utf8_lossy(name).to_ascii_lowercase(), text, settings, slowlog);
+    }
+    Ok(())
+}
+
+fn failed(name: &str, why: &str) -> Failure {
+    Failure::told(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+}
+
+fn check(name: &str, text: &[u8], settings: &Settings, slowlog: &SlowLog) -> Result<(), &'static str> {
+    let number = integer(text);
+    let between = |low: i64, high: usize| match number {
+        None => Err("argument couldn't be parsed into an integer"),
+        Some(number) if number < low || usize::try_from(number).unwrap_or(0) > high => {
+            Err("argument is out of the allowed range")
+        }
+        Some(_) => Ok(()),
+    };
+    match name {
+        "maxclients" => between(1, CLIENTS_CEILING),
+        "proto-max-bulk-len" => between(1 << 20, BULK_BYTES_MAX),
+        "timeout" => between(0, i32::MAX as usize),
+        "slowlog-log-slower-than" => between(-1, usize::MAX),
+        "slowlog-max-len" => between(0, SLOWLOG_ENTRIES_MAX),
+        "requirepass" => Ok(()),
+        "bind" | "databases" | "port" | "unixsocket" => Err("can't set immutable config"),
+        // The rest describes what this node is; saying so again is no error.
+        _ if text.eq_ignore_ascii_case(value(name, settings, slowlog).as_bytes()) => Ok(()),
+        "appendfsync" | "appendonly" => Err("durability is chosen when the node starts, by --durability"),
+        "save" => Err("every write goes to the log; there are no snapshots to schedule"),
+        _ => Err("this node cannot change it"),
+    }
+}
+
+fn apply(name: &str, text: &[u8], settings: &mut Settings, slowlog: &mut SlowLog) {
+    let number = integer(text);
+    let size = number.and_then(|number| usize::try_from(number).ok());
+    match (name, size) {
+        ("maxclients", Some(count)) => settings.clients_max = count,
+        ("proto-max-bulk-len", Some(bytes)) => settings.bulk_bytes_max = bytes,
+        ("timeout", Some(seconds)) => settings.timeout_seconds = seconds as u64,
+        ("slowlog-max-len", Some(count)) => slowlog.entries_max = count,
+        ("slowlog-log-slower-than", _) => {
+            let micros = number.and_then(|number| u64::try_from(number).ok());
+            slowlog.threshold = micros.map(|micros| Nanos(micros.saturating_mul(1_000)));
+        }
+        ("requirepass", _) => settings.password = (!text.is_empty()).then(|| text.to_vec()),
+        _ => {}
+    }
+}

@@ -1,0 +1,51 @@
+//! Abort (NVMe Base 2.0 section 5.1): a command that nothing was done for yet is given up.
+//!
+//! In: a queue and a command id. Out: the completion of that command, before that of the Abort. Invariant: whoever is told
+//! that a command was aborted finds nothing of it done, and one completion of it.
+//!
+//! ```text
+//!   in the ring --fetch--> held --device has room--> waits for its turn, limits, key --> begun
+//!   |<---------------------- can be aborted ---------------------------------------->|
+//! ```
+
+use super::GuestController;
+use crate::vfio_user::flight::Flight;
+use headwater_nvme::controller::{CommandToken, QueueId};
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::engine::Device;
+use headwater_ssd::media::Media;
+
+impl GuestController {
+    /// Gives a command up. Whether it was.
+    pub(super) fn abort<M: Media>(
+        &mut self,
+        device: &mut Device<M>,
+        queue: QueueId,
+        command_id: u16,
+    ) -> bool {
+        let arbiter = &self.arbiter;
+        let is_it = |token: &CommandToken| {
+            arbiter.is_current(token) && token.queue() == queue && token.command_id() == command_id
+        };
+        if let Some(held) = self.held.take_if(|held| is_it(&held.token)) {
+            self.arbiter.complete(held.token, 0, Status::ABORT_REQUESTED);
+            return true;
+        }
+        let Some(number) = self.flights.find(|flight| flight.is_io(is_it)) else {
+            return self.arbiter.abort(queue, command_id);
+        };
+        if let Some(at) = self.lists.iter().position(|&list| list == number) {
+            // It only looked so far, and the device has nothing of it now.
+            self.lists.remove(at);
+            if let Some(Flight::Io(token, _)) = self.flights.remove(number) {
+                self.arbiter.complete(token, 0, Status::ABORT_REQUESTED);
+            }
+            return true;
+        }
+        let aborted = device.abort(self.face, number);
+        if aborted {
+            self.land(device);
+        }
+        aborted
+    }
+}

@@ -1,0 +1,177 @@
+//! Admin commands of a guest: the data fetched, the step carried out on queues or namespaces, the answer posted.
+//!
+//! In: entries of the admin queue. Out: their completions, at once or when what they ask for is done.
+
+use super::GuestController;
+use crate::vfio_user::data;
+use crate::vfio_user::flight::Flight;
+use crate::vfio_user::layout::VECTORS;
+use headwater_dma::iova::{ClientMemory, Iova, Segments};
+use headwater_host::clock::Nanos;
+use headwater_host::ring_memory::ForeignWords;
+use headwater_nvme::controller::admin::{CompletionQueueRequest, SubmissionQueueRequest};
+use headwater_nvme::controller::{
+    AdminAnswer, AdminData, AdminStep, ArbiterError, CommandToken, CompletionQueueSpec, DoorbellCells,
+    Fetched, QueueKind, SubmissionQueueSpec,
+};
+use headwater_nvme::data_pointer::Transfer;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::opcode::AdminOpcode;
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::engine::Device;
+use headwater_ssd::engine::administration::AdminTicket;
+use headwater_ssd::media::Media;
+
+/// Words of a buffer of Doorbell Buffer Config: a page.
+const BUFFER_WORDS: usize = 512;
+
+impl GuestController {
+    /// Carries an admin command out.
+    pub(super) fn start_admin<M: Media>(
+        &mut self,
+        device: &mut Device<M>,
+        memory: &ClientMemory,
+        fetched: Fetched,
+        now: Nanos,
+    ) {
+        let Fetched { entry, token, .. } = fetched;
+        let (buffer, sent) = match self.fetch_data(&entry, memory) {
+            Ok(data) => data,
+            Err(status) => {
+                self.controller.record_error(
+                    token.queue(),
+                    token.command_id(),
+                    entry.namespace.get(),
+                    status,
+                );
+                return self.arbiter.complete(token, 0, status);
+            }
+        };
+        match self.controller.admin(&entry, &sent, device, now) {
+            AdminStep::Done(answer) => {
+                if entry.opcode == AdminOpcode::SetFeatures.number() {
+                    self.apply_features();
+                }
+                self.answer(token, &answer, &buffer);
+            }
+            AdminStep::Held => self.event_requests.push(token),
+            AdminStep::Namespace(action) => {
+                device.administer(AdminTicket { face: self.face, token: self.flights.next() }, action);
+                self.flights.insert(Flight::Admin(token));
+            }
+            AdminStep::Abort { queue, command } => {
+                let aborted = self.abort(device, queue, command);
+                // Bit 0: not aborted.
+                self.arbiter.complete(token, u32::from(!aborted), Status::SUCCESS);
+            }
+            step => self.change_queues(step, memory, token),
+        }
+    }
+
+    /// The buffer of a command, and what the guest sends in it.
+    fn fetch_data(
+        &mut self,
+        entry: &SubmissionEntry,
+        memory: &ClientMemory,
+    ) -> Result<(Segments, Vec<u8>), Status> {
+        let (transfer, sent) = match self.controller.admin_data(entry)? {
+            AdminData::None => return Ok((Segments::default(), Vec::new())),
+            AdminData::FromHost(bytes) => (Transfer::FromHost(bytes), bytes),
+            AdminData::ToHost(bytes) => (Transfer::ToHost(bytes), 0),
+        };
+        let buffer = self.finder.of_entry(entry, transfer, memory)?;
+        let mut bytes = vec![0; usize::try_from(sent).unwrap_or(0)];
+        if buffer.copy_in(0, &mut bytes) != bytes.len() {
+            return Err(Status::DATA_TRANSFER_ERROR);
+        }
+        Ok((buffer, bytes))
+    }
+
+    fn answer(&mut self, token: CommandToken, answer: &AdminAnswer, buffer: &Segments) {
+        let whole = buffer.copy_out(0, &answer.data) == answer.data.len();
+        let status = if whole { answer.status } else { Status::DATA_TRANSFER_ERROR };
+        self.arbiter.complete(token, answer.result, status);
+    }
+
+    /// Steps that concern queues and doorbells.
+    fn change_queues(&mut self, step: AdminStep, memory: &ClientMemory, token: CommandToken) {
+        let done = match step {
+            AdminStep::CreateCompletionQueue(request) => self.create_completion_queue(&request, memory),
+            AdminStep::CreateSubmissionQueue(request) => self.create_submission_queue(&request, memory),
+            AdminStep::DeleteCompletionQueue(queue) => self.arbiter.delete_completion_queue(queue),
+            AdminStep::DeleteSubmissionQueue(queue) => match self.arbiter.delete_submission_queue(queue) {
+                Ok(()) => return self.deletions.push((queue, token)),
+                Err(error) => Err(error),
+            },
+            AdminStep::DoorbellBuffer { shadow, event_index } => {
+                let shared = self.share_doorbells(shadow, event_index, memory);
+                let status = if shared.is_some() { Status::SUCCESS } else { Status::INVALID_FIELD };
+                return self.arbiter.complete(token, 0, status);
+            }
+            AdminStep::Done(_) | AdminStep::Held | AdminStep::Namespace(_) | AdminStep::Abort { .. } => {
+                Ok(())
+            }
+        };
+        let status = done.map_or_else(ArbiterError::status, |()| Status::SUCCESS);
+        self.arbiter.complete(token, 0, status);
+    }
+
+    fn create_completion_queue(
+        &mut self,
+        request: &CompletionQueueRequest,
+        memory: &ClientMemory,
+    ) -> Result<(), ArbiterError> {
+        let spec = CompletionQueueSpec { slots: request.slots, vector: request.vector };
+        let place = ring(memory, request.base, &mut self.rings);
+        self.arbiter.create_completion_queue(request.id, spec, place)
+    }
+
+    fn create_submission_queue(
+        &mut self,
+        request: &SubmissionQueueRequest,
+        memory: &ClientMemory,
+    ) -> Result<(), ArbiterError> {
+        let spec = SubmissionQueueSpec {
+            slots: request.slots,
+            completion: request.completion,
+            priority: request.priority,
+            kind: QueueKind::Standard,
+        };
+        let place = ring(memory, request.base, &mut self.rings);
+        self.arbiter.create_submission_queue(request.id, spec, place)
+    }
+
+    /// Doorbell Buffer Config (NVMe Base 2.0 section 5.8); `None` if the pages are not the guest's.
+    fn share_doorbells(&mut self, shadow: u64, event_index: u64, memory: &ClientMemory) -> Option<()> {
+        let doorbells = ring(memory, shadow, &mut self.rings)(BUFFER_WORDS)?;
+        let events = Some(ring(memory, event_index, &mut self.rings)(BUFFER_WORDS)?);
+        self.arbiter.share_doorbells(DoorbellCells { doorbells, events, stride_log2: 0 });
+        tracing::info!("the guest's doorbells are in its memory");
+        Some(())
+    }
+
+    /// Features that concern queues, after one was set.
+    fn apply_features(&mut self) {
+        let Self { controller, arbiter, .. } = self;
+        arbiter.set_arbitration(controller.arbitration());
+        arbiter.set_coalescing(controller.coalescing());
+        arbiter.grant_queues(controller.io_queues(), controller.io_queues());
+        for vector in 0..VECTORS {
+            // Every vector of the function is one of the arbiter's.
+            let _ = arbiter.set_vector_coalescing(vector, controller.vector_coalescing(vector));
+        }
+    }
+}
+
+/// Finds the memory of a ring, and notes where it lies.
+fn ring<'a>(
+    memory: &'a ClientMemory,
+    base: u64,
+    rings: &'a mut Vec<(Iova, u64)>,
+) -> impl FnOnce(usize) -> Option<ForeignWords> + 'a {
+    move |words| {
+        let found = data::words(memory, Iova(base), words)?;
+        rings.push((Iova(base), u64::try_from(words).ok()?.checked_mul(8)?));
+        Some(found)
+    }
+}

@@ -1,0 +1,102 @@
+//! Clients that are killed at any moment leave nothing behind. A process of its own, because descriptors are counted.
+
+#![expect(clippy::unwrap_used, reason = "a broken promise ends the test")]
+
+#[path = "../attach/host.rs"]
+#[expect(dead_code, reason = "the killing needs less of it than the other tests do")]
+mod host;
+
+use headwater_frontend::attach::Holdings;
+use headwater_frontend::attach::policy::Policy;
+use headwater_host::clock::{Clock, Nanos};
+use headwater_io::attach::{AttachBackend, AttachOptions};
+use headwater_io::{Command, Condition, Device as Client};
+use host::{Host, media};
+use std::process::{Child, Stdio};
+
+/// Names the socket to a child; absent in an ordinary run of the tests.
+const SOCKET: &str = "HEADWATER_TEST_ATTACH_SOCKET";
+
+/// Not a test of its own: what a child of the next one does until it is killed.
+#[test]
+fn child_of_the_killing_does_everything_over_and_over() {
+    let Some(path) = std::env::var_os(SOCKET) else {
+        return;
+    };
+    let mut random = fastrand::Rng::new();
+    // Only a kill ends this, or a daemon that is gone.
+    loop {
+        let Ok(backend) = AttachBackend::connect(
+            path.as_ref(),
+            AttachOptions { retry_for: Nanos::ZERO, ..AttachOptions::default() },
+        ) else {
+            return;
+        };
+        let mut client = Client::over(Box::new(backend), 1).unwrap();
+        let buffer = client.buffer(random.usize(1..=16) * 4_096).unwrap();
+        let mut queue = client.queue(random.u32(1..=64)).unwrap();
+        for round in 0..random.u64(..200) {
+            let key = random.u64(..50).to_le_bytes();
+            let slice = buffer.slice(0, random.usize(..=4_096)).unwrap();
+            let command = match random.u32(..4) {
+                0 => Command::put(1, &key, slice, Condition::Always),
+                1 => Command::get(1, &key, slice),
+                2 => Command::delete(1, &key),
+                _ => Command::list(1, None, buffer.clone()),
+            };
+            let _ = queue.submit(command.unwrap(), round);
+            let _ = if random.bool() { queue.poll() } else { queue.wait(Some(Nanos::from_micros(50))) };
+        }
+    }
+}
+
+fn child(host: &Host) -> Child {
+    std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_of_the_killing_does_everything_over_and_over", "--test-threads=1"])
+        .env(SOCKET, &host.path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn shared_maps() -> usize {
+    std::fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:headwater").count()
+}
+
+#[test]
+fn a_client_killed_a_thousand_times_leaks_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = Host::start(folder.path(), Policy::new([]), media());
+    // Where a kill hits is the scheduler's choice, so no seed would bring a run back.
+    let mut random = fastrand::Rng::new();
+    let mut good = host.client();
+    good.put(b"good", b"client").unwrap();
+    let held = Holdings { clients: 1, queues: 1, regions: 1, in_flight: 0 };
+    let (files, maps) = (descriptors(), shared_maps());
+    let kills = std::env::var("HEADWATER_TEST_KILLS").map_or(1_000, |text| text.parse().unwrap());
+    let mut at_work = 0;
+    for round in 0..kills {
+        let mut victim = child(&host);
+        // From before its first instruction to the middle of its work: it takes about 3 ms to get there.
+        Clock::sleep(Nanos(random.u64(..12_000_000)));
+        at_work += u32::from(host.thread.seen().clients > 1);
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        if round % 100 == 0 {
+            assert_eq!(good.get(b"good").unwrap().unwrap(), b"client");
+        }
+    }
+    assert!(at_work > kills / 10, "{at_work} of {kills} were connected when they were killed");
+    assert!(host.settle(held) < Nanos::from_millis(1_500));
+    // Nothing else runs in this process: the other test of this file returns at once.
+    assert_eq!((descriptors(), shared_maps()), (files, maps), "descriptors and maps");
+    good.delete(b"good").unwrap();
+    drop(good);
+    host.settle(Holdings::default());
+    drop(host.end());
+}

@@ -1,0 +1,107 @@
+//! Who is let in, and who is not.
+
+use crate::secured::{LONG, SHORT, key, keys, node, target};
+use headwater_frontend::nvme_tcp::{NvmeTcpConfig, NvmeTcpFace};
+use headwater_host::clock::Nanos;
+use headwater_host::tls::TlsEnd;
+use headwater_io::{Device, IoError, NvmeTcp, NvmeTcpTarget};
+use headwater_nvme::spec::fabrics::{CONTROLLER_DYNAMIC, ConnectData, ConnectFields};
+use headwater_nvme::tcp::psk::Transform;
+use headwater_nvme::tcp::secure::{SecureStream, prepare};
+use headwater_nvme::tcp::{HostStep, InitiatorConnection, InitiatorParameters, Transfer};
+use headwater_ssd::command::FaceId;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use zerocopy::IntoBytes as _;
+
+#[test]
+fn wrong_keys_unknown_hosts_and_hosts_without_tls_are_refused_and_the_others_served() {
+    let node = node();
+    let right = target(&node, keys().remove(0));
+    let mut client = Device::over(Box::new(NvmeTcp::open(right.clone()).unwrap()), 1).unwrap();
+    for wrong in [
+        key(SHORT, Transform::ByHost, 32, 9),
+        key(SHORT, Transform::ByHost, 48, 1),
+        key(SHORT, Transform::None, 32, 1),
+        key(LONG, Transform::ByHost, 32, 1),
+        key("nqn.2026-01.test:unknown", Transform::ByHost, 32, 1),
+    ] {
+        let refused = NvmeTcp::open(right.clone().secured(wrong.clone())).unwrap_err();
+        let text = refused.to_string();
+        assert!(matches!(refused, IoError::Refused { .. } | IoError::Gone { .. }), "{text}");
+        assert!(text.contains("TLS"), "{wrong:?}: {text}");
+    }
+    let bare = NvmeTcpTarget { key: None, ..right.clone() };
+    assert!(NvmeTcp::open(bare).is_err(), "a host without TLS came in");
+    client.put(b"still", b"served").unwrap();
+    assert_eq!(client.get(b"still").unwrap().unwrap(), b"served");
+    // An admin and an I/O queue.
+    node.until("the end of those who were refused", |numbers| numbers.connections == 2);
+}
+
+#[test]
+fn a_host_with_a_key_finds_no_tls_at_a_node_without_and_says_so() {
+    let node = crate::host::Node::start();
+    let target = NvmeTcpTarget { retry_for: Nanos::ZERO, ..NvmeTcpTarget::new(node.address, "nqn.s") };
+    let refused = NvmeTcp::open(target.secured(keys().remove(0))).unwrap_err().to_string();
+    assert!(refused.contains("TLS"), "{refused}");
+}
+
+#[test]
+fn with_keys_any_address_is_listened_on() {
+    let listen = "0.0.0.0:0".parse().unwrap();
+    let face = NvmeTcpFace::bind(&NvmeTcpConfig { listen, face: FaceId(5), keys: keys() }).unwrap();
+    assert!(!face.local_addr().ip().is_loopback());
+    let open = NvmeTcpConfig { listen, face: FaceId(5), keys: Vec::new() };
+    assert!(NvmeTcpFace::bind(&open).is_err(), "without keys it is not");
+}
+
+/// A host that says what it likes, after a handshake with the key of `key_of` for `subsystem`: the status of its Connect.
+fn connect_as(address: std::net::SocketAddr, subsystem: &str, names: (&str, &str)) -> u8 {
+    let psks = keys().remove(0).tls_psks(subsystem).unwrap();
+    let mut stream = SecureStream::new(TlsEnd::Client, &prepare(&psks).unwrap()).unwrap();
+    let mut socket = TcpStream::connect(address).unwrap();
+    let parameters = InitiatorParameters { in_capsule_max: 8_192, ..InitiatorParameters::default() };
+    let mut connection = InitiatorConnection::<Vec<u8>>::new(parameters);
+    let mut room = vec![0; 16 << 10];
+    loop {
+        stream.seal(connection.outgoing_mut()).unwrap();
+        socket.write_all(stream.outgoing()).unwrap();
+        stream.sent(stream.outgoing().len());
+        let count = socket.read(&mut room).unwrap();
+        assert!(count > 0, "the node closed the connection");
+        stream.feed(&room[..count]);
+        loop {
+            let opened = stream.open(&mut room).unwrap();
+            if opened == 0 {
+                break;
+            }
+            let mut bytes = &room[..opened];
+            loop {
+                match connection.advance(&mut bytes) {
+                    HostStep::Starved => break,
+                    HostStep::Opened => {
+                        let fields =
+                            ConnectFields { queue: 0, size: 31, ..ConnectFields::of(&Default::default()) };
+                        let data = ConnectData::new((names.0, [1; 16]), names.1, CONTROLLER_DYNAMIC);
+                        let data = Transfer::Out(data.as_bytes().to_vec());
+                        assert!(connection.submit(fields.to_entry(), data).is_ok());
+                    }
+                    HostStep::Completed(done) => return done.entry.status().code,
+                    HostStep::Closed(ended) => panic!("{ended:?}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_host_connects_only_under_the_names_that_its_key_is_of() {
+    let node = node();
+    let subsystem = target(&node, keys().remove(0)).subsystem_name;
+    let discovery = "nqn.2014-08.org.nvmexpress.discovery";
+    assert_eq!(connect_as(node.address, &subsystem, (SHORT, &subsystem)), 0);
+    assert_eq!(connect_as(node.address, &subsystem, (LONG, &subsystem)), 0x84, "as another host");
+    assert_eq!(connect_as(node.address, discovery, (SHORT, &subsystem)), 0x84, "to another subsystem");
+    assert_eq!(connect_as(node.address, discovery, (SHORT, discovery)), 0);
+}

@@ -1,0 +1,419 @@
+//! A device in a few lines: the contract of `submit` and `next_completion` over a `BTreeMap`.
+//!
+//! In: commands. Out: one completion each, in an order that a seed shuffles as far as the contract allows: commands of one key
+//! keep their order, nothing leaves before what it wrote or saw is durable, and what is refused for want of room has no effect.
+
+use headwater_frontend::core_device::{CoreDevice, CoreWork};
+use headwater_host::clock::{Clock, Nanos, UnixMillis};
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{
+    BatchWrite, Command, Completion, Condition, Expiry, FaceId, ListPosition, ListedKey, NamespaceId,
+    Payload, Release, Sequence, Sink, SubmitError,
+};
+use headwater_ssd::engine::DeviceStats;
+use std::collections::{BTreeMap, VecDeque};
+
+#[derive(Clone, Debug)]
+struct Record {
+    value: Vec<u8>,
+    sequence: u64,
+    expiry_ms: u64,
+}
+
+struct Submitted {
+    namespace: NamespaceId,
+    token: u64,
+    command: Command,
+}
+
+/// The model.
+pub(crate) struct Model {
+    records: BTreeMap<(u8, Vec<u8>), Record>,
+    gone: BTreeMap<(u8, Vec<u8>), u64>,
+    queue: VecDeque<Submitted>,
+    held: Vec<(u64, Completion)>,
+    ready: VecDeque<Completion>,
+    sequence: u64,
+    durable: u64,
+    /// Most commands in flight.
+    pub(crate) room: usize,
+    /// Whether another face writes between the commands of this one.
+    pub(crate) meddling: bool,
+    /// Whether writes ever become durable.
+    pub(crate) flushing: bool,
+    random: fastrand::Rng,
+}
+
+impl Model {
+    pub(crate) fn new(seed: u64, room: usize) -> Self {
+        Self {
+            records: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            queue: VecDeque::new(),
+            held: Vec::new(),
+            ready: VecDeque::new(),
+            sequence: 0,
+            durable: 0,
+            room,
+            meddling: false,
+            flushing: true,
+            random: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// Makes durable what has been written so far, and nothing later.
+    pub(crate) fn flush_once(&mut self) {
+        self.durable = self.sequence;
+    }
+
+    fn find(&mut self, namespace: NamespaceId, key: &[u8], wall: UnixMillis) -> Option<Record> {
+        let place = (namespace.0, key.to_vec());
+        let record = self.records.get(&place)?.clone();
+        if record.expiry_ms != 0 && record.expiry_ms <= wall.0 {
+            self.records.remove(&place);
+            return None;
+        }
+        Some(record)
+    }
+
+    fn seen(&self, namespace: NamespaceId, key: &[u8]) -> u64 {
+        let place = (namespace.0, key.to_vec());
+        self.records
+            .get(&place)
+            .map(|record| record.sequence)
+            .max(self.gone.get(&place).copied())
+            .unwrap_or(0)
+    }
+
+    fn check(
+        &mut self,
+        namespace: NamespaceId,
+        key: &[u8],
+        condition: Condition,
+        wall: UnixMillis,
+    ) -> Status {
+        let record = self.find(namespace, key, wall);
+        match (condition, record) {
+            (Condition::IfExists, None) => Status::KEY_DOES_NOT_EXIST,
+            (Condition::IfAbsent, Some(_)) => Status::KEY_EXISTS,
+            (Condition::IfSequence(_), None) => Status::SEQUENCE_MISMATCH,
+            (Condition::IfSequence(wanted), Some(record)) if record.sequence != wanted.0 => {
+                Status::SEQUENCE_MISMATCH
+            }
+            _ => Status::SUCCESS,
+        }
+    }
+
+    fn put(&mut self, namespace: NamespaceId, key: &[u8], value: &[u8], expiry: Expiry, wall: UnixMillis) {
+        let before = self.find(namespace, key, wall);
+        self.sequence += 1;
+        let expiry_ms = match expiry {
+            Expiry::Never => 0,
+            Expiry::At(at) => at,
+            Expiry::Keep => before.map_or(0, |record| record.expiry_ms),
+        };
+        let record = Record { value: value.to_vec(), sequence: self.sequence, expiry_ms };
+        self.records.insert((namespace.0, key.to_vec()), record);
+    }
+
+    fn remove(&mut self, namespace: NamespaceId, key: &[u8]) {
+        self.sequence += 1;
+        self.records.remove(&(namespace.0, key.to_vec()));
+        self.gone.insert((namespace.0, key.to_vec()), self.sequence);
+    }
+
+    fn delete(
+        &mut self,
+        namespace: NamespaceId,
+        key: &[u8],
+        condition: Condition,
+        wall: UnixMillis,
+    ) -> Status {
+        let status = self.check(namespace, key, condition, wall);
+        if status.is_success() && self.find(namespace, key, wall).is_none() {
+            return Status::KEY_DOES_NOT_EXIST;
+        }
+        if status.is_success() {
+            self.remove(namespace, key);
+        }
+        status
+    }
+
+    /// Carries a command out; the completion and the sequence that must be durable before it leaves.
+    fn execute(&mut self, submitted: Submitted, wall: UnixMillis) -> (u64, Completion) {
+        let namespace = submitted.namespace;
+        let mut completion = Completion {
+            token: submitted.token,
+            status: Status::SUCCESS,
+            value_bytes: 0,
+            sequence: Sequence(0),
+            expiry_ms: 0,
+            position: 0,
+            sink: Vec::new(),
+            keys: Vec::new(),
+            next: None,
+        };
+        let mut needs = 0;
+        match submitted.command {
+            Command::Store { key, value, condition, expiry } => {
+                completion.status = self.check(namespace, &key, condition, wall);
+                if completion.status.is_success() {
+                    let Payload::Bytes(value) = value else { panic!("the face lends no memory") };
+                    self.put(namespace, &key, &value, expiry, wall);
+                    completion.sequence = Sequence(self.sequence);
+                }
+                needs = self.seen(namespace, &key);
+            }
+            Command::Delete { key, condition } => {
+                completion.status = self.delete(namespace, &key, condition, wall);
+                if completion.status.is_success() {
+                    completion.sequence = Sequence(self.sequence);
+                }
+                needs = self.seen(namespace, &key);
+            }
+            Command::Retrieve { key, sink, bytes_max, release } => {
+                completion.sink = owned(sink);
+                self.look(namespace, &key, Some(bytes_max), wall, &mut completion);
+                if release == Release::WhenDurable {
+                    needs = self.seen(namespace, &key);
+                }
+            }
+            Command::Exist { key, release } => {
+                self.look(namespace, &key, None, wall, &mut completion);
+                if release == Release::WhenDurable {
+                    needs = self.seen(namespace, &key);
+                }
+            }
+            Command::Batch { writes } => {
+                self.batch(namespace, &writes, wall, &mut completion);
+                needs = self.sequence;
+            }
+            Command::List { from, keys_max } => self.list(namespace, from, keys_max, wall, &mut completion),
+            Command::Flush => needs = self.sequence,
+            Command::Fence { up_to } => needs = up_to.0,
+            Command::Clear => {
+                self.clear(namespace);
+                needs = self.sequence;
+            }
+            other => panic!("the RESP face never submits {other:?}"),
+        }
+        (needs, completion)
+    }
+
+    /// Another face stores a record again as it is: its value stays, its sequence does not.
+    fn meddle(&mut self) {
+        let count = self.records.len();
+        if count > 0 && self.random.u8(..3) == 0 {
+            let at = self.random.usize(..count);
+            self.sequence += 1;
+            if let Some(record) = self.records.values_mut().nth(at) {
+                record.sequence = self.sequence;
+            }
+        }
+    }
+
+    fn clear(&mut self, namespace: NamespaceId) {
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let cleared: Vec<_> = self.records.keys().filter(|place| place.0 == namespace.0).cloned().collect();
+        for place in cleared {
+            self.records.remove(&place);
+            self.gone.insert(place, sequence);
+        }
+    }
+
+    fn look(
+        &mut self,
+        namespace: NamespaceId,
+        key: &[u8],
+        bytes_max: Option<u32>,
+        wall: UnixMillis,
+        completion: &mut Completion,
+    ) {
+        let Some(record) = self.find(namespace, key, wall) else {
+            completion.status = Status::KEY_DOES_NOT_EXIST;
+            return;
+        };
+        completion.value_bytes = u32::try_from(record.value.len()).unwrap();
+        completion.sequence = Sequence(record.sequence);
+        completion.expiry_ms = record.expiry_ms;
+        if let Some(bytes_max) = bytes_max {
+            let count = record.value.len().min(bytes_max as usize);
+            completion.sink.extend_from_slice(&record.value[..count]);
+        }
+    }
+
+    fn batch(
+        &mut self,
+        namespace: NamespaceId,
+        writes: &[BatchWrite],
+        wall: UnixMillis,
+        completion: &mut Completion,
+    ) {
+        let mut keys: Vec<&[u8]> = Vec::new();
+        for (at, write) in writes.iter().enumerate() {
+            let (BatchWrite::Store { key, condition, .. } | BatchWrite::Delete { key, condition }) = write;
+            assert!(!keys.contains(&&key[..]), "a batch names a key twice");
+            keys.push(key);
+            completion.status = self.check(namespace, key, *condition, wall);
+            if !completion.status.is_success() {
+                completion.position = u32::try_from(at).unwrap();
+                return;
+            }
+        }
+        for write in writes {
+            match write {
+                BatchWrite::Store { key, value, expiry, .. } => {
+                    self.put(namespace, key, value, *expiry, wall);
+                }
+                BatchWrite::Delete { key, .. } => self.remove(namespace, key),
+            }
+        }
+        completion.sequence = Sequence(self.sequence);
+    }
+
+    /// Lists in the order of a hash, so that a position means nothing to the face.
+    fn list(
+        &mut self,
+        namespace: NamespaceId,
+        from: ListPosition,
+        keys_max: u32,
+        wall: UnixMillis,
+        completion: &mut Completion,
+    ) {
+        let mut all: Vec<(u64, Vec<u8>, Record)> = self
+            .records
+            .iter()
+            .filter(|(place, record)| {
+                place.0 == namespace.0 && (record.expiry_ms == 0 || record.expiry_ms > wall.0)
+            })
+            .map(|(place, record)| (position_of(&place.1), place.1.clone(), record.clone()))
+            .filter(|(position, _, _)| *position > from.0)
+            .collect();
+        all.sort_by_key(|(position, _, _)| *position);
+        let more = all.len() > keys_max as usize;
+        all.truncate(keys_max as usize);
+        completion.next =
+            if more { all.last().map(|(position, _, _)| ListPosition(*position)) } else { None };
+        completion.keys = all
+            .into_iter()
+            .map(|(_, key, record)| ListedKey {
+                key: key.into(),
+                value_bytes: u32::try_from(record.value.len()).unwrap(),
+                expiry_ms: record.expiry_ms,
+            })
+            .collect();
+    }
+
+    /// Whether the command at `at` may go before those in front of it.
+    fn is_free(&self, at: usize) -> bool {
+        let this = &self.queue[at];
+        self.queue.iter().take(at).all(|before| {
+            before.namespace != this.namespace
+                || match (keys_of(&before.command), keys_of(&this.command)) {
+                    (Some(left), Some(right)) => !left.iter().any(|key| right.contains(key)),
+                    _ => false,
+                }
+        })
+    }
+}
+
+fn owned(sink: Sink) -> Vec<u8> {
+    match sink {
+        Sink::Bytes(bytes) => bytes,
+        Sink::Client(_) => panic!("the face lends no memory"),
+    }
+}
+
+fn position_of(key: &[u8]) -> u64 {
+    let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash.max(1)
+}
+
+fn keys_of(command: &Command) -> Option<Vec<&[u8]>> {
+    match command {
+        Command::Store { key, .. }
+        | Command::Retrieve { key, .. }
+        | Command::Exist { key, .. }
+        | Command::Delete { key, .. } => Some(vec![key]),
+        Command::Batch { writes } => Some(
+            writes
+                .iter()
+                .map(|write| match write {
+                    BatchWrite::Store { key, .. } | BatchWrite::Delete { key, .. } => &key[..],
+                })
+                .collect(),
+        ),
+        _ => None,
+    }
+}
+
+impl CoreDevice for Model {
+    fn submit(
+        &mut self,
+        _face: FaceId,
+        namespace: NamespaceId,
+        token: u64,
+        command: Command,
+    ) -> Result<(), SubmitError> {
+        let keys = keys_of(&command).unwrap_or_default();
+        if keys.iter().any(|key| key.is_empty() || key.len() > 65_535) {
+            return Err(SubmitError::Refused(Status::INVALID_KEY_SIZE));
+        }
+        if self.queue.len() + self.held.len() + self.ready.len() >= self.room {
+            return Err(SubmitError::Busy(self.room));
+        }
+        self.queue.push_back(Submitted { namespace, token, command });
+        Ok(())
+    }
+
+    fn next_completion(&mut self, _face: FaceId) -> Option<Completion> {
+        if self.ready.is_empty() {
+            return None;
+        }
+        let at = self.random.usize(..self.ready.len());
+        self.ready.remove(at)
+    }
+}
+
+impl CoreWork for Model {
+    fn poll(&mut self, _now: Nanos, wall: UnixMillis) -> bool {
+        let moved = !self.queue.is_empty();
+        for _ in 0..self.random.usize(1..=16) {
+            let free: Vec<usize> = (0..self.queue.len()).filter(|&at| self.is_free(at)).collect();
+            if free.is_empty() {
+                break;
+            }
+            let at = free[self.random.usize(..free.len())];
+            if self.meddling {
+                self.meddle();
+            }
+            let submitted = self.queue.remove(at).unwrap();
+            let held = self.execute(submitted, wall);
+            self.held.push(held);
+        }
+        if self.flushing && self.random.bool() {
+            self.durable = self.sequence;
+        }
+        let durable = self.durable;
+        for (_, completion) in self.held.extract_if(.., |(needs, _)| *needs <= durable) {
+            self.ready.push_back(completion);
+        }
+        moved || !self.ready.is_empty()
+    }
+
+    fn stats(&self) -> DeviceStats {
+        let mut stats = DeviceStats::default();
+        for place in self.records.keys() {
+            stats.keys[usize::from(place.0) - 1] += 1;
+        }
+        stats
+    }
+
+    fn shutdown(&mut self, _clock: &Clock) -> Result<(), String> {
+        self.flush_once();
+        Ok(())
+    }
+}

@@ -1,0 +1,10 @@
+//! The daemon: opens the device and its front ends, runs the core loop, publishes metrics, stops.
+
+pub mod core_loop;
+pub mod data_dir;
+pub mod device_file;
+pub mod metrics;
+pub mod ready_file;
+pub mod serve;
+pub mod shared_ssd;
+pub mod stop;

@@ -1,0 +1,147 @@
+//! The embedded target: a device in this process, on the data directory of a stopped node.
+//!
+//! In: batches. Out: commands to the device, answers in order. Invariant: as many commands are in flight as a batch holds,
+//! and the batch ends when the last of them has completed.
+
+use super::{Cursor, KvError, KvTarget, OnFound, OnStored, Record, Stored};
+use crate::kv::pipeline::carry_out;
+use bytes::Bytes;
+use headwater_frontend::core_device::CoreDevice;
+use headwater_host::clock::Clock;
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{Command, Completion, Condition, Expiry, ListPosition, NamespaceId, Release};
+use headwater_ssd::limits::VALUE_BYTES_MAX;
+
+const SCAN_KEYS: u32 = 1_000;
+
+/// A device in this process.
+pub struct EmbeddedTarget<D, G> {
+    device: D,
+    namespace: NamespaceId,
+    clock: Clock,
+    matches: Matches,
+    /// What must live as long as the device: the data directory's lock.
+    _guard: G,
+}
+
+impl<D, G> std::fmt::Debug for EmbeddedTarget<D, G> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EmbeddedTarget").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+/// Whether a key matches a pattern: the RESP face's own rule.
+pub type Matches = fn(pattern: &[u8], key: &[u8]) -> bool;
+
+impl<D: CoreDevice, G> EmbeddedTarget<D, G> {
+    /// A target on an open device; `guard` is dropped after it.
+    pub fn new(device: D, namespace: NamespaceId, clock: Clock, matches: Matches, guard: G) -> Self {
+        Self { device, namespace, clock, matches, _guard: guard }
+    }
+
+    fn all(&mut self, commands: impl Iterator<Item = Command>) -> Result<Vec<Completion>, KvError> {
+        carry_out(&mut self.device, &self.clock, self.namespace, commands)
+            .map_err(|error| KvError::Device(error.to_string()))
+    }
+
+    fn presence(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<Completion>>, KvError> {
+        let done =
+            self.all(keys.iter().map(|key| Command::Exist {
+                key: Bytes::copy_from_slice(key),
+                release: Release::WhenDurable,
+            }))?;
+        done.into_iter().map(present).collect()
+    }
+}
+
+impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
+    fn set(&mut self, records: &[Record], answer: OnStored<'_>) -> Result<(), KvError> {
+        let done = self.all(records.iter().map(|record| Command::Store {
+            key: Bytes::copy_from_slice(&record.key),
+            value: Bytes::copy_from_slice(&record.value).into(),
+            condition: Condition::Always,
+            expiry: record.expiry_ms.map_or(Expiry::Never, Expiry::At),
+        }))?;
+        for (index, completion) in done.into_iter().enumerate() {
+            let status = completion.status;
+            answer(
+                index,
+                if status.is_success() { Stored::Acknowledged } else { Stored::Refused(status.to_string()) },
+            )?;
+        }
+        Ok(())
+    }
+
+    fn get(&mut self, keys: &[Vec<u8>], answer: OnFound<'_>) -> Result<(), KvError> {
+        let done = self.all(keys.iter().map(|key| Command::Retrieve {
+            key: Bytes::copy_from_slice(key),
+            sink: Vec::new().into(),
+            bytes_max: u32::try_from(VALUE_BYTES_MAX).unwrap_or(u32::MAX),
+            release: Release::WhenDurable,
+        }))?;
+        for (index, completion) in done.into_iter().enumerate() {
+            answer(index, present(completion)?.map(|completion| completion.sink))?;
+        }
+        Ok(())
+    }
+
+    fn expiry(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<u64>>, KvError> {
+        let found = self.presence(keys)?;
+        Ok(found.into_iter().map(|found| found.map(|found| found.expiry_ms).filter(|&at| at != 0)).collect())
+    }
+
+    fn del(&mut self, keys: &[Vec<u8>]) -> Result<u64, KvError> {
+        let done =
+            self.all(keys.iter().map(|key| Command::Delete {
+                key: Bytes::copy_from_slice(key),
+                condition: Condition::Always,
+            }))?;
+        let mut gone = 0;
+        for completion in done {
+            gone += u64::from(present(completion)?.is_some());
+        }
+        Ok(gone)
+    }
+
+    fn exists(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>, KvError> {
+        Ok(self.presence(keys)?.iter().map(Option::is_some).collect())
+    }
+
+    fn scan(
+        &mut self,
+        from: Cursor,
+        pattern: Option<&[u8]>,
+    ) -> Result<(Vec<Vec<u8>>, Option<Cursor>), KvError> {
+        let list = Command::List { from: ListPosition(from.0), keys_max: SCAN_KEYS };
+        let Some(done) = self.all(std::iter::once(list))?.pop() else {
+            return Ok((Vec::new(), None));
+        };
+        if !done.status.is_success() {
+            return Err(refused(done.status));
+        }
+        let fits = |key: &[u8]| pattern.is_none_or(|pattern| (self.matches)(pattern, key));
+        let keys = done.keys.into_iter().filter(|listed| fits(&listed.key)).map(|listed| listed.key.to_vec());
+        Ok((keys.collect(), done.next.map(|next| Cursor(next.0))))
+    }
+
+    fn key_count(&mut self) -> Result<u64, KvError> {
+        Ok(self.device.stats().keys.get(self.namespace.index()).copied().unwrap_or(0))
+    }
+
+    fn close(&mut self) -> Result<(), KvError> {
+        self.device.shutdown(&self.clock).map_err(KvError::Device)
+    }
+}
+
+/// A completion that says yes, `None` for one that says the key is not there.
+fn present(completion: Completion) -> Result<Option<Completion>, KvError> {
+    match completion.status {
+        status if status.is_success() => Ok(Some(completion)),
+        Status::KEY_DOES_NOT_EXIST => Ok(None),
+        status => Err(refused(status)),
+    }
+}
+
+fn refused(status: Status) -> KvError {
+    KvError::Device(format!("the device refused the command: {status}"))
+}

@@ -1,0 +1,173 @@
+//! The live target: a node over RESP.
+//!
+//! In: batches. Out: pipelined commands, answers in order. A batch's requests are sent before its replies are read, so
+//! batches whose replies are large are cut where their requests could fill both socket buffers.
+
+use super::{Cursor, KvError, KvTarget, OnFound, OnStored, Record, Stored};
+use crate::kv::resp_client::{ClientError, Endpoint, Reply, RespClient, Stream};
+use std::time::Duration;
+
+/// Request bytes sent before replies of any size are read: less than a socket buffer holds.
+const REQUEST_BYTES_MAX: usize = 32 * 1024;
+const SCAN_COUNT: &[u8] = b"1000";
+
+/// A node that serves.
+#[derive(Debug)]
+pub struct LiveTarget {
+    client: RespClient,
+}
+
+impl LiveTarget {
+    /// Connects and selects a namespace, numbered from 1.
+    ///
+    /// # Errors
+    /// When nobody answers or the namespace does not exist.
+    pub fn connect(endpoint: &Endpoint, limit: Duration, namespace: u8) -> Result<Self, ClientError> {
+        let mut client = RespClient::connect(endpoint, limit)?;
+        if namespace != 1 {
+            let database = namespace.saturating_sub(1).to_string();
+            client.call(&[b"SELECT", database.as_bytes()])?;
+        }
+        Ok(Self { client })
+    }
+
+    /// The socket, between two calls.
+    #[must_use]
+    pub fn into_stream(self) -> Stream {
+        self.client.into_stream()
+    }
+
+    /// Sends `[command, key]` for each key, a bounded stretch at a time, and hands every reply on.
+    fn each(
+        &mut self,
+        command: &'static str,
+        keys: &[Vec<u8>],
+        answer: &mut dyn FnMut(usize, Reply) -> Result<(), KvError>,
+    ) -> Result<(), KvError> {
+        let mut first = 0;
+        while first < keys.len() {
+            let mut bytes = 0;
+            let mut end = first;
+            for key in keys.get(first..).unwrap_or_default() {
+                if end > first && bytes + key.len() > REQUEST_BYTES_MAX {
+                    break;
+                }
+                bytes += key.len() + 32;
+                self.client.push(&[command.as_bytes(), key]);
+                end += 1;
+            }
+            self.client.send()?;
+            for index in first..end {
+                match self.client.receive()? {
+                    Reply::Error(text) => return Err(ClientError::Refused(text).into()),
+                    reply => answer(index, reply)?,
+                }
+            }
+            first = end;
+        }
+        Ok(())
+    }
+}
+
+impl KvTarget for LiveTarget {
+    fn set(&mut self, records: &[Record], answer: OnStored<'_>) -> Result<(), KvError> {
+        for record in records {
+            match record.expiry_ms {
+                None => self.client.push(&[b"SET", &record.key, &record.value]),
+                Some(at) => {
+                    let at = at.to_string();
+                    self.client.push(&[b"SET", &record.key, &record.value, b"PXAT", at.as_bytes()]);
+                }
+            }
+        }
+        // When sending breaks off, the front of the batch may have been acknowledged: hear it before failing.
+        let sent = self.client.send();
+        for index in 0..records.len() {
+            let stored = match self.client.receive() {
+                Ok(Reply::Simple(_)) => Stored::Acknowledged,
+                Ok(Reply::Error(text)) => Stored::Refused(text),
+                Ok(reply) => return Err(self.client.unexpected("SET", reply).into()),
+                Err(error) => return Err(sent.err().unwrap_or(error).into()),
+            };
+            answer(index, stored)?;
+        }
+        Ok(sent?)
+    }
+
+    fn get(&mut self, keys: &[Vec<u8>], answer: OnFound<'_>) -> Result<(), KvError> {
+        let endpoint = self.client.endpoint().clone();
+        self.each("GET", keys, &mut |index, reply| match reply {
+            Reply::Bulk(value) => answer(index, Some(value)),
+            Reply::Nil => answer(index, None),
+            reply => {
+                Err(ClientError::Unexpected { endpoint: endpoint.clone(), command: "GET", reply }.into())
+            }
+        })
+    }
+
+    fn expiry(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<u64>>, KvError> {
+        let mut found = Vec::with_capacity(keys.len());
+        self.each("PEXPIRETIME", keys, &mut |_index, reply| {
+            found.push(match reply {
+                // -1 is a key without expiry, -2 is no key.
+                Reply::Integer(at) => u64::try_from(at).ok(),
+                _ => None,
+            });
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    fn del(&mut self, keys: &[Vec<u8>]) -> Result<u64, KvError> {
+        let mut gone = 0;
+        self.each("DEL", keys, &mut |_index, reply| {
+            gone += u64::from(reply == Reply::Integer(1));
+            Ok(())
+        })?;
+        Ok(gone)
+    }
+
+    fn exists(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>, KvError> {
+        let mut found = Vec::with_capacity(keys.len());
+        self.each("EXISTS", keys, &mut |_index, reply| {
+            found.push(reply == Reply::Integer(1));
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    fn scan(
+        &mut self,
+        from: Cursor,
+        pattern: Option<&[u8]>,
+    ) -> Result<(Vec<Vec<u8>>, Option<Cursor>), KvError> {
+        let cursor = from.0.to_string();
+        let mut parts: Vec<&[u8]> = vec![b"SCAN", cursor.as_bytes(), b"COUNT", SCAN_COUNT];
+        if let Some(pattern) = pattern {
+            parts.extend([&b"MATCH"[..], pattern]);
+        }
+        let reply = self.client.call(&parts)?;
+        scanned(&reply).ok_or_else(|| self.client.unexpected("SCAN", reply).into())
+    }
+
+    fn key_count(&mut self) -> Result<u64, KvError> {
+        match self.client.call(&[b"DBSIZE"])? {
+            Reply::Integer(count) => Ok(u64::try_from(count).unwrap_or(0)),
+            reply => Err(self.client.unexpected("DBSIZE", reply).into()),
+        }
+    }
+}
+
+fn scanned(reply: &Reply) -> Option<(Vec<Vec<u8>>, Option<Cursor>)> {
+    let Reply::Array(parts) = reply else { return None };
+    let [Reply::Bulk(cursor), Reply::Array(items)] = parts.as_slice() else {
+        return None;
+    };
+    let cursor: u64 = std::str::from_utf8(cursor).ok()?.parse().ok()?;
+    let mut keys = Vec::with_capacity(items.len());
+    for item in items {
+        let Reply::Bulk(key) = item else { return None };
+        keys.push(key.clone());
+    }
+    Some((keys, (cursor != 0).then_some(Cursor(cursor))))
+}

@@ -1,0 +1,219 @@
+//! `kv dump`: records from a target back into a folder or a record file, and the check against a manifest.
+//!
+//! In: a [`KvTarget`]. Out: files, JSON lines, a [`DumpReport`]. Invariant: nothing is written outside the folder, whatever
+//! the keys are: a key that is no plain relative path is refused and counted.
+
+use crate::kv::target::{BATCH_ITEMS, Cursor, KvError, KvTarget, Record};
+use crate::load::COMPLAINTS_MAX;
+use crate::load::manifest::{Expected, RecordLine};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+/// Keys remembered to leave out those that a scan brings twice.
+type Seen = std::collections::BTreeSet<Vec<u8>>;
+
+/// Where a dump goes.
+pub enum Sink<'a> {
+    /// One file a key.
+    Folder(&'a Path),
+    /// JSON lines.
+    Records(&'a mut dyn Write),
+    /// Nowhere: only the manifest is checked.
+    Nowhere,
+}
+
+impl std::fmt::Debug for Sink<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Folder(path) => write!(f, "Folder({})", path.display()),
+            Self::Records(_) => f.write_str("Records"),
+            Self::Nowhere => f.write_str("Nowhere"),
+        }
+    }
+}
+
+/// What a dump did.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DumpReport {
+    /// Records written.
+    pub written: u64,
+    /// Bytes of their values.
+    pub bytes: u64,
+    /// Keys that no file can be named after, or whose file could not be written.
+    pub not_written: u64,
+    /// Keys of the manifest whose value is byte-identical.
+    pub verified: u64,
+    /// Keys of the manifest whose value differs.
+    pub different: u64,
+    /// Keys of the manifest that are not there.
+    pub missing: u64,
+    /// The first complaints, word for word.
+    pub complaints: Vec<String>,
+}
+
+impl DumpReport {
+    /// Whether everything was written and everything checked was right.
+    #[must_use]
+    pub fn complete(&self) -> bool {
+        self.not_written == 0 && self.different == 0 && self.missing == 0
+    }
+
+    fn complain(&mut self, key: &[u8], what: &str) {
+        if self.complaints.len() < COMPLAINTS_MAX {
+            self.complaints.push(format!("{}: {what}", String::from_utf8_lossy(key)));
+        }
+    }
+
+    fn verify(&mut self, key: &[u8], expected: &Expected, value: Option<&[u8]>) {
+        match value {
+            None => {
+                self.missing += 1;
+                self.complain(key, "in the manifest, but not there");
+            }
+            Some(value) if expected.matches(value) => self.verified += 1,
+            Some(_) => {
+                self.different += 1;
+                self.complain(key, "its value is not the one the manifest means");
+            }
+        }
+    }
+}
+
+/// Writes every record that matches and checks those that a manifest names.
+///
+/// # Errors
+/// When the target or the sink cannot go on.
+pub fn dump(
+    target: &mut dyn KvTarget,
+    pattern: Option<&[u8]>,
+    sink: &mut Sink<'_>,
+    expected: &mut BTreeMap<Vec<u8>, Expected>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<DumpReport, KvError> {
+    let mut report = DumpReport::default();
+    if !matches!(sink, Sink::Nowhere) {
+        let mut seen = Seen::new();
+        let mut cursor = Some(Cursor::START);
+        while let Some(from) = cursor {
+            let (keys, next) = target.scan(from, pattern)?;
+            let fresh: Vec<Vec<u8>> = keys.into_iter().filter(|key| seen.insert(key.clone())).collect();
+            for keys in fresh.chunks(BATCH_ITEMS) {
+                write_batch(target, keys, sink, expected, &mut report)?;
+                progress(u64::try_from(keys.len()).unwrap_or(0), report.bytes);
+            }
+            cursor = next;
+        }
+    }
+    // What the scan did not bring: missing, or the manifest alone is checked.
+    let rest: Vec<Vec<u8>> = expected.keys().cloned().collect();
+    for keys in rest.chunks(BATCH_ITEMS) {
+        target.get(keys, &mut |index, value| {
+            if let Some((key, line)) = keys.get(index).and_then(|key| Some((key, expected.get(key)?))) {
+                report.verify(key, line, value.as_deref());
+            }
+            Ok(())
+        })?;
+        progress(u64::try_from(keys.len()).unwrap_or(0), report.bytes);
+    }
+    Ok(report)
+}
+
+fn write_batch(
+    target: &mut dyn KvTarget,
+    keys: &[Vec<u8>],
+    sink: &mut Sink<'_>,
+    expected: &mut BTreeMap<Vec<u8>, Expected>,
+    report: &mut DumpReport,
+) -> Result<(), KvError> {
+    let expiries = match sink {
+        Sink::Records(_) => target.expiry(keys)?,
+        _ => Vec::new(),
+    };
+    target.get(keys, &mut |index, value| {
+        let Some(key) = keys.get(index) else { return Ok(()) };
+        // Gone between the scan and the get: deleted or expired, and no concern of a dump.
+        let Some(value) = value else { return Ok(()) };
+        if let Some(line) = expected.remove(key) {
+            report.verify(key, &line, Some(&value));
+        }
+        let bytes = u64::try_from(value.len()).unwrap_or(0);
+        let written = match sink {
+            Sink::Folder(folder) => write_file(folder, key, &value),
+            Sink::Records(out) => {
+                let expiry_ms = expiries.get(index).copied().flatten();
+                let record = Record { key: key.clone(), value, expiry_ms };
+                serde_json::to_writer(&mut *out, &RecordLine::of(&record)).map_err(std::io::Error::from)?;
+                out.write_all(b"\n")?;
+                Ok(())
+            }
+            Sink::Nowhere => Ok(()),
+        };
+        match written {
+            Ok(()) => {
+                report.written += 1;
+                report.bytes += bytes;
+            }
+            Err(what) => {
+                report.not_written += 1;
+                report.complain(key, &what);
+            }
+        }
+        Ok(())
+    })
+}
+
+fn write_file(folder: &Path, key: &[u8], value: &[u8]) -> Result<(), String> {
+    let relative = safe_path(key).ok_or_else(|| {
+        "this key is no plain relative path, so no file can bear its name; `kv dump -` writes it as a record".to_owned()
+    })?;
+    let path = folder.join(relative);
+    let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    made.and_then(|()| {
+        // The folder was empty, so a file that is there already belongs to another key.
+        std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?.write_all(value)
+    })
+    .map_err(|error| format!("cannot write its file: {error}"))
+}
+
+/// The path a key names below a folder, if it is a plain relative one.
+#[must_use]
+pub fn safe_path(key: &[u8]) -> Option<PathBuf> {
+    let mut path = PathBuf::new();
+    for name in key.split(|&byte| byte == b'/') {
+        let plain =
+            !name.is_empty() && name != b"." && name != b".." && name.len() <= 255 && !name.contains(&0);
+        if !plain {
+            return None;
+        }
+        path.push(OsStr::from_bytes(name));
+    }
+    Some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_key_leads_out_of_the_folder() {
+        for key in [&b""[..], b"/etc/passwd", b"..", b"a/../b", b"a//b", b"a/", b"./a", b"a\0b", &[b'x'; 256]]
+        {
+            assert_eq!(safe_path(key), None, "{}", String::from_utf8_lossy(key));
+        }
+        assert_eq!(safe_path(b"a/..b/c"), Some("a/..b/c".into()));
+        assert_eq!(safe_path(b"\xff"), Some(OsStr::from_bytes(b"\xff").into()));
+    }
+
+    #[test]
+    fn two_keys_never_share_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        write_file(dir.path(), b"a", b"1").unwrap();
+        write_file(dir.path(), b"a/b", b"2").unwrap_err();
+        write_file(dir.path(), b"a", b"3").unwrap_err();
+        assert_eq!(std::fs::read(dir.path().join("a")).unwrap(), b"1");
+    }
+}

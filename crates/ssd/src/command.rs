@@ -1,0 +1,365 @@
+//! Commands to the device and their completions, independent of queue format and front end.
+//!
+//! Input: a [`Command`] with the bytes it carries or the buffer its bytes go to. Output: one [`Completion`] with the
+//! same token.
+//! Invariant: if `submit` returns `Ok`, exactly one completion follows; if it returns `Err`, none follows.
+
+use crate::namespace::NamespaceChange;
+use bytes::Bytes;
+use headwater_dma::iova::Segments;
+use headwater_nvme::spec::status::Status;
+use std::fmt;
+
+/// A key space with its own durability mode. Numbered from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NamespaceId(pub u8);
+
+impl NamespaceId {
+    /// The first namespace: the default of clients that do not select one.
+    pub const FIRST: Self = Self(1);
+
+    /// The namespace that holds the namespace table. Front ends never see it.
+    pub(crate) const SYSTEM: Self = Self(17);
+
+    /// Returns its index in a table of namespaces.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        (self.0 as usize).wrapping_sub(1)
+    }
+}
+
+impl fmt::Display for NamespaceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "namespace {}", self.0)
+    }
+}
+
+const _: () = assert!(NamespaceId::SYSTEM.index() + 1 == crate::limits::SPACES);
+
+/// A logical block address of a block namespace, in blocks of its format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lba(pub u64);
+
+impl fmt::Display for Lba {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LBA {}", self.0)
+    }
+}
+
+/// A range of logical blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LbaRange {
+    /// The first block.
+    pub start: Lba,
+    /// Number of blocks.
+    pub blocks: u32,
+}
+
+/// Force Unit Access: selects if a write is durable before it completes, whatever the durability of its namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fua {
+    /// Durable before it completes.
+    Yes,
+    /// As the durability of the namespace says.
+    No,
+}
+
+/// The front end that submitted a command and receives its completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FaceId(pub u16);
+
+/// Position of a record in the order of all writes of a device. A moved record keeps its sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sequence(pub u64);
+
+/// The time at which a record expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// Never.
+    Never,
+    /// At this wall time, in milliseconds since the epoch; never zero.
+    At(u64),
+    /// At the same time as the record it replaces.
+    Keep,
+}
+
+/// The condition of a store or a delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// No condition.
+    Always,
+    /// The key exists (KV 1.0d: store option bit 8), else [`Status::KEY_DOES_NOT_EXIST`].
+    IfExists,
+    /// The key does not exist (option bit 9), else [`Status::KEY_EXISTS`].
+    IfAbsent,
+    /// The key's record has this sequence, else [`Status::SEQUENCE_MISMATCH`]. This makes read-modify-write atomic.
+    IfSequence(Sequence),
+}
+
+/// The bytes of a value to be stored.
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// Bytes that the command owns.
+    Bytes(Bytes),
+    /// Bytes in client memory. They are copied once, straight into the record.
+    Client(Segments),
+}
+
+impl Payload {
+    /// Returns the number of bytes.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Client(segments) => segments.bytes(),
+        }
+    }
+
+    /// Returns true if there are no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<B: Into<Bytes>> From<B> for Payload {
+    fn from(bytes: B) -> Self {
+        Self::Bytes(bytes.into())
+    }
+}
+
+/// The destination of a value that is read.
+#[derive(Clone, Debug)]
+pub enum Sink {
+    /// A vector that the value is appended to. It comes back with the completion, also after an error.
+    Bytes(Vec<u8>),
+    /// Client memory, which receives as many bytes as fit.
+    Client(Segments),
+}
+
+impl From<Vec<u8>> for Sink {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+/// The point at which a read may complete, relative to the durability of the record it read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// Once the record is durable (the release rule).
+    WhenDurable,
+    /// At once. Only for a front end that holds the result back: it feeds a store with [`Condition::IfSequence`], or a
+    /// [`Command::Fence`] follows.
+    Speculative,
+}
+
+/// One write of an all-or-nothing [`Command::Batch`].
+#[derive(Clone, Debug)]
+pub enum BatchWrite {
+    /// Stores a value.
+    Store {
+        /// Key bytes.
+        key: Bytes,
+        /// Value bytes.
+        value: Bytes,
+        /// The condition of the store.
+        condition: Condition,
+        /// The time at which the record expires.
+        expiry: Expiry,
+    },
+    /// Removes a key. A missing key is no failure unless the condition requires the key.
+    Delete {
+        /// Key bytes.
+        key: Bytes,
+        /// The condition of the delete.
+        condition: Condition,
+    },
+}
+
+/// A request to the device.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Stores a value under a key (KV Store 01h; UIO put 81h).
+    Store {
+        /// Key bytes, 1 to [`KEY_BYTES_MAX`](crate::limits::KEY_BYTES_MAX).
+        key: Bytes,
+        /// Value bytes, up to [`VALUE_BYTES_MAX`](crate::limits::VALUE_BYTES_MAX).
+        value: Payload,
+        /// The condition of the store.
+        condition: Condition,
+        /// The time at which the record expires.
+        expiry: Expiry,
+    },
+    /// Reads the value of a key (KV Retrieve 02h; UIO get 82h). The completion carries at most `bytes_max` bytes in
+    /// `sink`, and the value's full length.
+    Retrieve {
+        /// Key bytes.
+        key: Bytes,
+        /// The destination of the value.
+        sink: Sink,
+        /// Most bytes to read, from the start of the value.
+        bytes_max: u32,
+        /// The point at which the read may complete.
+        release: Release,
+    },
+    /// Checks that a key exists and returns length, sequence and expiry of its record (KV Exist 14h).
+    Exist {
+        /// Key bytes.
+        key: Bytes,
+        /// The point at which the command may complete.
+        release: Release,
+    },
+    /// Removes a key (KV Delete 10h). A missing key completes with [`Status::KEY_DOES_NOT_EXIST`]; the front end
+    /// decides what it reports to its client.
+    Delete {
+        /// Key bytes.
+        key: Bytes,
+        /// The condition of the delete.
+        condition: Condition,
+    },
+    /// Executes several writes of one namespace, all or nothing, also across a power cut. If a condition fails, the
+    /// completion carries its status, and the index of the failed write in `position`.
+    Batch {
+        /// The writes, in order; no key twice.
+        writes: Vec<BatchWrite>,
+    },
+    /// Lists keys of the namespace in the device's own order, which does not change while keys are added and removed
+    /// (KV List 06h). The completion carries the keys and the position to continue from.
+    List {
+        /// The position to start at: [`ListPosition::START`], one that a completion returned, or that of a key
+        /// ([`Device::position_of`](crate::engine::Device::position_of)).
+        from: ListPosition,
+        /// Most keys to return (more only if keys share one position).
+        keys_max: u32,
+    },
+    /// Completes when everything that the namespace acknowledged before is durable (Flush 00h).
+    Flush,
+    /// Completes when everything up to a sequence is durable, in the namespace's own durability mode.
+    Fence {
+        /// The last sequence that must be durable.
+        up_to: Sequence,
+    },
+    /// Removes every key, or every block, of the namespace.
+    Clear,
+    /// Reads blocks (NVM Read 02h). A block that was never written, or was deallocated, reads as zeroes.
+    Read {
+        /// The blocks to read.
+        range: LbaRange,
+        /// The destination of the bytes, with room for all of the blocks.
+        sink: Sink,
+    },
+    /// Writes blocks (NVM Write 01h), all or nothing, also across a power cut.
+    Write {
+        /// The first block.
+        start: Lba,
+        /// Their bytes, a whole number of blocks and at least one.
+        data: Payload,
+        /// Force Unit Access.
+        fua: Fua,
+    },
+    /// Makes blocks read as zeroes and frees their space (NVM Write Zeroes 08h, Dataset Management 09h deallocate).
+    Deallocate {
+        /// The blocks to deallocate.
+        ranges: Vec<LbaRange>,
+        /// Force Unit Access.
+        fua: Fua,
+    },
+    /// Compares blocks with bytes (NVM Compare 05h), else [`Status::COMPARE_FAILURE`].
+    Compare {
+        /// The first block.
+        start: Lba,
+        /// The expected bytes, a whole number of blocks.
+        data: Payload,
+    },
+    /// Reads blocks and checks their checksums, without a data transfer (NVM Verify 0Ch).
+    Verify {
+        /// The blocks to check.
+        range: LbaRange,
+    },
+    /// Copies blocks within the namespace (NVM Copy 19h), source ranges in order, to one destination; all or nothing.
+    Copy {
+        /// The source ranges.
+        sources: Vec<LbaRange>,
+        /// The first destination block; the destination is contiguous.
+        destination: Lba,
+        /// Force Unit Access.
+        fua: Fua,
+    },
+    /// Changes the namespace table, all or nothing; durable when this completes. The change applies to the namespace
+    /// that the command is submitted with. [`NamespaceChange::Create`] ignores it and returns the new number in the
+    /// completion's `position`.
+    Namespace(NamespaceChange),
+}
+
+/// A position in the device's order of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListPosition(pub u64);
+
+impl ListPosition {
+    /// Before the first key.
+    pub const START: Self = Self(0);
+}
+
+/// One key in the completion of a [`Command::List`].
+#[derive(Clone, Debug)]
+pub struct ListedKey {
+    /// Key bytes.
+    pub key: Bytes,
+    /// Length of its value.
+    pub value_bytes: u32,
+    /// Wall time in milliseconds at which it expires, 0 for never.
+    pub expiry_ms: u64,
+}
+
+/// The completion of an accepted command.
+#[derive(Debug)]
+pub struct Completion {
+    /// The submitter's token.
+    pub token: u64,
+    /// The result of the command.
+    pub status: Status,
+    /// Retrieve and Exist: full length of the value.
+    pub value_bytes: u32,
+    /// Sequence of the record written or read; [`Sequence`] 0 if there is none.
+    pub sequence: Sequence,
+    /// Retrieve and Exist: wall time in milliseconds at which the record expires, 0 for never.
+    pub expiry_ms: u64,
+    /// Batch: index of the write whose condition failed. Clear: number of keys removed, capped.
+    pub position: u32,
+    /// Retrieve: the vector of [`Sink::Bytes`], with the value appended on success.
+    pub sink: Vec<u8>,
+    /// List: the keys found.
+    pub keys: Vec<ListedKey>,
+    /// List: the position to continue from, or `None` at the end.
+    pub next: Option<ListPosition>,
+}
+
+impl Completion {
+    /// Returns a completion that carries only a status.
+    #[must_use]
+    pub fn new(token: u64, status: Status) -> Self {
+        Self {
+            token,
+            status,
+            value_bytes: 0,
+            sequence: Sequence(0),
+            expiry_ms: 0,
+            position: 0,
+            sink: Vec::new(),
+            keys: Vec::new(),
+            next: None,
+        }
+    }
+}
+
+/// The reason why a command was not accepted. Nothing happened, and no completion follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// The limit of commands in flight is reached; retry after a completion.
+    #[error("the device has its limit of {0} commands in flight; retry after a completion")]
+    Busy(usize),
+    /// The command can never be executed.
+    #[error("the device cannot execute the command: {0}; do not retry it unchanged")]
+    Refused(Status),
+}

@@ -1,0 +1,110 @@
+//! The configuration of a device and its statistics.
+//!
+//! Input: the operator's choices. Output: the same, with a default for each field. Invariant: every default is usable
+//! as it is.
+
+use crate::limits::NAMESPACES;
+use headwater_dma::pool::Pool;
+use headwater_host::clock::Nanos;
+
+/// The point from which an acknowledged write of a namespace survives a power cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Before it is acknowledged. No acknowledged write is ever lost.
+    Always,
+    /// At most this long after it is acknowledged.
+    Interval(Nanos),
+    /// After the next Flush command of the namespace.
+    OnFlush,
+}
+
+/// The rule by which a collection victim is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VictimPolicy {
+    /// The block that was opened first (the UIO paper's).
+    Fifo,
+    /// The block with the fewest live bytes.
+    Greedy,
+}
+
+/// The configuration of a device. Every field has a default that suits a laptop.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// Durability of each namespace.
+    pub durability: [Durability; NAMESPACES],
+    /// The rule by which collection victims are chosen.
+    pub victim: VictimPolicy,
+    /// Frames of device DRAM (4,608 bytes each): open pages, reads in flight and the page cache.
+    pub frames_max: usize,
+    /// The pool that frames are taken from when needed; `None` is the pool of the process. Its cap should leave room
+    /// for all frames: with fewer the device is slower, and the longest values may wait forever.
+    pub pool: Option<Pool>,
+    /// Seed of the key hash; any value, kept for the lifetime of the process.
+    pub hash_seed: u64,
+    /// Bits of the key hash in use: 60, fewer only in tests that provoke collisions.
+    pub hash_bits: u32,
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self {
+            durability: [Durability::Always; NAMESPACES],
+            victim: VictimPolicy::Greedy,
+            frames_max: 16_384,
+            pool: None,
+            hash_seed: 0x6865_6164,
+            hash_bits: crate::limits::HASH_BITS,
+        }
+    }
+}
+
+/// Counters of a running device; monotonic unless the name says otherwise.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceStats {
+    /// Keys of each namespace now.
+    pub keys: [u64; NAMESPACES],
+    /// Commands completed.
+    pub completed: u64,
+    /// Bytes of records that clients wrote, headers included.
+    pub client_bytes: u64,
+    /// Bytes of pages programmed, data part.
+    pub programmed_bytes: u64,
+    /// Bytes of records that collection moved.
+    pub moved_bytes: u64,
+    /// Blocks erased.
+    pub erases: u64,
+    /// Flushes sent to the media.
+    pub flushes: u64,
+    /// Blocks free now.
+    pub free_blocks: u32,
+    /// Bytes of live records now.
+    pub live_bytes: u64,
+    /// Bytes of tombstones among them.
+    pub tombstone_bytes: u64,
+    /// Bytes of DRAM the index takes now.
+    pub index_bytes: u64,
+    /// Operations whose pages were all in device memory.
+    pub cache_hits: u64,
+    /// Pages that operations had to wait for.
+    pub cache_misses: u64,
+    /// Keys that expired.
+    pub expired: u64,
+    /// Records whose checksum did not match.
+    pub damaged: u64,
+    /// Blocks quarantined because a live record in them cannot be read.
+    pub quarantined: u64,
+    /// Commits that made something durable.
+    pub commits: u64,
+    /// Bytes of live records that the medium may hold.
+    pub capacity_bytes: u64,
+    /// Commands completed with "capacity exceeded" because collection found nothing to free.
+    pub no_room: u64,
+    /// Checkpoints completed.
+    pub checkpoints: u64,
+    /// Pages of checkpoints programmed.
+    pub checkpoint_pages: u64,
+    /// Completions waiting for durability now.
+    pub gated: u64,
+    /// Operations in flight now.
+    pub in_flight: u64,
+}

@@ -1,0 +1,319 @@
+//! The bytes of a checkpoint (`docs/formats/checkpoint.md`): head, namespaces, block table, index, expiries, end.
+//!
+//! Input: the translation layer, part by part; or a stream. Output: a byte stream; or its decoded parts. Invariant:
+//! [`decode`] accepts a stream only if its last four bytes are the CRC-32C of all bytes before them and every part is whole.
+
+use crate::command::{NamespaceId, Sequence};
+use crate::ftl::Ftl;
+use crate::index::hashed::{ENTRY_BYTES, HashedIndex, SEGMENTS, decode_entry, encode_entry};
+use crate::index::{Entry, FlatIndex, Index, KeyHash, Lifetime};
+use crate::limits::NAMESPACES;
+use crate::log::blocks::{Block, BlockState};
+use crate::log::record::RecordAddress;
+use crate::media::{BlockId, Media};
+use headwater_host::copy::crc32c;
+use std::collections::VecDeque;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+const MAGIC: [u8; 4] = *b"HWCK";
+/// Version of the format without blocks, which a device without blocks writes so that an older program can read it.
+pub(crate) const CHECKPOINT_VERSION_KEYS: u32 = 1;
+/// Version of the format with blocks.
+pub(crate) const CHECKPOINT_VERSION: u32 = 2;
+/// Block entries encoded together.
+const RUN_ENTRIES: usize = 512;
+/// Bits of a page number within a checkpoint.
+const PART_BITS: u32 = 32;
+
+/// Packs checkpoint number and page number as a page's spare holds them.
+pub(crate) const fn part(id: u64, part: u64) -> u64 {
+    id << PART_BITS | part
+}
+
+/// Unpacks checkpoint number and page number.
+pub(crate) const fn split_part(stream: u64) -> (u64, u64) {
+    (stream >> PART_BITS, stream & ((1 << PART_BITS) - 1))
+}
+
+/// The head of the stream.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct CheckpointHeadLayout {
+    magic: [u8; 4],
+    version: U32,
+    id: U64,
+    start_order: U64,
+    sequence: U64,
+    durable: U64,
+    hash_seed: U64,
+    hash_mask: U64,
+    blocks: U32,
+    segments: U32,
+}
+
+const _: () = assert!(size_of::<CheckpointHeadLayout>() == 64);
+
+/// One closed block of the log.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct CheckpointBlockLayout {
+    block: U32,
+    pages: U32,
+    order: U64,
+    open_sequence: U64,
+    max_sequence: U64,
+    tombstone_sequence: U64,
+    tombstone_bytes: U32,
+    reserved: U32,
+}
+
+const _: () = assert!(size_of::<CheckpointBlockLayout>() == 48);
+
+/// The encoder of a checkpoint, which buffers the stream until it is written page by page.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    buffer: VecDeque<u8>,
+    crc: u32,
+    /// Index position of the next block entry; `None` if the stream has no block entries, or all are encoded.
+    blocks_from: Option<KeyHash>,
+}
+
+impl Encoder {
+    /// Returns the approximate length of the stream in bytes.
+    pub(crate) fn size_estimate<M: Media>(ftl: &Ftl<M>) -> usize {
+        let entries = usize::try_from(ftl.index.len()).unwrap_or(usize::MAX / 64);
+        128 + NAMESPACES * 8
+            + ftl.blocks.len() * size_of::<CheckpointBlockLayout>()
+            + SEGMENTS * 4
+            + entries * ENTRY_BYTES
+            + ftl.expiry.len() * 24
+    }
+
+    /// Begins a stream with its head, its namespaces and its block table.
+    pub(crate) fn begin<M: Media>(ftl: &Ftl<M>, id: u64, start_order: u64) -> Self {
+        // Entries that a flat index gets after this point lie in the part of the log that recovery replays.
+        let has_blocks = !ftl.index.flat.is_empty();
+        let version = if has_blocks { CHECKPOINT_VERSION } else { CHECKPOINT_VERSION_KEYS };
+        let blocks_from = has_blocks.then_some(KeyHash::PLACES);
+        let mut encoder = Self { buffer: VecDeque::new(), crc: 0, blocks_from };
+        let closed = |block: &Block| !block.checkpoint && block.order != 0 && block.order < start_order;
+        let blocks = ftl.blocks.iter().filter(|(_, block)| closed(block)).count();
+        let (hash_seed, hash_mask) = ftl.hasher.parts();
+        let head = CheckpointHeadLayout {
+            magic: MAGIC,
+            version: U32::new(version),
+            id: U64::new(id),
+            start_order: U64::new(start_order),
+            sequence: U64::new(ftl.applied().0),
+            durable: U64::new(ftl.commit.durable.0),
+            hash_seed: U64::new(hash_seed),
+            hash_mask: U64::new(hash_mask),
+            blocks: U32::new(u32::try_from(blocks).unwrap_or(u32::MAX)),
+            segments: U32::new(u32::try_from(SEGMENTS).unwrap_or(u32::MAX)),
+        };
+        encoder.push(head.as_bytes());
+        for namespace in ftl.namespaces.iter().take(NAMESPACES) {
+            encoder.push(&namespace.cleared.0.to_le_bytes());
+        }
+        for (number, block) in ftl.blocks.iter().filter(|(_, block)| closed(block)) {
+            let layout = CheckpointBlockLayout {
+                block: U32::new(number.0),
+                pages: U32::new(u32::from(block.pages)),
+                order: U64::new(block.order),
+                open_sequence: U64::new(block.open_sequence.0),
+                max_sequence: U64::new(block.max_sequence.0),
+                tombstone_sequence: U64::new(block.tombstone_sequence.0),
+                tombstone_bytes: U32::new(block.tombstone_bytes),
+                reserved: U32::ZERO,
+            };
+            encoder.push(layout.as_bytes());
+        }
+        encoder
+    }
+
+    /// Appends one segment of the index.
+    pub(crate) fn segment(&mut self, index: &HashedIndex, number: usize) {
+        let entries: Vec<_> = index.segment(number).collect();
+        self.push(&u32::try_from(entries.len()).unwrap_or(u32::MAX).to_le_bytes());
+        for (hash, entry) in entries {
+            self.push(&encode_entry(hash, entry));
+        }
+    }
+
+    /// Appends the next run of block entries, and after the last an empty run. Returns false if none is left to append.
+    pub(crate) fn run(&mut self, index: &FlatIndex) -> bool {
+        let Some(from) = self.blocks_from else { return false };
+        let mut run = Vec::with_capacity(RUN_ENTRIES);
+        let mut next = Some(from);
+        while let Some((place, entry)) =
+            next.filter(|_| run.len() < RUN_ENTRIES).and_then(|from| index.next(from))
+        {
+            run.push((place, entry));
+            next = Some(KeyHash(place.0 + 1));
+        }
+        self.push(&u32::try_from(run.len()).unwrap_or(u32::MAX).to_le_bytes());
+        for (place, entry) in &run {
+            self.push(&place.0.to_le_bytes());
+            self.push(&encode_entry(KeyHash(0), Entry { namespace: NamespaceId::FIRST, ..*entry })[8..]);
+        }
+        self.blocks_from = next.filter(|_| !run.is_empty());
+        true
+    }
+
+    /// Appends the expiries and the checksum.
+    pub(crate) fn end<M: Media>(&mut self, ftl: &Ftl<M>) {
+        self.push(&(ftl.expiry.len() as u64).to_le_bytes());
+        for (expiry_ms, hash, address) in ftl.expiry.iter() {
+            self.push(&expiry_ms.to_le_bytes());
+            self.push(&hash.0.to_le_bytes());
+            self.push(&address.0.to_le_bytes());
+        }
+        let crc = self.crc.to_le_bytes();
+        self.push(&crc);
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.crc = crc32c(self.crc, bytes);
+        self.buffer.extend(bytes);
+    }
+
+    /// Returns the number of bytes encoded and not yet written.
+    pub(crate) fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Copies the next bytes into a page and zeroes the rest of it. Returns the number of bytes copied.
+    pub(crate) fn peek(&self, page: &mut [u8]) -> usize {
+        let used = self.buffer.len().min(page.len());
+        let (front, back) = self.buffer.as_slices();
+        let first = used.min(front.len());
+        page[..first].copy_from_slice(&front[..first]);
+        page[first..used].copy_from_slice(&back[..used - first]);
+        page[used..].fill(0);
+        used
+    }
+
+    /// Drops bytes whose page was submitted.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.buffer.drain(..bytes);
+    }
+}
+
+/// A decoded checkpoint.
+#[derive(Debug)]
+pub(crate) struct Decoded {
+    pub(crate) start_order: u64,
+    pub(crate) sequence: Sequence,
+    pub(crate) durable: Sequence,
+    pub(crate) hasher: (u64, u64),
+    pub(crate) cleared: [Sequence; NAMESPACES],
+    pub(crate) flat: Vec<(KeyHash, Entry)>,
+    pub(crate) blocks: Vec<(BlockId, Block)>,
+    pub(crate) segments: Vec<Vec<(KeyHash, Entry)>>,
+    pub(crate) expiries: Vec<(u64, KeyHash, RecordAddress)>,
+}
+
+/// A reader that takes parts off the front of a stream.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (front, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(front)
+    }
+
+    fn take<T: FromBytes>(&mut self) -> Option<T> {
+        T::read_from_bytes(self.bytes(size_of::<T>())?).ok()
+    }
+}
+
+/// Decodes a stream; returns `None` if it is not whole, no checkpoint, or of another version.
+pub(crate) fn decode(stream: &[u8]) -> Option<Decoded> {
+    let (body, crc) = stream.split_at_checked(stream.len().checked_sub(4)?)?;
+    if crc32c(0, body).to_le_bytes() != crc {
+        return None;
+    }
+    let mut reader = Reader(body);
+    let head: CheckpointHeadLayout = reader.take()?;
+    if head.magic != MAGIC
+        || !(CHECKPOINT_VERSION_KEYS..=CHECKPOINT_VERSION).contains(&head.version.get())
+        || head.segments.get() as usize != SEGMENTS
+    {
+        return None;
+    }
+    let mut cleared = [Sequence(0); NAMESPACES];
+    for sequence in &mut cleared {
+        *sequence = Sequence(reader.take::<U64>()?.get());
+    }
+    let blocks = (0..head.blocks.get()).map(|_| decode_block(&mut reader)).collect::<Option<Vec<_>>>()?;
+    let segments = (0..SEGMENTS).map(|_| decode_segment(&mut reader)).collect::<Option<Vec<_>>>()?;
+    let flat = if head.version.get() == CHECKPOINT_VERSION { decode_runs(&mut reader)? } else { Vec::new() };
+    let count = reader.take::<U64>()?.get();
+    let expiries = (0..count).map(|_| decode_expiry(&mut reader)).collect::<Option<Vec<_>>>()?;
+    reader.0.is_empty().then_some(Decoded {
+        start_order: head.start_order.get(),
+        sequence: Sequence(head.sequence.get()),
+        durable: Sequence(head.durable.get()),
+        hasher: (head.hash_seed.get(), head.hash_mask.get()),
+        cleared,
+        blocks,
+        segments,
+        flat,
+        expiries,
+    })
+}
+
+fn decode_block(reader: &mut Reader<'_>) -> Option<(BlockId, Block)> {
+    let layout: CheckpointBlockLayout = reader.take()?;
+    let block = Block {
+        state: BlockState::Closed,
+        order: layout.order.get(),
+        open_sequence: Sequence(layout.open_sequence.get()),
+        max_sequence: Sequence(layout.max_sequence.get()),
+        live_bytes: 0,
+        tombstone_bytes: layout.tombstone_bytes.get(),
+        tombstone_sequence: Sequence(layout.tombstone_sequence.get()),
+        next: None,
+        pages: u8::try_from(layout.pages.get()).ok()?,
+        checkpoint: false,
+        suspect: false,
+    };
+    Some((BlockId(layout.block.get()), block))
+}
+
+fn decode_segment(reader: &mut Reader<'_>) -> Option<Vec<(KeyHash, Entry)>> {
+    let count = reader.take::<U32>()?.get() as usize;
+    let bytes = reader.bytes(count.checked_mul(ENTRY_BYTES)?)?;
+    let (entries, _) = bytes.as_chunks::<ENTRY_BYTES>();
+    Some(entries.iter().map(|entry| decode_entry(*entry)).collect())
+}
+
+/// Decodes the block entries, up to the empty run.
+fn decode_runs(reader: &mut Reader<'_>) -> Option<Vec<(KeyHash, Entry)>> {
+    let mut flat = Vec::new();
+    loop {
+        let count = reader.take::<U32>()?.get() as usize;
+        if count == 0 {
+            return Some(flat);
+        }
+        let bytes = reader.bytes(count.checked_mul(ENTRY_BYTES)?)?;
+        let (entries, _) = bytes.as_chunks::<ENTRY_BYTES>();
+        for entry in entries {
+            let [place, _]: [U64; 2] = zerocopy::transmute!(*entry);
+            let place = KeyHash(place.get());
+            let (_, mut found) = decode_entry(*entry);
+            found.namespace = place.block().0;
+            if !FlatIndex::holds(place) || found.units == 0 || found.lifetime == Lifetime::Limited {
+                return None;
+            }
+            flat.push((place, found));
+        }
+    }
+}
+
+fn decode_expiry(reader: &mut Reader<'_>) -> Option<(u64, KeyHash, RecordAddress)> {
+    let [expiry_ms, hash, address]: [U64; 3] = reader.take()?;
+    Some((expiry_ms.get(), KeyHash(hash.get()), RecordAddress(address.get())))
+}

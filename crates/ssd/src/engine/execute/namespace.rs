@@ -1,0 +1,228 @@
+//! Changes of the namespace table.
+//!
+//! Input: a change. Output: one all-or-nothing batch of the log: the table's record, and the removals that belong to the
+//! change. Invariant: no power cut leaves a namespace that was changed but not emptied, or emptied but not changed.
+
+use super::{Gate, Outcome};
+use crate::command::{Lba, NamespaceId, Sequence};
+use crate::ftl::namespace_table::{Slot, encode, place};
+use crate::ftl::sanitize_mark::{self, SANITIZE_BYTES};
+use crate::ftl::{Found, Ftl, NewRecord, Stall};
+use crate::index::{Index, KeyHash};
+use crate::limits::{BATCH_WRITES_MAX, NAMESPACE_BLOCKS_MAX, NAMESPACES};
+use crate::log::Source;
+use crate::log::record::{HEADER_BYTES, LBA_BYTES, UNIT_BYTES, batch_flags, record_units};
+use crate::media::Media;
+use crate::namespace::attachment::Attachment;
+use crate::namespace::sanitize::SanitizeMark;
+use crate::namespace::{Namespace, NamespaceChange, NamespaceKind};
+use headwater_nvme::spec::status::Status;
+
+/// The effects of a change.
+struct Plan {
+    number: NamespaceId,
+    slot: Slot,
+    /// The controllers that it is attached to.
+    attachment: Attachment,
+    /// The data that is removed with it.
+    removal: Removal,
+}
+
+enum Removal {
+    Nothing,
+    Everything,
+    /// These blocks, which lie after the new end.
+    Blocks(Vec<Lba>),
+}
+
+/// Carries out a change.
+pub(super) fn change<M: Media>(
+    ftl: &mut Ftl<M>,
+    namespace: NamespaceId,
+    change: &NamespaceChange,
+) -> Result<Outcome, Stall> {
+    if let NamespaceChange::Sanitize(mark) = change {
+        return mark_sanitize(ftl, *mark);
+    }
+    let plan = match plan(ftl, namespace, change) {
+        Ok(plan) => plan,
+        Err(status) => return Ok(Outcome::status(status, Sequence(0))),
+    };
+    let old = ftl.index.find(place(plan.number), 0).map(|entry| Found { entry, header: None });
+    let record = plan.slot != Slot::Implicit || old.is_some();
+    let (blocks, clear) = match &plan.removal {
+        Removal::Nothing => (&[][..], false),
+        Removal::Everything => (&[][..], true),
+        Removal::Blocks(blocks) => (&blocks[..], false),
+    };
+    let value = match &plan.slot {
+        Slot::Made(namespace) => Some(encode(namespace, &plan.attachment)),
+        Slot::Implicit | Slot::Damaged => None,
+    };
+    let value_bytes = value.as_ref().map_or(0, Vec::len);
+    let bytes = usize::from(record) * record_units(LBA_BYTES, value_bytes) as usize * UNIT_BYTES
+        + blocks.len() * record_units(LBA_BYTES, 0) as usize * UNIT_BYTES
+        + usize::from(clear) * HEADER_BYTES;
+    ftl.client_room(bytes + bytes / 8)?;
+    let last = (usize::from(record) + blocks.len() + usize::from(clear)).saturating_sub(1);
+    let mut at = 0;
+    let mut sequence = ftl.applied();
+    let mut next = || {
+        at += 1;
+        batch_flags(at - 1, last)
+    };
+    if record {
+        let value = value.as_ref().map(|value| Source::Bytes(&value[..]));
+        sequence = write(ftl, place(plan.number), value, old, next());
+    }
+    for lba in blocks {
+        let block = KeyHash::of_block(plan.number, *lba);
+        let found = ftl.index.find(block, 0).map(|entry| Found { entry, header: None });
+        sequence = write(ftl, block, None, found, next());
+    }
+    if clear {
+        sequence = ftl.clear(plan.number, next()).0;
+    }
+    ftl.table.change(plan.number, plan.slot, plan.attachment, sequence);
+    let mut outcome = Outcome { gate: Gate::Durable(sequence), ..Outcome::wrote(sequence) };
+    outcome.completion.position = u32::from(plan.number.0);
+    Ok(outcome)
+}
+
+/// Writes the phase of a sanitize operation.
+fn mark_sanitize<M: Media>(ftl: &mut Ftl<M>, mark: SanitizeMark) -> Result<Outcome, Stall> {
+    let bytes = record_units(LBA_BYTES, SANITIZE_BYTES) as usize * UNIT_BYTES;
+    ftl.client_room(bytes + bytes / 8)?;
+    let hash = sanitize_mark::place();
+    let old = ftl.index.find(hash, 0).map(|entry| Found { entry, header: None });
+    let sequence =
+        write(ftl, hash, Some(Source::Bytes(&sanitize_mark::encode(mark))), old, batch_flags(0, 0));
+    Ok(Outcome { gate: Gate::Durable(sequence), ..Outcome::wrote(sequence) })
+}
+
+/// Writes the record of one block, or its tombstone.
+fn write<M: Media>(
+    ftl: &mut Ftl<M>,
+    hash: KeyHash,
+    value: Option<Source<'_>>,
+    old: Option<Found>,
+    batch: u8,
+) -> Sequence {
+    let (namespace, lba) = hash.block();
+    let key = lba.0.to_le_bytes();
+    ftl.write(&NewRecord { namespace, hash, key: &key, value, expiry_ms: 0, batch }, old)
+}
+
+fn plan<M: Media>(ftl: &Ftl<M>, number: NamespaceId, change: &NamespaceChange) -> Result<Plan, Status> {
+    let keys = ftl.namespaces.get(number.index()).map_or(0, |state| state.keys);
+    let here = match ftl.table.get(number) {
+        Slot::Implicit => Some(Namespace::IMPLICIT),
+        Slot::Made(namespace) => Some(namespace),
+        Slot::Damaged => None,
+    };
+    let exists = ftl.table.get(number) != Slot::Implicit || number == NamespaceId::FIRST || keys > 0;
+    let settings = || here.ok_or(Status::NAMESPACE_NOT_READY);
+    let attachment = ftl.table.attachment(number);
+    let made = |namespace, removal| {
+        Ok(Plan { number, slot: Slot::Made(namespace), attachment: attachment.clone(), removal })
+    };
+    let attached = |attachment| {
+        Ok(Plan { number, slot: Slot::Made(settings()?), attachment, removal: Removal::Nothing })
+    };
+    let needs_one = matches!(
+        change,
+        NamespaceChange::Delete
+            | NamespaceChange::Format(_)
+            | NamespaceChange::Attach(_)
+            | NamespaceChange::Detach(_)
+    );
+    match change {
+        NamespaceChange::Create(namespace) => create(ftl, namespace, Attachment::EVERYBODY),
+        NamespaceChange::CreateDetached(namespace) => create(ftl, namespace, Attachment::NOBODY),
+        _ if needs_one && !exists => Err(Status::INVALID_NAMESPACE),
+        NamespaceChange::Delete => {
+            let attachment = Attachment::EVERYBODY;
+            Ok(Plan { number, slot: Slot::Implicit, attachment, removal: Removal::Everything })
+        }
+        NamespaceChange::Attach(controllers) => attached(attachment.clone().with(controllers)),
+        NamespaceChange::Detach(controllers) => attached(attachment.clone().without(controllers)),
+        NamespaceChange::DetachAll => attached(Attachment::NOBODY),
+        // Handled by `mark_sanitize`: it changes no namespace.
+        NamespaceChange::Sanitize(_) => Err(Status::INVALID_FIELD),
+        NamespaceChange::Format(kind) => {
+            let namespace = formatted(settings()?, *kind);
+            fits(&namespace).map_err(|_| Status::INVALID_FORMAT)?;
+            made(namespace, Removal::Everything)
+        }
+        NamespaceChange::Resize(size) => {
+            let old = settings()?;
+            let namespace = Namespace { size: *size, ..old };
+            fits(&namespace)?;
+            // A power cut may have restored blocks that an earlier shrink removed after its end.
+            let removal = match old.kind {
+                NamespaceKind::Kv => Removal::Nothing,
+                NamespaceKind::Block(_) => behind(ftl, number, old.size.min(*size))?,
+            };
+            made(namespace, removal)
+        }
+        NamespaceChange::Durability(durability) => {
+            made(Namespace { durability: *durability, ..settings()? }, Removal::Nothing)
+        }
+        NamespaceChange::Limits(limits) => {
+            made(Namespace { limits: *limits, ..settings()? }, Removal::Nothing)
+        }
+        NamespaceChange::MissingKey(missing_key) => {
+            made(Namespace { missing_key: *missing_key, ..settings()? }, Removal::Nothing)
+        }
+    }
+}
+
+fn create<M: Media>(ftl: &Ftl<M>, namespace: &Namespace, attachment: Attachment) -> Result<Plan, Status> {
+    fits(namespace)?;
+    let number = free_number(ftl).ok_or(Status::NAMESPACE_ID_UNAVAILABLE)?;
+    Ok(Plan { number, slot: Slot::Made(*namespace), attachment, removal: Removal::Everything })
+}
+
+/// Checks the size of a namespace against the limits.
+fn fits(namespace: &Namespace) -> Result<(), Status> {
+    match namespace.kind {
+        NamespaceKind::Block(_) if !(1..=NAMESPACE_BLOCKS_MAX).contains(&namespace.size) => {
+            Err(Status::INVALID_FIELD)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the lowest unused number: no namespace was created under it, and it holds no keys. The first namespace always
+/// exists.
+fn free_number<M: Media>(ftl: &Ftl<M>) -> Option<NamespaceId> {
+    let numbers = (1..).take(NAMESPACES).map(NamespaceId).filter(|number| *number != NamespaceId::FIRST);
+    let is_free = |number: &NamespaceId| {
+        ftl.table.get(*number) == Slot::Implicit && ftl.namespaces[number.index()].keys == 0
+    };
+    numbers.into_iter().find(is_free)
+}
+
+/// Returns the namespace with this kind, and with as many bytes as before.
+fn formatted(namespace: Namespace, kind: NamespaceKind) -> Namespace {
+    let bytes = |kind: NamespaceKind| match kind {
+        NamespaceKind::Kv => 1,
+        NamespaceKind::Block(format) => format.bytes() as u64,
+    };
+    let size = namespace.size.saturating_mul(bytes(namespace.kind)) / bytes(kind);
+    Namespace { kind, size, ..namespace }
+}
+
+/// Returns the removal of all blocks after a new end; fails if one batch cannot remove them.
+fn behind<M: Media>(ftl: &Ftl<M>, number: NamespaceId, end: u64) -> Result<Removal, Status> {
+    let mut blocks = Vec::new();
+    let mut from = KeyHash::of_block(number, Lba(end));
+    while let Some((block, _)) = ftl.index.next(from).filter(|(_, entry)| entry.namespace == number) {
+        if blocks.len() + 1 == BATCH_WRITES_MAX {
+            return Err(Status::COMMAND_SIZE_LIMIT);
+        }
+        blocks.push(block.block().1);
+        from = KeyHash(block.0 + 1);
+    }
+    Ok(Removal::Blocks(blocks))
+}

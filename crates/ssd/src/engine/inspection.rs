@@ -1,0 +1,166 @@
+//! Inspects a medium without writing to it.
+//!
+//! Input: a medium whose device is not running. Output: an [`Inspection`]. Every record that the index names is read, its
+//! checksum computed and its key hashed again; then the index is built a second time, from the log alone, and compared
+//! with the one from the checkpoint (`compare`).
+//! Invariant: nothing is programmed, erased or flushed, and the result holds only locations and lengths of clients' data.
+
+mod compare;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use crate::config::DeviceConfig;
+pub use crate::engine::recovery::CheckpointFound;
+use crate::engine::recovery::{Base, recover};
+use crate::engine::{OpenError, Progress, Start, layer};
+use crate::index::{Entry, KeyHash};
+use crate::media::{Media, PageAddress};
+
+/// Maximum of findings of one kind that are kept; further ones are only counted.
+const KEPT_MAX: usize = 32;
+
+/// Findings of one kind: all are counted, the first ones kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Findings<T> {
+    /// Number of findings.
+    pub count: u64,
+    /// The first findings.
+    pub first: Vec<T>,
+}
+
+impl<T> Default for Findings<T> {
+    fn default() -> Self {
+        Self { count: 0, first: Vec::new() }
+    }
+}
+
+impl<T> Findings<T> {
+    fn add(&mut self, finding: T) {
+        self.count += 1;
+        if self.first.len() < KEPT_MAX {
+            self.first.push(finding);
+        }
+    }
+}
+
+/// The location of a key's or block's record, without any client data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// Number of the namespace.
+    pub namespace: u8,
+    /// Hash of the key, or index position of the block ([`KeyHash`]).
+    pub hash: KeyHash,
+    /// The page on which the record begins.
+    pub page: PageAddress,
+    /// Offset of the record in the page's block, in bytes.
+    pub offset: usize,
+}
+
+impl Whereabouts {
+    fn of(hash: KeyHash, entry: Entry) -> Self {
+        let address = entry.address;
+        Self { namespace: entry.namespace.0, hash, page: address.page(), offset: address.offset_in_block() }
+    }
+}
+
+/// A fault of a record that the index names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordFault {
+    /// Its checksum is wrong, or it is no record.
+    Damaged,
+    /// It is intact, but belongs to another key.
+    Foreign,
+}
+
+/// An entry in which the two indexes differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Location by the checkpoint and the log after it.
+    pub by_checkpoint: Option<Whereabouts>,
+    /// Location by the whole log.
+    pub by_log: Option<Whereabouts>,
+}
+
+/// The findings of one namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceFound {
+    /// Keys or blocks that the index names.
+    pub counted: u64,
+    /// Those whose record is intact.
+    pub whole: u64,
+    /// Bytes of the values of the intact records.
+    pub bytes: u64,
+    /// Those whose record is damaged, or belongs to another key.
+    pub damaged: u64,
+    /// Those that have expired, and whose record is intact.
+    pub expired: u64,
+}
+
+/// The contents of a medium, as counts and faults.
+#[derive(Clone, Debug, Default)]
+pub struct Inspection {
+    /// Findings by namespace; the last entry is the namespace table itself.
+    pub namespaces: [NamespaceFound; crate::limits::SPACES],
+    /// Records that the index names and that are damaged or belong to another key.
+    pub faults: Findings<(Whereabouts, RecordFault)>,
+    /// State of the checkpoints.
+    pub checkpoint: CheckpointFound,
+    /// Differences between the index from the checkpoint and the index from the whole log.
+    pub differences: Findings<Difference>,
+    /// Records anywhere in the log with a wrong checksum, whether a key needs them or not. A power cut leaves some; opening
+    /// the device removes them.
+    pub damaged_records: u64,
+    /// Records of batches that a power cut left incomplete.
+    pub discarded_records: u64,
+    /// Blocks with programmed pages none of which can be read.
+    pub unreadable_blocks: u32,
+    /// Bytes of live records.
+    pub live_bytes: u64,
+    /// Free blocks.
+    pub free_blocks: u32,
+}
+
+/// Inspects a medium and returns the findings with the medium. Blocks on the media.
+///
+/// # Errors
+/// [`OpenError`] returns the medium with the reason why it cannot be read.
+pub fn inspect<M: Media>(
+    media: M,
+    config: &DeviceConfig,
+    start: Start,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Inspection, M), OpenError<M>> {
+    let mut now = start.now;
+    let mut ftl = layer(media, config)?;
+    ftl.wall_ms = start.wall.0;
+    let mut found = Inspection::default();
+    let looked = recover(&mut ftl, config, Base::Checkpoint, &mut now, progress).and_then(|recovered| {
+        found.checkpoint = recovered.checkpoint;
+        found.unreadable_blocks = recovered.unknown_blocks;
+        found.discarded_records = recovered.debris.discarded.len() as u64;
+        found.damaged_records = ftl.stats.damaged;
+        for (hash, entry) in recovered.vanished {
+            let by_checkpoint = Some(Whereabouts::of(hash, entry));
+            found.differences.add(Difference { by_checkpoint, by_log: None });
+        }
+        found.live_bytes = ftl.blocks.live_bytes();
+        found.free_blocks = u32::try_from(ftl.blocks.free()).unwrap_or(u32::MAX);
+        verify::verify(&mut ftl, &mut found, &mut now, progress)
+    });
+    if let Err(error) = looked {
+        return Err(OpenError { media: ftl.media, reason: error.into() });
+    }
+    // The first layer's device DRAM is released before the second layer allocates its own.
+    let (hasher, index, mut media) = ftl.into_parts();
+    if found.checkpoint == CheckpointFound::Whole {
+        let mut ftl = layer(media, config)?;
+        if let Err(error) = recover(&mut ftl, config, Base::Log(hasher), &mut now, progress) {
+            return Err(OpenError { media: ftl.media, reason: error.into() });
+        }
+        found.damaged_records = found.damaged_records.max(ftl.stats.damaged);
+        compare::compare(&index, &ftl.index, &mut found.differences, progress);
+        media = ftl.media;
+    }
+    Ok((found, media))
+}

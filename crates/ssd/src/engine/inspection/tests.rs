@@ -1,0 +1,208 @@
+//! Inspection passes an intact device without changing a byte of it, and reports each kind of damage as its kind.
+
+use super::*;
+use crate::command::{Command, Condition, Expiry, FaceId, NamespaceId};
+use crate::engine::Device;
+use crate::index::Index as _;
+use crate::media::Geometry;
+use crate::media::file::{FLASH_FILE_NAME, FileMedia, FileOptions};
+use bytes::Bytes;
+use headwater_host::clock::{Clock, UnixMillis};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+const FACE: FaceId = FaceId(1);
+const WALL: UnixMillis = UnixMillis(1_000_000);
+
+struct Host {
+    device: Device<FileMedia>,
+    clock: Clock,
+}
+
+impl Host {
+    fn new(directory: &Path) -> Self {
+        let options = FileOptions::default();
+        let media = FileMedia::create(directory, Geometry::with_blocks(40), [7; 16], options).unwrap();
+        let clock = Clock::start();
+        let start = Start { now: clock.now(), wall: WALL };
+        let device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
+        Self { device, clock }
+    }
+
+    fn ask(&mut self, command: Command) {
+        self.device.submit(FACE, NamespaceId::FIRST, 0, command).unwrap();
+        while self.device.next_completion(FACE).is_none() {
+            self.device.poll(self.clock.now(), WALL);
+            std::thread::yield_now();
+        }
+    }
+
+    fn store(&mut self, key: &[u8], value: Vec<u8>, expiry: Expiry) {
+        let key = Bytes::copy_from_slice(key);
+        self.ask(Command::Store { key, value: value.into(), condition: Condition::Always, expiry });
+    }
+
+    fn shut_down(mut self) {
+        self.device.shutdown(self.clock.now(), WALL).unwrap();
+    }
+}
+
+/// Inspects the file, and asserts that no byte of it changed.
+fn inspect_file(directory: &TempDir) -> Inspection {
+    let path = directory.path().join(FLASH_FILE_NAME);
+    let before = fs::read(&path).unwrap();
+    let media = FileMedia::open_to_read(directory.path(), FileOptions::default()).unwrap();
+    let start = Start { now: Clock::start().now(), wall: WALL };
+    let (found, media) = inspect(media, &DeviceConfig::default(), start, &mut |_| {}).unwrap();
+    drop(media);
+    assert!(fs::read(&path).unwrap() == before, "the inspection changed the flash file");
+    found
+}
+
+fn value(number: u32) -> Vec<u8> {
+    format!("<value {number}>").into_bytes().repeat(1 + number as usize % 900)
+}
+
+/// Returns a device with records of many kinds, and its number of keys.
+fn used(directory: &TempDir) -> (Host, u64) {
+    let mut host = Host::new(directory.path());
+    for number in 0..900u32 {
+        let key = format!("key {}", number % 300).into_bytes();
+        let expiry = if number % 90 == 0 { Expiry::At(WALL.0 + 60_000) } else { Expiry::Never };
+        host.store(&key, value(number), expiry);
+        if number == 450 {
+            host.device.request_checkpoint();
+        }
+    }
+    for number in (0..300).step_by(10) {
+        let key = Bytes::from(format!("key {number}"));
+        host.ask(Command::Delete { key, condition: Condition::Always });
+    }
+    host.store(b"over two blocks", vec![5; 400_000], Expiry::Never);
+    (host, 271)
+}
+
+fn is_clean(found: &Inspection, keys: u64) {
+    assert_eq!(found.faults, Findings::default());
+    assert_eq!(found.differences, Findings::default());
+    let [first, ..] = found.namespaces;
+    assert_eq!((first.counted, first.whole, first.damaged), (keys, keys, 0));
+    assert_eq!((found.damaged_records, found.unreadable_blocks), (0, 0));
+}
+
+#[test]
+fn inspection_after_shutdown_finds_no_fault_and_changes_nothing() {
+    let directory = TempDir::new().unwrap();
+    let (host, keys) = used(&directory);
+    host.shut_down();
+    let found = inspect_file(&directory);
+    is_clean(&found, keys);
+    assert_eq!(found.checkpoint, CheckpointFound::Whole);
+}
+
+#[test]
+fn inspection_after_kill_finds_no_fault_and_changes_nothing() {
+    let directory = TempDir::new().unwrap();
+    let (host, keys) = used(&directory);
+    drop(host);
+    is_clean(&inspect_file(&directory), keys);
+}
+
+#[test]
+fn inspection_is_refused_while_a_device_serves_and_two_inspections_run_together() {
+    let directory = TempDir::new().unwrap();
+    let (host, _) = used(&directory);
+    let open_to_read = || FileMedia::open_to_read(directory.path(), FileOptions::default());
+    assert!(open_to_read().unwrap_err().to_string().contains("in use"));
+    host.shut_down();
+    let first = open_to_read().unwrap();
+    open_to_read().unwrap();
+    let serve = FileMedia::open(directory.path(), FileOptions::default());
+    assert!(serve.unwrap_err().to_string().contains("in use"));
+    drop(first);
+    FileMedia::open(directory.path(), FileOptions::default()).unwrap();
+}
+
+/// Flips a bit `offset` bytes after the start of each occurrence of `pattern` in the file, stale copies included.
+fn flip_behind(directory: &TempDir, pattern: &[u8], offset: usize) {
+    let path = directory.path().join(FLASH_FILE_NAME);
+    let mut bytes = fs::read(&path).unwrap();
+    let matches = bytes.windows(pattern.len()).enumerate().filter(|(_, window)| *window == pattern);
+    let matches: Vec<usize> = matches.map(|(at, _)| at).collect();
+    assert!(!matches.is_empty());
+    for at in matches {
+        bytes[at + offset] ^= 1;
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn damaged_record_is_reported_with_its_location() {
+    let directory = TempDir::new().unwrap();
+    let mut host = Host::new(directory.path());
+    host.store(b"damaged", b"a value that reads like nothing else".to_vec(), Expiry::Never);
+    host.store(b"whole", b"another value".to_vec(), Expiry::Never);
+    host.shut_down();
+    flip_behind(&directory, b"a value that reads", 3);
+    let found = inspect_file(&directory);
+    assert_eq!(found.faults.count, 1);
+    let (location, fault) = found.faults.first[0];
+    assert_eq!((location.namespace, fault), (1, RecordFault::Damaged));
+    let [first, ..] = found.namespaces;
+    assert_eq!((first.counted, first.whole, first.damaged), (2, 1, 1));
+}
+
+#[test]
+fn damaged_checkpoint_is_reported_and_all_records_are_found_from_the_log() {
+    let directory = TempDir::new().unwrap();
+    let (host, keys) = used(&directory);
+    host.shut_down();
+    flip_behind(&directory, b"HWCK", 20);
+    let found = inspect_file(&directory);
+    assert_eq!(found.checkpoint, CheckpointFound::Damaged);
+    is_clean(&found, keys);
+}
+
+#[test]
+fn key_missing_from_the_checkpoint_is_reported_as_a_difference() {
+    let directory = TempDir::new().unwrap();
+    let (mut host, keys) = used(&directory);
+    let index = host.device.index_mut();
+    let (hash, entry) = index.next(KeyHash(0)).unwrap();
+    assert!(index.remove(hash, entry.address));
+    host.shut_down();
+    let found = inspect_file(&directory);
+    assert_eq!((found.checkpoint, found.faults.count), (CheckpointFound::Whole, 0));
+    assert_eq!(found.differences.count, 1);
+    let forgotten = Difference { by_checkpoint: None, by_log: Some(Whereabouts::of(hash, entry)) };
+    assert_eq!(found.differences.first, [forgotten]);
+    assert_eq!(found.namespaces[0].counted, keys - 1);
+}
+
+#[test]
+fn entry_that_names_another_keys_record_is_a_fault_and_a_difference() {
+    let directory = TempDir::new().unwrap();
+    let (mut host, _) = used(&directory);
+    let index = host.device.index_mut();
+    let (hash, entry) = index.next(KeyHash(0)).unwrap();
+    let (_, other) = index.next(KeyHash(hash.0 + 1)).unwrap();
+    assert!(index.replace(hash, entry.address, other));
+    host.shut_down();
+    let found = inspect_file(&directory);
+    assert_eq!(found.faults.first, [(Whereabouts::of(hash, other), RecordFault::Foreign)]);
+    let difference = Difference {
+        by_checkpoint: Some(Whereabouts::of(hash, other)),
+        by_log: Some(Whereabouts::of(hash, entry)),
+    };
+    assert_eq!(found.differences.first, [difference]);
+}
+
+#[test]
+fn findings_above_the_kept_maximum_are_still_counted() {
+    let mut findings = Findings::default();
+    for number in 0..100 {
+        findings.add(number);
+    }
+    assert_eq!((findings.count, findings.first.len()), (100, KEPT_MAX));
+}

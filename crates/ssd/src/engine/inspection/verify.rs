@@ -1,0 +1,114 @@
+//! Reads every record that the index names and verifies its checksum.
+//!
+//! Input: a recovered translation layer. Output: counts by namespace, and the locations of faulty records. Invariant:
+//! records are read in order of their addresses, and each is checked by its own bytes alone.
+
+use super::{Inspection, RecordFault, Whereabouts};
+use crate::engine::Progress;
+use crate::engine::recovery::{bring_in, reach};
+use crate::ftl::{Ftl, Gather, Reach, Stall};
+use crate::index::{Entry, Index, KeyHash};
+use crate::log::record::{FLAG_CLEAR, FLAG_TOMBSTONE, UNIT_BYTES};
+use crate::media::{Media, MediaError};
+use headwater_host::clock::Nanos;
+
+/// Maximum of records whose pages are read together.
+const RECORDS_AHEAD: usize = 4_096;
+
+/// The result of the check of one record.
+enum Verdict {
+    Whole { value_bytes: u32 },
+    Expired,
+    Fault(RecordFault),
+}
+
+/// Reads and checks every record that the index names.
+pub(super) fn verify<M: Media>(
+    ftl: &mut Ftl<M>,
+    found: &mut Inspection,
+    now: &mut Nanos,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), MediaError> {
+    let entries = by_place(ftl);
+    let total = entries.len() as u64;
+    let mut done = 0;
+    let mut rest = &entries[..];
+    while !rest.is_empty() {
+        let (here, behind) = rest.split_at(read_ahead(ftl, rest, now)?);
+        for &(hash, entry) in here {
+            let verdict = reach(ftl, now, |ftl| judge(ftl, hash, entry))?;
+            let Some(counts) = found.namespaces.get_mut(entry.namespace.index()) else { continue };
+            counts.counted += 1;
+            match verdict {
+                Verdict::Whole { value_bytes } => {
+                    counts.whole += 1;
+                    counts.bytes += u64::from(value_bytes);
+                }
+                Verdict::Expired => counts.expired += 1,
+                Verdict::Fault(fault) => {
+                    counts.damaged += 1;
+                    found.faults.add((Whereabouts::of(hash, entry), fault));
+                }
+            }
+            done += 1;
+            progress(Progress { stage: "verify", done, total });
+        }
+        rest = behind;
+    }
+    Ok(())
+}
+
+/// Returns all entries in order of their records' addresses.
+fn by_place<M: Media>(ftl: &Ftl<M>) -> Vec<(KeyHash, Entry)> {
+    let mut entries = Vec::with_capacity(usize::try_from(ftl.index.len()).unwrap_or(0));
+    let mut from = KeyHash(0);
+    while let Some((hash, _)) = ftl.index.next(from) {
+        entries.extend((0..).map_while(|nth| ftl.index.find(hash, nth)).map(|entry| (hash, entry)));
+        from = KeyHash(hash.0 + 1);
+    }
+    entries.sort_unstable_by_key(|(_, entry)| entry.address);
+    entries
+}
+
+/// Reads the pages of the first records, and returns the number of these records: at least one.
+fn read_ahead<M: Media>(
+    ftl: &mut Ftl<M>,
+    entries: &[(KeyHash, Entry)],
+    now: &mut Nanos,
+) -> Result<usize, MediaError> {
+    let room = ftl.dram.available() / 2;
+    let mut pages = Vec::new();
+    let mut ahead = 0;
+    for (_, entry) in entries.iter().take(RECORDS_AHEAD) {
+        let mut missing = Gather::new(ftl, entry.address, 0, entry.units as usize * UNIT_BYTES).missing();
+        // Records are small: the next one often begins on the page where the previous one ended.
+        missing.retain(|page| pages.last() != Some(page));
+        if ahead > 0 && pages.len() + missing.len() > room {
+            break;
+        }
+        ahead += 1;
+        pages.extend(missing);
+    }
+    pages.sort_unstable();
+    pages.dedup();
+    bring_in(ftl, pages, now)?;
+    Ok(ahead)
+}
+
+fn judge<M: Media>(ftl: &Ftl<M>, hash: KeyHash, entry: Entry) -> Result<Verdict, Stall> {
+    let Some(header) = ftl.header(entry, Reach::Value)? else {
+        return Ok(Verdict::Fault(RecordFault::Damaged));
+    };
+    if !ftl.is_intact(entry, &header)? {
+        return Ok(Verdict::Fault(RecordFault::Damaged));
+    }
+    let gone = header.flags & (FLAG_TOMBSTONE | FLAG_CLEAR) != 0;
+    if gone || header.namespace != entry.namespace || ftl.hash_of(entry, &header)? != hash {
+        return Ok(Verdict::Fault(RecordFault::Foreign));
+    }
+    Ok(if header.is_expired(ftl.wall_ms) {
+        Verdict::Expired
+    } else {
+        Verdict::Whole { value_bytes: header.value_bytes }
+    })
+}

@@ -1,0 +1,207 @@
+//! Opens a device: recovery, then the cleanup that must precede the first command.
+//!
+//! Input: a medium, and the time. Output: a device that accepts commands, or the medium with the reason of the failure.
+
+use super::Device;
+use crate::config::DeviceConfig;
+use crate::engine::recovery::{Base, recover};
+use crate::ftl::Ftl;
+use crate::limits::BLOCKS_MIN;
+use crate::media::geometry::{BLOCKS_MAX, PAGES_PER_BLOCK};
+use crate::media::{Media, MediaError};
+use headwater_dma::pool::{Pool, PoolError};
+use headwater_host::clock::{Nanos, UnixMillis};
+use std::fmt;
+
+/// Minimum of frames: for a block under collection, open pages, reads and a record of 64 KiB.
+const FRAMES_MIN: usize = 4 * PAGES_PER_BLOCK;
+
+/// The time at which a device opens, on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// Monotonic time.
+    pub now: Nanos,
+    /// Wall time.
+    pub wall: UnixMillis,
+}
+
+/// The progress of opening or inspecting a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The stage: `survey`, `checkpoint`, `scan`, `replay`, `clean up`, `verify` or `compare`.
+    pub stage: &'static str,
+    /// Steps done in this stage.
+    pub done: u64,
+    /// Steps of this stage in total.
+    pub total: u64,
+}
+
+/// The state of the first page of a new epoch.
+enum Witness {
+    Wanted,
+    Asked,
+    Durable,
+}
+
+/// The reason why a device could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenReason {
+    /// The medium has too few blocks to collect anything, or more than addresses can name.
+    #[error("a medium of {blocks} blocks cannot be used: {min} to {max} are needed")]
+    Size {
+        /// Blocks of the medium.
+        blocks: u32,
+        /// Minimum of blocks.
+        min: u32,
+        /// Maximum of blocks.
+        max: u32,
+    },
+    /// The configured device DRAM is too small.
+    #[error("{frames} frames of device memory are too few: at least {min} are needed")]
+    Memory {
+        /// Frames configured.
+        frames: usize,
+        /// Minimum of frames.
+        min: usize,
+    },
+    /// The pool that provides the frames has too little memory left.
+    #[error("the memory pool has no room for the {min} frames that a device needs: raise its cap")]
+    PoolUsedUp {
+        /// Minimum of frames.
+        min: usize,
+    },
+    /// The process has no pool.
+    #[error("there is no pool for the device's memory: {0}")]
+    Pool(#[from] PoolError),
+    /// The medium failed.
+    #[error(transparent)]
+    Media(#[from] MediaError),
+}
+
+/// A failure to open a device, with its medium.
+pub struct OpenError<M> {
+    /// The medium, in its present state.
+    pub media: M,
+    /// The reason.
+    pub reason: OpenReason,
+}
+
+impl<M> fmt::Debug for OpenError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenError").field("reason", &self.reason).finish_non_exhaustive()
+    }
+}
+
+impl<M> fmt::Display for OpenError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.fmt(f)
+    }
+}
+
+impl<M> std::error::Error for OpenError<M> {}
+
+/// Builds the translation layer over a medium, with the minimum of frames reserved.
+pub(crate) fn layer<M: Media>(media: M, config: &DeviceConfig) -> Result<Ftl<M>, OpenError<M>> {
+    let pool = match usable(&media, config) {
+        Ok(pool) => pool,
+        Err(reason) => return Err(OpenError { media, reason }),
+    };
+    let mut ftl = Ftl::new(media, config, &pool);
+    if ftl.dram.secure(FRAMES_MIN) && ftl.recovery_frames.secure(1) {
+        return Ok(ftl);
+    }
+    Err(OpenError { media: ftl.media, reason: OpenReason::PoolUsedUp { min: FRAMES_MIN } })
+}
+
+/// Checks the sizes of the medium and of device DRAM, and returns the pool that provides the frames.
+fn usable<M: Media>(media: &M, config: &DeviceConfig) -> Result<Pool, OpenReason> {
+    let blocks = media.geometry().blocks;
+    if !(BLOCKS_MIN..=BLOCKS_MAX).contains(&blocks) {
+        return Err(OpenReason::Size { blocks, min: BLOCKS_MIN, max: BLOCKS_MAX });
+    }
+    if config.frames_max < FRAMES_MIN {
+        return Err(OpenReason::Memory { frames: config.frames_max, min: FRAMES_MIN });
+    }
+    Ok(match &config.pool {
+        Some(pool) => pool.clone(),
+        None => Pool::of_process()?,
+    })
+}
+
+impl<M: Media> Device<M> {
+    /// Opens a medium, blank or used, and recovers its contents. Blocks on the media.
+    ///
+    /// # Errors
+    /// [`OpenError`] returns the medium with the reason.
+    pub fn open(
+        media: M,
+        config: DeviceConfig,
+        start: Start,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Self, OpenError<M>> {
+        let mut ftl = layer(media, &config)?;
+        let mut now = start.now;
+        let recovered = match recover(&mut ftl, &config, Base::Checkpoint, &mut now, progress) {
+            Ok(recovered) => recovered,
+            Err(error) => {
+                return Err(OpenError { media: ftl.media, reason: error.into() });
+            }
+        };
+        let mut device = Self::over(ftl, &config);
+        device.checkpointer.resume(
+            recovered.checkpoint_blocks,
+            recovered.checkpoint_next,
+            recovered.start_order.max(1),
+        );
+        let mut debris = recovered.debris;
+        debris.blocks.retain(|block| device.ftl.blocks.get(*block).order != 0);
+        device.ftl.collector.clean_up(debris);
+        match device.settle(now, start.wall, progress) {
+            Ok(()) => {
+                device.resume_sanitize();
+                Ok(device)
+            }
+            Err(error) => Err(OpenError { media: device.ftl.media, reason: error.into() }),
+        }
+    }
+
+    /// Makes the recovered data durable, erases what recovery discarded, and prepares blocks to write to.
+    fn settle(
+        &mut self,
+        mut now: Nanos,
+        wall: UnixMillis,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(), MediaError> {
+        // A killed process may have left bytes in the kernel that are not on the medium: served data must be durable.
+        self.ftl.commit.want_flush();
+        // The first page of the new epoch names the accepted blocks. Nothing may be erased or served until it is durable:
+        // from then on no later recovery accepts a block that this one discarded.
+        let mut witness = Witness::Wanted;
+        let mut done = 0;
+        loop {
+            let moved = self.poll(now, wall);
+            if let Some(error) = self.ftl.failed {
+                return Err(error);
+            }
+            let settled = self.ftl.commit.is_idle() && !self.ftl.commit.is_due();
+            match witness {
+                Witness::Wanted if settled && self.ftl.witness() => witness = Witness::Asked,
+                Witness::Asked if settled => {
+                    self.ftl.collector.let_go();
+                    witness = Witness::Durable;
+                }
+                Witness::Durable
+                    if settled && !self.ftl.collector.is_cleaning_up() && self.ftl.blocks.ready() > 0 =>
+                {
+                    return Ok(());
+                }
+                _ => {}
+            }
+            done += 1;
+            progress(Progress { stage: "clean up", done, total: done });
+            if !moved {
+                now = self.ftl.media.wait(now);
+            }
+        }
+    }
+}

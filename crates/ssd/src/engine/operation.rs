@@ -1,0 +1,363 @@
+//! Operations in flight, and the slab that every stage indexes into.
+//!
+//! Input: accepted commands. Output: slots, each of which holds a command from submission to completion. A slot is freed
+//! exactly when its completion is made. Invariant: an operation that holds keys is the only one that runs on them.
+
+use crate::command::{
+    BatchWrite, Command, Completion, FaceId, Lba, LbaRange, ListPosition, ListedKey, NamespaceId, Sequence,
+    Sink,
+};
+use crate::ftl::namespace_table::place;
+use crate::index::{KeyHash, KeyHasher};
+use crate::limits::OPERATIONS_MAX;
+use crate::log::record::RecordAddress;
+use crate::media::PageAddress;
+use crate::namespace::BlockFormat;
+use headwater_host::clock::Nanos;
+
+/// The work of an operation.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// A command of a front end.
+    Command(Command),
+    /// The removal of an expired record.
+    Expire {
+        /// Address of the record when it expired. If it has moved since, the expiry queue names it again.
+        address: RecordAddress,
+    },
+}
+
+/// The kind of object that a command works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// Keys of a key space.
+    Keys,
+    /// Blocks of a block namespace.
+    Blocks,
+    /// A namespace as a whole, of either kind.
+    Anything,
+    /// The namespace table.
+    Table,
+}
+
+impl Command {
+    /// Returns the kind of object that the command works on.
+    #[inline]
+    pub(crate) const fn subject(&self) -> Subject {
+        match self {
+            Self::Store { .. }
+            | Self::Retrieve { .. }
+            | Self::Exist { .. }
+            | Self::Delete { .. }
+            | Self::Batch { .. }
+            | Self::List { .. } => Subject::Keys,
+            Self::Read { .. }
+            | Self::Write { .. }
+            | Self::Deallocate { .. }
+            | Self::Compare { .. }
+            | Self::Verify { .. }
+            | Self::Copy { .. } => Subject::Blocks,
+            Self::Flush | Self::Fence { .. } | Self::Clear => Subject::Anything,
+            Self::Namespace(_) => Subject::Table,
+        }
+    }
+}
+
+/// A range in index order: one key, or consecutive blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Span {
+    pub(crate) first: KeyHash,
+    pub(crate) last: KeyHash,
+}
+
+impl Span {
+    /// Returns the span of one key.
+    #[inline]
+    pub(crate) const fn one(hash: KeyHash) -> Self {
+        Self { first: hash, last: hash }
+    }
+
+    /// Returns the span of a range of blocks; `None` for an empty range.
+    #[inline]
+    fn of_blocks(namespace: NamespaceId, range: LbaRange) -> Option<Self> {
+        let last = Lba(range.start.0 + u64::from(range.blocks).checked_sub(1)?);
+        Some(Self {
+            first: KeyHash::of_block(namespace, range.start),
+            last: KeyHash::of_block(namespace, last),
+        })
+    }
+}
+
+/// The progress of a command on many blocks, kept while it waits.
+#[derive(Debug, Default)]
+pub(crate) struct Walk {
+    /// Blocks read.
+    pub(crate) blocks: u64,
+    /// The position at which removal continues.
+    pub(crate) from: Option<KeyHash>,
+    /// The highest sequence it saw or wrote.
+    pub(crate) seen: Sequence,
+    /// The highest sequence that it read of a batch, which a power cut loses only as a whole.
+    pub(crate) joint: Sequence,
+    /// Bytes of the blocks being copied or compared.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// One operation in flight.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) face: FaceId,
+    pub(crate) token: u64,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) work: Work,
+    /// The format with which its blocks were counted.
+    pub(crate) format: Option<BlockFormat>,
+    /// The span of its one key, or of its one range of blocks.
+    pub(crate) span: Span,
+    /// The spans of all keys of a batch, or of several ranges of blocks: sorted and disjoint. Empty otherwise.
+    pub(crate) spans: Vec<Span>,
+    /// Pages requested and not yet read.
+    pub(crate) missing: usize,
+    /// Pages pinned for it.
+    pub(crate) pinned: Vec<PageAddress>,
+    /// True if it holds its keys.
+    pub(crate) holds: bool,
+    /// Keys that a list has found so far.
+    pub(crate) listed: Vec<ListedKey>,
+    pub(crate) position: ListPosition,
+    /// The progress of a command on many blocks.
+    pub(crate) walk: Walk,
+    pub(crate) submitted: Nanos,
+    pub(crate) started: Option<Nanos>,
+}
+
+impl Operation {
+    pub(crate) fn new(face: FaceId, token: u64, namespace: NamespaceId, work: Work, now: Nanos) -> Self {
+        Self {
+            face,
+            token,
+            namespace,
+            work,
+            format: None,
+            span: Span::one(KeyHash(0)),
+            spans: Vec::new(),
+            missing: 0,
+            pinned: Vec::new(),
+            holds: false,
+            listed: Vec::new(),
+            position: ListPosition::START,
+            walk: Walk::default(),
+            submitted: now,
+            started: None,
+        }
+    }
+
+    /// Computes the spans of the keys or blocks that it works on; their ranges were checked against the limits.
+    pub(crate) fn find_keys(&mut self, hasher: &KeyHasher) {
+        let Work::Command(command) = &self.work else {
+            return;
+        };
+        let namespace = self.namespace;
+        match command {
+            Command::Store { key, .. }
+            | Command::Retrieve { key, .. }
+            | Command::Exist { key, .. }
+            | Command::Delete { key, .. } => self.span = Span::one(hasher.hash(namespace, key)),
+            Command::Batch { writes } => {
+                let keys = writes.iter().map(|write| Span::one(hasher.hash(namespace, write.key())));
+                self.spans = merged(keys.collect());
+            }
+            Command::List { from, .. } => self.position = *from,
+            // All changes of the table share one span, so that they keep their order.
+            Command::Namespace(_) => self.span = Span::one(place(NamespaceId::SYSTEM)),
+            Command::Read { range, .. } | Command::Verify { range } => {
+                self.span = Span::of_blocks(namespace, *range).unwrap_or(self.span);
+            }
+            Command::Write { start, data, .. } | Command::Compare { start, data } => {
+                let range = LbaRange { start: *start, blocks: self.blocks_in(data.len()) };
+                self.span = Span::of_blocks(namespace, range).unwrap_or(self.span);
+            }
+            Command::Deallocate { ranges, .. } => self.hold_ranges(ranges.clone()),
+            Command::Copy { sources, destination, .. } => {
+                let blocks = sources.iter().map(|range| range.blocks).sum();
+                let target = LbaRange { start: *destination, blocks };
+                self.hold_ranges(sources.iter().copied().chain([target]).collect());
+            }
+            Command::Flush | Command::Fence { .. } | Command::Clear => {}
+        }
+    }
+
+    fn hold_ranges(&mut self, ranges: Vec<LbaRange>) {
+        let spans = ranges.into_iter().filter_map(|range| Span::of_blocks(self.namespace, range));
+        self.spans = merged(spans.collect());
+    }
+
+    /// Returns the number of blocks of its format in `bytes`.
+    pub(crate) fn blocks_in(&self, bytes: usize) -> u32 {
+        self.format.map_or(0, |format| u32::try_from(bytes >> format.shift()).unwrap_or(u32::MAX))
+    }
+
+    /// Returns true if it works on single keys or blocks, so that operations on the same key must keep their order.
+    pub(crate) fn is_keyed(&self) -> bool {
+        match &self.work {
+            Work::Expire { .. } => true,
+            Work::Command(command) => !matches!(
+                command,
+                Command::List { .. } | Command::Flush | Command::Fence { .. } | Command::Clear
+            ),
+        }
+    }
+
+    /// Returns true if it reads the value of the record that it finds.
+    #[inline]
+    pub(crate) fn reads_value(&self) -> bool {
+        matches!(&self.work, Work::Command(Command::Retrieve { .. } | Command::Read { .. }))
+    }
+
+    /// Returns the spans of the keys and blocks that it works on.
+    pub(crate) fn spans(&self) -> &[Span] {
+        if !self.is_keyed() {
+            &[]
+        } else if self.spans.is_empty() {
+            std::slice::from_ref(&self.span)
+        } else {
+            &self.spans
+        }
+    }
+
+    /// Moves its sink and its listed keys into the completion.
+    pub(crate) fn answer(&mut self, completion: &mut Completion) {
+        if let Work::Command(
+            Command::Retrieve { sink: Sink::Bytes(bytes), .. }
+            | Command::Read { sink: Sink::Bytes(bytes), .. },
+        ) = &mut self.work
+        {
+            completion.sink = std::mem::take(bytes);
+        }
+        completion.keys = std::mem::take(&mut self.listed);
+    }
+}
+
+/// Returns the spans sorted, with overlapping ones merged.
+fn merged(mut spans: Vec<Span>) -> Vec<Span> {
+    spans.sort_unstable();
+    spans.dedup_by(|next, span| {
+        let meets = next.first <= span.last;
+        if meets {
+            span.last = span.last.max(next.last);
+        }
+        meets
+    });
+    spans
+}
+
+impl BatchWrite {
+    /// Returns the key written.
+    #[must_use]
+    pub fn key(&self) -> &bytes::Bytes {
+        match self {
+            Self::Store { key, .. } | Self::Delete { key, .. } => key,
+        }
+    }
+}
+
+/// The slab of operations in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Slab {
+    slots: Vec<Option<Operation>>,
+    vacant: Vec<usize>,
+    live: usize,
+}
+
+impl Slab {
+    /// Returns true if [`OPERATIONS_MAX`] is reached.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.live == OPERATIONS_MAX
+    }
+
+    /// Inserts an operation and returns its slot.
+    ///
+    /// # Panics
+    /// If the slab is full: the caller checks [`is_full`](Self::is_full) before it makes an operation, which is large and
+    /// would have to be moved once more to be returned.
+    #[inline]
+    pub(crate) fn insert(&mut self, operation: Operation) -> usize {
+        assert!(!self.is_full(), "operation slab is full: check is_full before insert");
+        self.live += 1;
+        match self.vacant.pop() {
+            Some(at) => {
+                self.slots[at] = Some(operation);
+                at
+            }
+            None => {
+                self.slots.push(Some(operation));
+                self.slots.len() - 1
+            }
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut Operation> {
+        self.slots.get_mut(at)?.as_mut()
+    }
+
+    pub(crate) fn get(&self, at: usize) -> Option<&Operation> {
+        self.slots.get(at)?.as_ref()
+    }
+
+    /// Finds the slot of a front end's command. Searches every slot.
+    pub(crate) fn find(&self, face: FaceId, token: u64) -> Option<usize> {
+        self.slots.iter().position(|slot| {
+            slot.as_ref().is_some_and(|operation| {
+                matches!(operation.work, Work::Command(_))
+                    && operation.face == face
+                    && operation.token == token
+            })
+        })
+    }
+
+    /// Drops the operation in a slot. Returns true if a front end waits for its completion.
+    #[inline]
+    pub(crate) fn vacate(&mut self, at: usize) -> bool {
+        let Some(operation) = self.get(at) else {
+            return false;
+        };
+        let answered = matches!(operation.work, Work::Command(_));
+        self.slots[at] = None;
+        self.vacant.push(at);
+        self.live -= 1;
+        answered
+    }
+
+    /// Returns the number of operations in flight.
+    pub(crate) fn len(&self) -> usize {
+        self.live
+    }
+}
+
+impl Operation {
+    /// Returns true if it changes stored data or promises durability: such operations are refused after a media failure.
+    pub(crate) fn is_write(&self) -> bool {
+        match &self.work {
+            Work::Expire { .. } => true,
+            Work::Command(command) => match command {
+                Command::Store { .. }
+                | Command::Delete { .. }
+                | Command::Batch { .. }
+                | Command::Flush
+                | Command::Fence { .. }
+                | Command::Clear
+                | Command::Write { .. }
+                | Command::Deallocate { .. }
+                | Command::Copy { .. }
+                | Command::Namespace(_) => true,
+                Command::Retrieve { .. }
+                | Command::Exist { .. }
+                | Command::List { .. }
+                | Command::Read { .. }
+                | Command::Compare { .. }
+                | Command::Verify { .. } => false,
+            },
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Recovery: what a medium holds becomes index, block table and counts again.
+//!
+//! In: a medium in whatever state a power cut left it. Out: a translation layer that knows every record that counts.
+//!
+//! 1. The first page of every block says what the block is ([`survey`]).
+//! 2. The newest whole checkpoint, if any, gives the index as it was ([`load`]).
+//! 3. Every block of the log from the checkpoint on is scanned, page by page ([`scan`]).
+//! 4. Of each key the record with the highest sequence wins; incomplete batches are set aside ([`replay`]).
+//! 5. The records of the system namespace say what each namespace is ([`table`]).
+//!
+//! Invariant: the result depends on the medium's bytes alone, and running it twice gives the same.
+
+mod block_pages;
+mod corruption;
+mod load;
+mod lost_records;
+mod replay;
+mod scan;
+mod survey;
+mod table;
+
+use crate::config::DeviceConfig;
+use crate::engine::Progress;
+use crate::limits::RECOVERY_FRAMES;
+use crate::media::geometry::{BlockId, PageAddress};
+use crate::media::{Media, MediaDone, MediaError, MediaOp, MediaToken, PageState, Refused};
+pub(crate) use replay::{bring_in, reach};
+
+use crate::ftl::{Debris, Ftl};
+use crate::index::{Entry, KeyHash, KeyHasher};
+use headwater_dma::frame::{Frame, FramePool};
+use headwater_host::clock::Nanos;
+use std::collections::VecDeque;
+
+/// What recovery starts from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Base {
+    /// The newest whole checkpoint.
+    Checkpoint,
+    /// Nothing: the whole log is scanned, keys hashed like this.
+    Log(KeyHasher),
+}
+
+/// What a medium holds of checkpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckpointFound {
+    /// None, or it was not looked for.
+    #[default]
+    None,
+    /// A whole one.
+    Whole,
+    /// Only one that was never finished.
+    Unfinished,
+    /// Only one with pages that cannot be read, or that do not carry the checksum of the whole.
+    Damaged,
+}
+
+/// What recovery found, beside the translation layer itself.
+#[derive(Debug, Default)]
+pub(crate) struct Recovered {
+    pub(crate) checkpoint_blocks: Vec<BlockId>,
+    pub(crate) checkpoint_next: u64,
+    pub(crate) start_order: u64,
+    /// The highest block order accepted.
+    pub(crate) accepted_order: u64,
+    /// Blocks with damage, or with records of incomplete batches: collected before anything is served.
+    pub(crate) debris: Debris,
+    pub(crate) checkpoint: CheckpointFound,
+    /// Blocks with programmed pages none of which can be read.
+    pub(crate) unknown_blocks: u32,
+    /// What the checkpoint names in the part of the log behind it, and what is not there though it was durable once.
+    pub(crate) vanished: Vec<(KeyHash, Entry)>,
+}
+
+/// Rebuilds a translation layer. `now` moves on with the media.
+pub(crate) fn recover<M: Media>(
+    ftl: &mut Ftl<M>,
+    config: &DeviceConfig,
+    base: Base,
+    now: &mut Nanos,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Recovered, MediaError> {
+    let survey = survey::survey(ftl, now, progress)?;
+    let mut recovered = Recovered {
+        checkpoint_next: survey.checkpoint_next,
+        unknown_blocks: survey.unknown_blocks(),
+        ..Recovered::default()
+    };
+    let (checkpoint, found) = match base {
+        Base::Checkpoint => load::newest(ftl, &survey, now, progress)?,
+        Base::Log(_) => (None, CheckpointFound::None),
+    };
+    recovered.checkpoint = found;
+    if let Some((blocks, decoded)) = &checkpoint {
+        recovered.checkpoint_blocks.clone_from(blocks);
+        recovered.start_order = decoded.start_order;
+    }
+    let decoded = checkpoint.map(|(_, decoded)| decoded);
+    ftl.hasher = match (&decoded, base) {
+        (Some(decoded), _) => KeyHasher::from_parts(decoded.hasher),
+        (None, Base::Log(hasher)) => hasher,
+        (None, Base::Checkpoint) => KeyHasher::new(config.hash_seed, config.hash_bits),
+    };
+    let scanned = scan::scan(ftl, &survey, recovered.start_order, now, progress)?;
+    recovered.accepted_order =
+        load::adopt(ftl, &survey, &scanned, decoded.as_ref(), &recovered.checkpoint_blocks);
+    recovered.debris.blocks.extend(&scanned.suspect);
+    recovered.debris.rescue.extend(&scanned.rescue);
+    replay::replay(ftl, scanned, decoded.as_ref(), &mut recovered, now, progress)?;
+    table::table(ftl, now)?;
+    ftl.recovery_frames.release_idle();
+    Ok(recovered)
+}
+
+/// Reads pages in the given order, several in flight, and hands each to `each`: its bytes, or `None` when it is blank.
+/// An unreadable page is handed over as zeroes; a failing medium ends it.
+fn read_pages<M: Media>(
+    media: &mut M,
+    spare: &mut FramePool,
+    now: &mut Nanos,
+    mut pages: impl Iterator<Item = PageAddress>,
+    mut each: impl FnMut(PageAddress, Option<&[u8]>),
+) -> Result<(), MediaError> {
+    let addressable = media.traits().addressable;
+    let depth = media.traits().queue_max.clamp(1, RECOVERY_FRAMES);
+    let mut in_flight: VecDeque<(PageAddress, Option<MediaDone>)> = VecDeque::new();
+    let mut first_token = 0;
+    let mut done = Vec::new();
+    let mut refused = None;
+    loop {
+        while refused.is_none() && in_flight.len() < depth {
+            if addressable {
+                let Some(page) = pages.next() else { break };
+                each(page, media.view(page));
+                continue;
+            }
+            // Frames that a medium lost must not end a recovery.
+            let last_resort = || in_flight.is_empty().then(Frame::zeroed);
+            let Some(frame) = spare.take().or_else(last_resort) else { break };
+            let Some(page) = pages.next() else {
+                spare.put_back(frame);
+                break;
+            };
+            refused = Some((page, frame));
+            submit_read(media, *now, first_token, &mut in_flight, &mut refused);
+        }
+        submit_read(media, *now, first_token, &mut in_flight, &mut refused);
+        if in_flight.is_empty() && refused.is_none() {
+            return Ok(());
+        }
+        media.poll(*now, &mut done);
+        if done.is_empty() {
+            *now = media.wait(*now);
+            continue;
+        }
+        for answer in done.drain(..) {
+            let at = usize::try_from(answer.token.0.wrapping_sub(first_token)).unwrap_or(usize::MAX);
+            if let Some(slot) = in_flight.get_mut(at) {
+                slot.1 = Some(answer);
+            }
+        }
+        while let Some((page, Some(answer))) = in_flight.pop_front_if(|(_, answer)| answer.is_some()) {
+            first_token += 1;
+            let Some(mut frame) = answer.frame else { continue };
+            match answer.result {
+                Ok(PageState::Programmed) => each(page, Some(&frame)),
+                Ok(PageState::Blank) => each(page, None),
+                Err(MediaError::Unreadable { .. }) => {
+                    frame.fill(0);
+                    each(page, Some(&frame));
+                }
+                Err(error) => return Err(error),
+            }
+            spare.put_back(frame);
+        }
+    }
+}
+
+/// Hands the read that waits to the media; it stays when the media's queue is full.
+fn submit_read<M: Media>(
+    media: &mut M,
+    now: Nanos,
+    first_token: u64,
+    in_flight: &mut VecDeque<(PageAddress, Option<MediaDone>)>,
+    waiting: &mut Option<(PageAddress, Frame)>,
+) {
+    let Some((page, frame)) = waiting.take() else {
+        return;
+    };
+    let token = MediaToken(first_token + in_flight.len() as u64);
+    match media.submit(token, MediaOp::Read { page, frame }, now) {
+        Ok(()) => in_flight.push_back((page, None)),
+        Err(Refused { op: MediaOp::Read { frame, .. }, .. }) => *waiting = Some((page, frame)),
+        Err(_) => {}
+    }
+}

@@ -1,0 +1,193 @@
+//! Loading: the newest whole checkpoint, and the blocks that recovery found in use.
+
+use super::scan::Scanned;
+use super::survey::Survey;
+use super::{CheckpointFound, read_pages};
+use crate::command::Sequence;
+use crate::engine::Progress;
+use crate::engine::checkpoint::stream::{Decoded, decode, split_part};
+use crate::ftl::Ftl;
+use crate::index::{Entry, Index, KeyHash};
+use crate::log::blocks::{Block, BlockState, EPOCH_SHIFT};
+use crate::log::page::{PageKind, PageSpare};
+use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
+use crate::media::{Media, MediaError};
+use headwater_host::clock::Nanos;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The blocks of a checkpoint and what it says.
+type Loaded = (Vec<BlockId>, Decoded);
+
+/// What came of reading a checkpoint.
+enum Stream {
+    Whole(Vec<u8>),
+    /// A page is missing that was never programmed in this checkpoint.
+    Unfinished,
+    /// A page cannot be read.
+    Damaged,
+}
+
+/// The newest checkpoint that is whole, with its blocks; and what there is of checkpoints. A broken one does no harm while
+/// an older one is whole: that one is erased only when its successor is durable.
+pub(super) fn newest<M: Media>(
+    ftl: &mut Ftl<M>,
+    survey: &Survey,
+    now: &mut Nanos,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Option<Loaded>, CheckpointFound), MediaError> {
+    let mut found = CheckpointFound::None;
+    let mut checkpoints: BTreeMap<u64, Vec<(u64, BlockId)>> = BTreeMap::new();
+    for block in (0..ftl.geometry.blocks).map(BlockId) {
+        if let Some(spare) = survey.spare(block).filter(|spare| spare.kind == PageKind::Checkpoint) {
+            let (id, part) = split_part(spare.context);
+            checkpoints.entry(id).or_default().push((part, block));
+        }
+    }
+    for (id, mut parts) in checkpoints.into_iter().rev() {
+        parts.sort_unstable();
+        let blocks: Vec<BlockId> = parts.into_iter().map(|(_, block)| block).collect();
+        match read_stream(ftl, id, &blocks, now, progress)? {
+            Stream::Whole(stream) => match decode(&stream) {
+                Some(decoded) => return Ok((Some((blocks, decoded)), CheckpointFound::Whole)),
+                None => found = CheckpointFound::Damaged,
+            },
+            Stream::Damaged => found = CheckpointFound::Damaged,
+            Stream::Unfinished if found == CheckpointFound::None => found = CheckpointFound::Unfinished,
+            Stream::Unfinished => {}
+        }
+    }
+    Ok((None, found))
+}
+
+/// The bytes of a checkpoint, if every one of its pages is there up to the one that says it is the last.
+#[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
+fn read_stream<M: Media>(
+    ftl: &mut Ftl<M>,
+    id: u64,
+    blocks: &[BlockId],
+    now: &mut Nanos,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Stream, MediaError> {
+    let pages =
+        blocks.iter().flat_map(|block| (0..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
+    let total = (blocks.len() * PAGES_PER_BLOCK) as u64;
+    let mut stream = Vec::with_capacity(blocks.len() * PAGES_PER_BLOCK * PAGE_DATA_BYTES);
+    let (mut next_part, mut ended, mut broken, mut done) = (0, false, None, 0);
+    read_pages(&mut ftl.media, &mut ftl.recovery_frames, now, pages, |page, bytes| {
+        done += 1;
+        progress(Progress { stage: "checkpoint", done, total });
+        if ended || broken.is_some() {
+            return;
+        }
+        match bytes.map(|bytes| (PageSpare::decode(bytes, page.page), bytes)) {
+            Some((Some(spare), bytes))
+                if spare.kind == PageKind::Checkpoint && split_part(spare.context) == (id, next_part) =>
+            {
+                stream.extend_from_slice(&bytes[..usize::from(spare.used)]);
+                next_part += 1;
+                ended = spare.continues == next_part;
+            }
+            Some((None, _)) => broken = Some(Stream::Damaged),
+            _ => broken = Some(Stream::Unfinished),
+        }
+    })?;
+    Ok(if ended { Stream::Whole(stream) } else { broken.unwrap_or(Stream::Unfinished) })
+}
+
+/// Puts every block that is in use into the block table: those of the checkpoint's table that are still what they were,
+/// those that were scanned, and the checkpoint's own. Returns the highest order accepted.
+pub(super) fn adopt<M: Media>(
+    ftl: &mut Ftl<M>,
+    survey: &Survey,
+    scanned: &Scanned,
+    decoded: Option<&Decoded>,
+    checkpoint_blocks: &[BlockId],
+) -> u64 {
+    let mut found: BTreeMap<u64, (BlockId, Block)> = BTreeMap::new();
+    for (number, block) in decoded.map(|decoded| &decoded.blocks[..]).unwrap_or_default() {
+        let first = survey.spare(*number);
+        let same =
+            first.is_some_and(|spare| spare.kind != PageKind::Checkpoint && spare.order == block.order);
+        let in_medium = number.0 < ftl.geometry.blocks;
+        if same && in_medium {
+            found.insert(block.order, (*number, *block));
+        }
+    }
+    let base = decoded.map_or(0, |decoded| decoded.start_order.saturating_sub(1));
+    let durable_order = survey.durable_order.max(scanned.durable_order).max(base);
+    let end = unbroken(scanned.blocks.iter().map(|(_, block)| block.order), durable_order);
+    for (number, block) in scanned.blocks.iter().filter(|(_, block)| block.order <= end) {
+        found.insert(block.order, (*number, *block));
+    }
+    let order: Vec<(u64, BlockId)> = found.iter().map(|(order, (number, _))| (*order, *number)).collect();
+    for pair in order.windows(2) {
+        let goes_on = survey.goes_on(pair[1].1);
+        if let Some((_, block)) = found.get_mut(&pair[0].0).filter(|_| goes_on) {
+            block.next = Some(pair[1].1);
+        }
+    }
+    for (number, block) in found.into_values() {
+        ftl.blocks.adopt(number, block);
+    }
+    for number in checkpoint_blocks {
+        let order = survey.spare(*number).map_or(0, |spare| spare.order);
+        ftl.blocks.adopt(*number, checkpoint_block(order));
+    }
+    ftl.blocks.adopted_all(survey.highest_order.max(scanned.highest_order))
+}
+
+/// The highest order up to which no block of the last epoch is missing that was not known to be durable. A block behind a
+/// missing one was never made durable: a flush would have covered the missing one too.
+fn unbroken(orders: impl Iterator<Item = u64>, durable_order: u64) -> u64 {
+    let orders: BTreeSet<u64> = orders.collect();
+    let Some(last) = orders.last() else {
+        return durable_order;
+    };
+    let epoch_start = last >> EPOCH_SHIFT << EPOCH_SHIFT;
+    let mut end = durable_order.max(epoch_start.saturating_sub(1));
+    while orders.contains(&(end + 1)) {
+        end += 1;
+    }
+    end
+}
+
+fn checkpoint_block(order: u64) -> Block {
+    Block {
+        state: BlockState::Closed,
+        order,
+        open_sequence: Sequence(0),
+        max_sequence: Sequence(0),
+        live_bytes: 0,
+        tombstone_bytes: 0,
+        tombstone_sequence: Sequence(0),
+        next: None,
+        pages: u8::try_from(PAGES_PER_BLOCK).unwrap_or(u8::MAX),
+        checkpoint: true,
+        suspect: false,
+    }
+}
+
+/// Puts the checkpoint's entries into the index, but those that point where something else may lie by now: blocks that
+/// were opened since, or erased. What was there is in the scanned part of the log.
+pub(super) fn index<M: Media>(ftl: &mut Ftl<M>, decoded: &Decoded, cleared: &[bool]) {
+    let counts = |entry: &Entry| {
+        let block = entry.address.block();
+        block.0 < ftl.geometry.blocks
+            && !cleared.get(entry.namespace.index()).copied().unwrap_or(true)
+            && ftl.blocks.get(block).order != 0
+            && ftl.blocks.get(block).order < decoded.start_order
+            && !ftl.blocks.get(block).checkpoint
+    };
+    // Places that no namespace can have were refused when the stream was decoded.
+    for (place, entry) in decoded.flat.iter().filter(|(_, entry)| counts(entry)) {
+        if ftl.index.find(*place, 0).is_none() {
+            ftl.index.insert(*place, *entry);
+        }
+    }
+    for (number, entries) in decoded.segments.iter().enumerate() {
+        let kept: Vec<(KeyHash, Entry)> =
+            entries.iter().filter(|(_, entry)| counts(entry)).copied().collect();
+        // Segments are written in order; one that is not was damaged in a way the checksum missed, and is left out.
+        let _ = ftl.index.hashed.load_segment(number, &kept);
+    }
+}

@@ -1,0 +1,274 @@
+//! The replay: of all records found, those that count.
+//!
+//! In: lines of the scan, and the checkpoint's index. Out: the index as it must be. Invariant: of one key the highest
+//! sequence wins; of copies with one sequence the one in the youngest block; a batch counts only as a whole.
+
+use super::corruption::Durable;
+use super::scan::{Line, Scanned};
+use super::{Recovered, corruption, load, lost_records, read_pages};
+use crate::command::Sequence;
+use crate::engine::Progress;
+use crate::engine::checkpoint::stream::Decoded;
+use crate::ftl::{Found, Ftl, Reach, Stall};
+use crate::index::{Entry, Index, KeyHash, Lifetime};
+use crate::limits::SPACES;
+use crate::log::commit::Commit;
+use crate::log::record::{
+    FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH, RecordAddress, UNIT_BYTES,
+};
+use crate::media::{BlockId, Media, MediaError, PageAddress};
+use headwater_host::clock::Nanos;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Puts index, counts, sequences and expiries right.
+pub(super) fn replay<M: Media>(
+    ftl: &mut Ftl<M>,
+    scanned: Scanned,
+    decoded: Option<&Decoded>,
+    recovered: &mut Recovered,
+    now: &mut Nanos,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), MediaError> {
+    let durable = scanned.durable.max(decoded.map_or(Sequence(0), |decoded| decoded.durable));
+    let last = scanned.lines.iter().map(|line| line.sequence).max().unwrap_or_default();
+    let last = last.max(decoded.map_or(Sequence(0), |decoded| decoded.sequence)).max(durable);
+    let Scanned { mut lines, mut rotten, blocks, .. } = scanned;
+    lines.retain(|line| ftl.blocks.get(line.address.block()).order == line.order);
+    rotten.retain(|line| ftl.blocks.get(line.address.block()).order == line.order);
+    let torn = discard_incomplete(&mut lines, durable, recovered);
+    rotten.retain(|line| !torn.contains(&line.address.block()));
+    corruption::add_corrupt(&mut lines, rotten, &blocks, durable, recovered);
+    let cleared = clears(ftl, &lines, decoded);
+    if let Some(decoded) = decoded {
+        load::index(ftl, decoded, &cleared);
+        let surely = Durable::new(&lines, &blocks, durable);
+        recovered.vanished = lost_records::lost_records(ftl, decoded, &cleared, &lines, &surely);
+        ftl.stats.damaged += recovered.vanished.len() as u64;
+    }
+    keep_tombstones(ftl, &lines);
+    let newest = newest_of_each(lines);
+    let total = newest.len() as u64;
+    let mut done = 0;
+    for lines in newest.chunks(LINES_AHEAD) {
+        if decoded.is_some() {
+            read_ahead(ftl, lines, now)?;
+        }
+        for line in lines {
+            done += 1;
+            progress(Progress { stage: "replay", done, total });
+            apply(ftl, line, decoded.is_some(), now)?;
+        }
+    }
+    account(ftl, decoded);
+    // One sequence is never used: it would complete a batch that was cut off right behind the last record found.
+    let next = Sequence(last.0 + 2);
+    ftl.log.resume(next, recovered.accepted_order);
+    ftl.last_removal = last;
+    ftl.commit = Commit::new(last, durable, recovered.accepted_order);
+    let stamp = if recovered.debris.blocks.is_empty() { last } else { durable };
+    ftl.log.stamp_durable(stamp, recovered.accepted_order);
+    Ok(())
+}
+
+/// Takes out the records of batches that are not whole, and returns the blocks where they lie. Only what lies above the
+/// durable sequence can be incomplete.
+fn discard_incomplete(
+    lines: &mut Vec<Line>,
+    durable: Sequence,
+    recovered: &mut Recovered,
+) -> BTreeSet<BlockId> {
+    let mut batch: BTreeMap<Sequence, u8> = BTreeMap::new();
+    for line in lines.iter().filter(|line| line.sequence > durable) {
+        // A moved copy stands alone, and then so does what it is a copy of.
+        let flags = line.flags & FLAGS_BATCH;
+        batch.entry(line.sequence).and_modify(|all| *all &= flags).or_insert(flags);
+    }
+    let mut discarded = BTreeSet::new();
+    let mut lacks = |(sequence, flags): (&Sequence, &u8), flag: u8, neighbour: u64| {
+        let neighbour = Sequence(neighbour);
+        // A neighbour that stands alone was moved, and only whole batches are moved from.
+        let gone = !batch.contains_key(&neighbour) && neighbour > durable;
+        if flags & flag != 0 && (gone || discarded.contains(&neighbour)) {
+            discarded.insert(*sequence);
+        }
+    };
+    batch.iter().for_each(|entry| lacks(entry, FLAG_BATCH_REST, entry.0.0 - 1));
+    batch.iter().rev().for_each(|entry| lacks(entry, FLAG_BATCH_MORE, entry.0.0 + 1));
+    // The end may have been found missing after the front was looked at: once more from the front.
+    batch.iter().for_each(|entry| lacks(entry, FLAG_BATCH_REST, entry.0.0 - 1));
+    let mut torn = BTreeSet::new();
+    lines.retain(|line| {
+        let keep = !discarded.contains(&line.sequence);
+        if !keep {
+            torn.insert(line.address.block());
+        }
+        keep
+    });
+    let whole = batch.into_iter().filter(|(sequence, flags)| *flags != 0 && !discarded.contains(sequence));
+    recovered.debris.believed = whole.map(|(sequence, _)| sequence).collect();
+    recovered.debris.discarded = discarded;
+    recovered.debris.blocks.extend(&torn);
+    torn
+}
+
+/// Raises each namespace's clear sequence; says which were cleared after the checkpoint began.
+fn clears<M: Media>(ftl: &mut Ftl<M>, lines: &[Line], decoded: Option<&Decoded>) -> [bool; SPACES] {
+    let mut cleared = [false; SPACES];
+    if let Some(decoded) = decoded {
+        for (state, sequence) in ftl.namespaces.iter_mut().zip(decoded.cleared) {
+            state.cleared = sequence;
+        }
+    }
+    for line in lines.iter().filter(|line| line.flags & FLAG_CLEAR != 0) {
+        let state = &mut ftl.namespaces[line.namespace.index()];
+        if line.sequence > state.cleared {
+            state.cleared = line.sequence;
+            cleared[line.namespace.index()] = true;
+        }
+    }
+    cleared
+}
+
+fn keep_tombstones<M: Media>(ftl: &mut Ftl<M>, lines: &[Line]) {
+    for line in lines.iter().filter(|line| line.flags & (FLAG_TOMBSTONE | FLAG_CLEAR) != 0) {
+        ftl.blocks.add_tombstone(line.address, line.units, line.sequence);
+    }
+}
+
+/// The line that counts for each key.
+fn newest_of_each(mut lines: Vec<Line>) -> Vec<Line> {
+    lines.retain(|line| line.flags & FLAG_CLEAR == 0);
+    lines.sort_unstable_by_key(|line| (line.digest, line.sequence, line.order));
+    let mut newest: Vec<Line> = Vec::new();
+    for line in lines {
+        match newest.last_mut() {
+            Some(last) if last.digest == line.digest => *last = line,
+            _ => newest.push(line),
+        }
+    }
+    // In hash order the index is walked once from front to back.
+    newest.sort_unstable_by_key(|line| line.hash);
+    newest
+}
+
+/// Applies the newest record of a key on top of what the checkpoint has for it.
+fn apply<M: Media>(ftl: &mut Ftl<M>, line: &Line, has_base: bool, now: &mut Nanos) -> Result<(), MediaError> {
+    if line.sequence < ftl.namespaces[line.namespace.index()].cleared {
+        return Ok(());
+    }
+    let base = if has_base { base_of(ftl, line, now)? } else { None };
+    if let Some((found, sequence)) = base {
+        // What rotted gives way to a copy of itself.
+        if sequence > line.sequence || line.rotten && sequence == line.sequence {
+            return Ok(());
+        }
+        ftl.index.remove(line.hash, found.entry.address);
+    }
+    if line.flags & FLAG_TOMBSTONE == 0 {
+        let lifetime = if line.expiry_ms == 0 { Lifetime::Unlimited } else { Lifetime::Limited };
+        let entry = Entry { address: line.address, units: line.units, namespace: line.namespace, lifetime };
+        ftl.index.insert(line.hash, entry);
+        ftl.expiry.insert(line.expiry_ms, line.hash, line.address);
+    }
+    Ok(())
+}
+
+/// What the checkpoint has for the key of a line: found by reading keys, because a hash is not a key.
+fn base_of<M: Media>(
+    ftl: &mut Ftl<M>,
+    line: &Line,
+    now: &mut Nanos,
+) -> Result<Option<(Found, Sequence)>, MediaError> {
+    for nth in 0.. {
+        let Some(entry) = ftl.index.find(line.hash, nth) else { break };
+        if entry.namespace != line.namespace {
+            continue;
+        }
+        let read = reach(ftl, now, |ftl| match ftl.header(entry, Reach::Key)? {
+            Some(header) => Ok(Some((header, ftl.key_of(entry, &header)?))),
+            None => Ok(None),
+        })?;
+        let Some((header, key)) = read else {
+            return Ok(Some((Found { entry, header: None }, Sequence(0))));
+        };
+        if ftl.hasher.digest_of(&header, &key) == line.digest {
+            return Ok(Some((Found { entry, header: Some(header) }, header.sequence)));
+        }
+    }
+    Ok(None)
+}
+
+/// Lines whose pages are read together, before they are applied one by one.
+const LINES_AHEAD: usize = 4_096;
+
+/// Brings in the pages that the checkpoint's records for these lines lie on.
+fn read_ahead<M: Media>(ftl: &mut Ftl<M>, lines: &[Line], now: &mut Nanos) -> Result<(), MediaError> {
+    let mut pages = Vec::with_capacity(lines.len());
+    for line in lines {
+        let entries = (0..).map_while(|nth| ftl.index.find(line.hash, nth));
+        pages.extend(entries.map(|entry| entry.address.page()).filter(|page| ftl.page(*page).is_none()));
+    }
+    pages.sort_unstable();
+    pages.dedup();
+    pages.truncate(ftl.dram.available() / 2);
+    bring_in(ftl, pages, now)
+}
+
+/// Reads pages into device DRAM.
+pub(crate) fn bring_in<M: Media>(
+    ftl: &mut Ftl<M>,
+    pages: Vec<PageAddress>,
+    now: &mut Nanos,
+) -> Result<(), MediaError> {
+    let dram = &mut ftl.dram;
+    read_pages(&mut ftl.media, &mut ftl.recovery_frames, now, pages.into_iter(), |page, bytes| {
+        if let Some(mut frame) = dram.take_frame() {
+            match bytes {
+                Some(bytes) => frame[..bytes.len()].copy_from_slice(bytes),
+                None => frame.fill(0),
+            }
+            dram.insert(page, frame);
+        }
+    })
+}
+
+/// Asks until every page that is needed is within reach.
+pub(crate) fn reach<M: Media, T>(
+    ftl: &mut Ftl<M>,
+    now: &mut Nanos,
+    ask: impl Fn(&Ftl<M>) -> Result<T, Stall>,
+) -> Result<T, MediaError> {
+    loop {
+        let missing = match ask(ftl) {
+            Ok(answer) => return Ok(answer),
+            Err(Stall::Pages(pages)) => pages,
+            Err(Stall::Room { .. } | Stall::Durable(_)) => unreachable!("reading needs no room"),
+        };
+        bring_in(ftl, missing, now)?;
+    }
+}
+
+/// Live bytes by block, keys by namespace, and the expiries that the checkpoint knew.
+fn account<M: Media>(ftl: &mut Ftl<M>, decoded: Option<&Decoded>) {
+    let mut from = KeyHash(0);
+    while let Some((hash, _)) = ftl.index.next(from) {
+        for nth in 0.. {
+            let Some(entry) = ftl.index.find(hash, nth) else {
+                break;
+            };
+            ftl.blocks.add_live(entry.address, entry.units);
+            ftl.reserve_for(entry.units as usize * UNIT_BYTES);
+            ftl.namespaces[entry.namespace.index()].add(entry);
+        }
+        from = KeyHash(hash.0 + 1);
+    }
+    for &(expiry_ms, hash, address) in decoded.map(|decoded| &decoded.expiries[..]).unwrap_or_default() {
+        if in_medium(ftl, address) && ftl.index.contains(hash, address) {
+            ftl.expiry.insert(expiry_ms, hash, address);
+        }
+    }
+}
+
+fn in_medium<M: Media>(ftl: &Ftl<M>, address: RecordAddress) -> bool {
+    address.block().0 < ftl.geometry.blocks
+}

@@ -1,0 +1,319 @@
+//! The scan: every record of the blocks that no checkpoint covers.
+//!
+//! In: pages of the log in the order in which they were written. Out: one line a record that carries its checksum, and
+//! what each block is. Invariant: a record is reported only if its CRC matches over all of its bytes, on however many
+//! pages and blocks they lie.
+
+use super::block_pages::BlockPages;
+use super::read_pages;
+use super::survey::Survey;
+use crate::command::{NamespaceId, Sequence};
+use crate::engine::Progress;
+use crate::ftl::Ftl;
+use crate::index::{FlatIndex, KeyHash};
+use crate::log::blocks::{Block, BlockState, EPOCH_SHIFT};
+use crate::log::page::{NO_RECORD, PageKind, PageSpare};
+use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
+use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
+use crate::media::{Media, MediaError};
+use headwater_host::clock::Nanos;
+use headwater_host::copy::crc32c;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// One record found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    /// Stands for namespace and key.
+    pub(super) digest: u128,
+    pub(super) hash: KeyHash,
+    pub(super) sequence: Sequence,
+    /// Order of the block it lies in.
+    pub(super) order: u64,
+    pub(super) address: RecordAddress,
+    pub(super) units: u32,
+    pub(super) namespace: NamespaceId,
+    pub(super) flags: u8,
+    pub(super) expiry_ms: u64,
+    /// It does not carry its checksum, and is believed to be what it says all the same.
+    pub(super) rotten: bool,
+}
+
+/// Everything found.
+#[derive(Debug, Default)]
+pub(super) struct Scanned {
+    pub(super) lines: Vec<Line>,
+    pub(super) blocks: Vec<(BlockId, Block)>,
+    /// The highest durable sequence that any page says.
+    pub(super) durable: Sequence,
+    /// The highest order up to which some page says that all blocks were begun.
+    pub(super) durable_order: u64,
+    /// Records that did not carry their checksum.
+    pub(super) damaged: u64,
+    /// Blocks in which there was damage.
+    pub(super) suspect: BTreeSet<BlockId>,
+    /// The highest block order that any page says.
+    pub(super) highest_order: u64,
+    /// Records that do not carry their checksum, though their headers make sense and lead to the next record.
+    pub(super) rotten: Vec<Line>,
+    /// Records found without the help of their page, and the block whose collection must not forget them.
+    pub(super) rescue: Vec<(BlockId, RecordAddress)>,
+}
+
+/// What says where the records of a page start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guide {
+    /// The page itself.
+    Spare,
+    /// Nothing but the record before: the page, or an earlier record on it, is damaged.
+    Nothing,
+}
+
+/// A chained record whose rest lies in the next block.
+struct Chain {
+    address: RecordAddress,
+    order: u64,
+    bytes: Vec<u8>,
+    wanted: usize,
+}
+
+/// Scans every log block from `start_order` on.
+#[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
+pub(super) fn scan<M: Media>(
+    ftl: &mut Ftl<M>,
+    survey: &Survey,
+    start_order: u64,
+    now: &mut Nanos,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Scanned, MediaError> {
+    let blocks = survey.log_blocks(start_order);
+    let total = blocks.len() as u64;
+    let pages =
+        blocks.iter().flat_map(|block| (0..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
+    let hasher = ftl.hasher;
+    let mut scanner = Scanner { survey, found: Scanned::default(), hasher, chain: None };
+    let mut current: Option<BlockPages> = None;
+    let mut done = 0;
+    read_pages(&mut ftl.media, &mut ftl.recovery_frames, now, pages, |page, bytes| {
+        let gathering = current.get_or_insert_with(|| BlockPages::new(page.block));
+        gathering.push(page, bytes);
+        if gathering.is_whole() {
+            if let Some(whole) = current.take() {
+                scanner.block(&whole);
+            }
+            done += 1;
+            progress(Progress { stage: "scan", done, total });
+        }
+    })?;
+    ftl.stats.damaged += scanner.found.damaged;
+    Ok(scanner.found)
+}
+
+struct Scanner<'a> {
+    survey: &'a Survey,
+    found: Scanned,
+    hasher: crate::index::KeyHasher,
+    chain: Option<Chain>,
+}
+
+impl Scanner<'_> {
+    fn block(&mut self, pages: &BlockPages) {
+        let Some(life) = pages.life() else { return };
+        self.found.highest_order = self.found.highest_order.max(life.order);
+        let taken = self.found.blocks.last().is_some_and(|(_, block)| block.order >= life.order);
+        // Where the first page still shows an older life, the first page of the younger one was never programmed whole:
+        // nothing of it was durable, and what the older one held had moved away before the erase.
+        let outlived = self.survey.spare(pages.block).is_some_and(|first| first.order != life.order);
+        if life.kind == PageKind::Checkpoint || !self.survey.is_accepted(life.order) || taken || outlived {
+            return;
+        }
+        if pages.is_holed(&life) {
+            self.found.suspect.insert(pages.block);
+        }
+        let mut max_sequence = Sequence(0);
+        let before = self.found.lines.len();
+        let mut next = self.go_on(pages, &life);
+        for number in 0..usize::from(pages.programmed) {
+            let Some(spare) = pages.spare(number, &life) else {
+                next = next.and_then(|at| self.page_that_says_nothing(pages, number, at, &life));
+                continue;
+            };
+            self.found.durable = self.found.durable.max(spare.durable_sequence);
+            self.found.durable_order = self.found.durable_order.max(spare.durable_order);
+            if spare.kind == PageKind::Log && spare.first != NO_RECORD {
+                let start = number * PAGE_DATA_BYTES;
+                let span = start + usize::from(spare.first)..start + usize::from(spare.used);
+                next = self.page(pages, span, &life, Guide::Spare);
+            }
+            // Behind a page that was sealed before it was full, the next record starts on a page of its own.
+            next = next
+                .map(|at| if at / PAGE_DATA_BYTES == number { (number + 1) * PAGE_DATA_BYTES } else { at });
+        }
+        for line in &self.found.lines[before..] {
+            max_sequence = max_sequence.max(line.sequence);
+        }
+        if let Some(chain) = &self.chain {
+            max_sequence =
+                max_sequence.max(header_of(&chain.bytes).map_or(Sequence(0), |header| header.sequence));
+        }
+        let block = Block {
+            state: BlockState::Closed,
+            order: life.order,
+            open_sequence: life.open_sequence,
+            max_sequence,
+            live_bytes: 0,
+            tombstone_bytes: 0,
+            tombstone_sequence: Sequence(0),
+            next: None,
+            pages: pages.programmed,
+            checkpoint: false,
+            suspect: self.found.suspect.contains(&pages.block),
+        };
+        self.found.blocks.push((pages.block, block));
+    }
+
+    fn damage(&mut self, block: BlockId) {
+        self.found.damaged += 1;
+        self.found.suspect.insert(block);
+        if let Some((_, found)) = self.found.blocks.iter_mut().rev().find(|(number, _)| *number == block) {
+            found.suspect = true;
+        }
+    }
+
+    /// The rest of a chained record at the start of a block. Returns where the first record of the block starts, for the
+    /// case that its page cannot say so.
+    fn go_on(&mut self, pages: &BlockPages, life: &PageSpare) -> Option<usize> {
+        let last = self.found.blocks.last().map(|(_, block)| block);
+        let follows = last.is_some_and(|last| last.order + 1 == life.order && !last.suspect);
+        let first = pages.spare(0, life);
+        let Some(mut chain) = self.chain.take() else {
+            let begins_epoch = life.order & ((1 << EPOCH_SHIFT) - 1) == 0;
+            return (follows || begins_epoch).then_some(0);
+        };
+        if !first.map_or(follows, |spare| spare.continues == chain.address.0 + 1) {
+            self.damage(chain.address.block());
+            return None;
+        }
+        let here = (chain.wanted - chain.bytes.len()).min(pages.data.len());
+        chain.bytes.extend_from_slice(&pages.data[..here]);
+        if chain.bytes.len() < chain.wanted {
+            self.chain = Some(chain);
+            return None;
+        }
+        // A chained record lies in the block of its header.
+        if !self.record(&chain.bytes, chain.address, chain.order) {
+            self.rotten(&chain.bytes, chain.address, chain.order);
+        } else if first.is_none() {
+            self.found.rescue.push((pages.block, chain.address));
+        }
+        Some(here)
+    }
+
+    /// A page whose spare cannot be read: its records are those that follow on what came before it.
+    fn page_that_says_nothing(
+        &mut self,
+        pages: &BlockPages,
+        number: usize,
+        at: usize,
+        life: &PageSpare,
+    ) -> Option<usize> {
+        let end = (number + 1) * PAGE_DATA_BYTES;
+        if at >= end { Some(at) } else { self.page(pages, at..end, life, Guide::Nothing) }
+    }
+
+    /// The records that start in one page. Returns where the first one behind them starts.
+    fn page(
+        &mut self,
+        pages: &BlockPages,
+        span: Range<usize>,
+        life: &PageSpare,
+        mut guide: Guide,
+    ) -> Option<usize> {
+        let mut at = span.start;
+        while at + HEADER_BYTES <= pages.data.len() && at < span.end {
+            let Some(header) = header_of(&pages.data[at..]) else {
+                self.damage(pages.block);
+                return None;
+            };
+            let address = RecordAddress::in_block(pages.block, at);
+            let bytes = header.units() as usize * UNIT_BYTES;
+            if at + bytes > pages.data.len() {
+                let mut chained = Vec::with_capacity(bytes);
+                chained.extend_from_slice(&pages.data[at..]);
+                self.chain = Some(Chain { address, order: life.order, bytes: chained, wanted: bytes });
+                return None;
+            }
+            let next = at + bytes;
+            if self.record(&pages.data[at..next], address, life.order) {
+                if guide == Guide::Nothing {
+                    self.found.rescue.push((pages.block, address));
+                }
+            } else if is_next(pages, &span, next, life) {
+                self.rotten(&pages.data[at..next], address, life.order);
+                guide = Guide::Nothing;
+            } else {
+                // Lengths of a damaged header lead nowhere; the next page says where its first record starts.
+                return None;
+            }
+            at = next;
+        }
+        Some(at)
+    }
+
+    /// A record that does not carry its checksum, whose header leads to where the next one starts.
+    fn rotten(&mut self, bytes: &[u8], address: RecordAddress, order: u64) {
+        if let Some(line) = header_of(bytes).and_then(|header| self.line(&header, bytes, address, order)) {
+            self.found.rotten.push(line);
+        }
+    }
+
+    /// One whole record. False when it does not carry its checksum.
+    fn record(&mut self, bytes: &[u8], address: RecordAddress, order: u64) -> bool {
+        let header =
+            header_of(bytes).filter(|header| crc32c(0, &bytes[4..header.payload_end()]) == header.crc);
+        let Some(header) = header else {
+            self.damage(address.block());
+            return false;
+        };
+        let Some(line) = self.line(&header, bytes, address, order) else {
+            self.damage(address.block());
+            return false;
+        };
+        self.found.lines.push(line);
+        true
+    }
+
+    fn line(&self, header: &RecordHeader, bytes: &[u8], address: RecordAddress, order: u64) -> Option<Line> {
+        let key = bytes.get(HEADER_BYTES..HEADER_BYTES + usize::from(header.key_bytes))?;
+        let hash = self.hasher.hash_of(header, key);
+        let line = Line {
+            digest: self.hasher.digest_of(header, key),
+            hash,
+            sequence: header.sequence,
+            order,
+            address,
+            units: header.units(),
+            namespace: header.namespace,
+            flags: header.flags,
+            expiry_ms: header.expiry_ms,
+            rotten: false,
+        };
+        (!hash.is_place() || FlatIndex::holds(hash)).then_some(line)
+    }
+}
+
+/// Whether a record starts at `next`, or the records of the page end there.
+fn is_next(pages: &BlockPages, span: &Range<usize>, next: usize, life: &PageSpare) -> bool {
+    if next >= span.end {
+        return next == span.end || pages.ends_at(next, life);
+    }
+    let header = header_of(&pages.data[next..]);
+    header.is_some_and(|header| {
+        let payload = pages.data.get(next + 4..next + header.payload_end());
+        payload.is_some_and(|payload| crc32c(0, payload) == header.crc)
+    })
+}
+
+fn header_of(bytes: &[u8]) -> Option<RecordHeader> {
+    RecordHeader::decode(bytes.first_chunk()?).ok()
+}

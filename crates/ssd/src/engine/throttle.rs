@@ -1,0 +1,152 @@
+//! Throttles commands to the limits of their namespace.
+//!
+//! Input: operations of namespaces with limits, in the order of their submission. Output: the same operations in the same
+//! order, none before its start time. Invariant: a throttled namespace delays no other namespace, and its commands do not
+//! overtake each other.
+
+use super::Device;
+use crate::command::{BatchWrite, Command, LbaRange, NamespaceId, SubmitError};
+use crate::engine::operation::{Operation, Work};
+use crate::index::Index;
+use crate::limits::{NAMESPACES, THROTTLED_MAX};
+use crate::log::record::UNIT_BYTES;
+use crate::media::Media;
+use crate::namespace::bucket::Bucket;
+use headwater_host::clock::Nanos;
+use std::collections::VecDeque;
+
+/// The token bucket of one namespace, and the operations that wait for it.
+#[derive(Debug, Default)]
+struct Line {
+    bucket: Bucket,
+    queue: VecDeque<usize>,
+    /// Start time of the first operation.
+    due: Nanos,
+}
+
+/// The wait queues of all namespaces.
+#[derive(Debug, Default)]
+pub(super) struct Throttle {
+    lines: [Line; NAMESPACES],
+    /// Number of waiting operations of all namespaces.
+    waiting: usize,
+}
+
+impl Throttle {
+    /// Returns the time at which the next waiting command may start.
+    pub(super) fn next_start(&self) -> Option<Nanos> {
+        if self.waiting == 0 {
+            return None;
+        }
+        self.lines.iter().filter(|line| !line.queue.is_empty()).map(|line| line.due).min()
+    }
+
+    /// Removes an operation from its wait queue. Returns true if it was in one.
+    pub(super) fn pull(&mut self, at: usize) -> bool {
+        let pulled = self.lines.iter_mut().any(|line| {
+            let index = line.queue.iter().position(|&waiting| waiting == at);
+            index.and_then(|index| line.queue.remove(index)).is_some()
+        });
+        self.waiting -= usize::from(pulled);
+        pulled
+    }
+
+    /// Checks that the namespace's wait queue has room for the command, if it counts against limits.
+    #[inline]
+    pub(super) fn has_room(&self, namespace: NamespaceId, command: &Command) -> Result<(), SubmitError> {
+        match self.lines.get(namespace.index()) {
+            Some(line) if line.queue.len() >= THROTTLED_MAX && is_counted(command) => {
+                Err(SubmitError::Busy(THROTTLED_MAX))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<M: Media> Device<M> {
+    /// Queues a new operation to run in the next turn, or to wait until its namespace's limits permit its start.
+    #[inline]
+    pub(super) fn take_in(&mut self, at: usize, namespace: NamespaceId) {
+        if self.ftl.table.limits(namespace).is_none() && self.throttle.waiting == 0 {
+            self.schedule.incoming.push_back(at);
+            return;
+        }
+        let line = &mut self.throttle.lines[namespace.index()];
+        let counted = match self.slab.get(at).map(|operation| &operation.work) {
+            Some(Work::Command(command)) => is_counted(command),
+            _ => false,
+        };
+        if !counted || line.queue.is_empty() && self.ftl.table.limits(namespace).is_none() {
+            self.schedule.incoming.push_back(at);
+            return;
+        }
+        if line.queue.is_empty() {
+            line.due = self.now;
+        }
+        line.queue.push_back(at);
+        self.throttle.waiting += 1;
+        self.start_waiting(namespace);
+    }
+
+    /// Starts the waiting operations whose limits permit it now. Returns true if there were any.
+    pub(super) fn start_throttled(&mut self) -> bool {
+        if self.throttle.waiting == 0 {
+            return false;
+        }
+        let before = self.throttle.waiting;
+        for number in (1..).take(NAMESPACES) {
+            self.start_waiting(NamespaceId(number));
+        }
+        self.throttle.waiting < before
+    }
+
+    fn start_waiting(&mut self, namespace: NamespaceId) {
+        let limits = self.ftl.table.limits(namespace).unwrap_or_default();
+        while let Some(&at) = self.throttle.lines[namespace.index()].queue.front() {
+            let bytes = self.slab.get(at).map_or(0, |operation| self.moves(operation));
+            let line = &mut self.throttle.lines[namespace.index()];
+            if let Err(due) = line.bucket.take(&limits, bytes, self.now) {
+                line.due = due;
+                return;
+            }
+            line.queue.pop_front();
+            self.throttle.waiting -= 1;
+            self.schedule.incoming.push_back(at);
+        }
+    }
+
+    /// Returns the bytes of data that an operation transfers; for a Retrieve, the length of the record in the index.
+    fn moves(&self, operation: &Operation) -> u64 {
+        let shift = operation.format.map_or(0, crate::namespace::BlockFormat::shift);
+        let blocks =
+            |ranges: &[LbaRange]| ranges.iter().map(|range| u64::from(range.blocks)).sum::<u64>() << shift;
+        let Work::Command(command) = &operation.work else {
+            return 0;
+        };
+        match command {
+            Command::Store { value: data, .. }
+            | Command::Write { data, .. }
+            | Command::Compare { data, .. } => data.len() as u64,
+            Command::Retrieve { bytes_max, .. } => {
+                let record = self.ftl.index.find(operation.span.first, 0);
+                let bytes = record.map_or(0, |record| u64::from(record.units) * UNIT_BYTES as u64);
+                bytes.min(u64::from(*bytes_max))
+            }
+            Command::Batch { writes } => {
+                let values = writes.iter().map(|write| match write {
+                    BatchWrite::Store { value, .. } => value.len() as u64,
+                    BatchWrite::Delete { .. } => 0,
+                });
+                values.sum()
+            }
+            Command::Read { range, .. } => blocks(&[*range]),
+            Command::Copy { sources, .. } => blocks(sources),
+            _ => 0,
+        }
+    }
+}
+
+/// Returns true if a command counts against its namespace's limits: flushes, fences and administration do not.
+fn is_counted(command: &Command) -> bool {
+    !matches!(command, Command::Flush | Command::Fence { .. } | Command::Namespace(_))
+}

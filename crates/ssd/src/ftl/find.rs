@@ -1,0 +1,336 @@
+//! Lookup of a record: from the hash of a key through the index to the bytes on their pages.
+//!
+//! Input: a namespace and a key. Output: the record that carries exactly this key, or the pages that must be read
+//! first. Invariant: a record is found only if its full key matches; a record whose checksum does not match is reported
+//! as damaged, never as absent.
+
+use super::{Ftl, Stall};
+use crate::command::{NamespaceId, Sequence, Sink};
+use crate::index::{Entry, Index, KeyHash, Lifetime};
+use crate::log::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
+use crate::media::Media;
+use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PageAddress};
+use headwater_dma::iova::Segments;
+use headwater_host::copy::{copy_crc32c, crc32c, prefetch_read};
+
+/// A record that carries the requested key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) entry: Entry,
+    /// `None` if the record's checksum does not match: the key exists and its value is lost.
+    pub(crate) header: Option<RecordHeader>,
+}
+
+/// The part of a record that will be needed, so that all its pages are requested at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Header and key: to replace, remove or describe it.
+    Key,
+    /// The whole record: to read its value.
+    Value,
+}
+
+/// The offset of a value in a sink, and its largest length.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    /// Bytes of client memory before the value; a vector is always appended to.
+    pub(crate) at: usize,
+    /// Most bytes to copy, from the start of the value.
+    pub(crate) bytes_max: u32,
+}
+
+impl Window {
+    /// Returns the range at the start of the sink.
+    pub(crate) const fn front(bytes_max: u32) -> Self {
+        Self { at: 0, bytes_max }
+    }
+}
+
+/// An iterator over the pieces of a range of a record's bytes, page by page.
+pub(crate) struct Gather<'a, M> {
+    ftl: &'a Ftl<M>,
+    block: crate::media::BlockId,
+    offset: usize,
+    left: usize,
+}
+
+impl<'a, M: Media> Gather<'a, M> {
+    /// Makes an iterator over the bytes `skip..skip + len` of the record at `address`.
+    pub(crate) fn new(ftl: &'a Ftl<M>, address: RecordAddress, skip: usize, len: usize) -> Self {
+        let mut block = address.block();
+        let mut offset = address.offset_in_block() + skip;
+        while offset >= BLOCK_DATA_BYTES {
+            offset -= BLOCK_DATA_BYTES;
+            match ftl.blocks.follow(block) {
+                Some(next) => block = next,
+                None => {
+                    return Self { ftl, block, offset: 0, left: 0 };
+                }
+            }
+        }
+        Self { ftl, block, offset, left: len }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "a page number within a block")]
+    fn place(&self) -> PageAddress {
+        PageAddress::new(self.block, (self.offset / PAGE_DATA_BYTES) as u8)
+    }
+
+    fn step(&mut self, bytes: usize) {
+        self.left -= bytes;
+        self.offset += bytes;
+        if self.offset == BLOCK_DATA_BYTES && self.left > 0 {
+            self.offset = 0;
+            match self.ftl.blocks.follow(self.block) {
+                Some(next) => self.block = next,
+                None => self.left = 0,
+            }
+        }
+    }
+
+    /// Returns the page of the next piece, its offset there and its length.
+    #[inline]
+    pub(crate) fn next_span(&mut self) -> Option<(PageAddress, usize, usize)> {
+        if self.left == 0 {
+            return None;
+        }
+        let page = self.place();
+        let within = self.offset % PAGE_DATA_BYTES;
+        let bytes = self.left.min(PAGE_DATA_BYTES - within);
+        self.step(bytes);
+        Some((page, within, bytes))
+    }
+
+    /// Returns the pages that are not in memory.
+    pub(crate) fn missing(mut self) -> Vec<PageAddress> {
+        let mut missing = Vec::new();
+        while let Some((page, ..)) = self.next_span() {
+            if self.ftl.page(page).is_none() {
+                missing.push(page);
+            }
+        }
+        missing
+    }
+}
+
+impl<'a, M: Media> Iterator for Gather<'a, M> {
+    type Item = Result<&'a [u8], PageAddress>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let (page, within, bytes) = self.next_span()?;
+        match self.ftl.page(page) {
+            Some(data) => Some(Ok(&data[within..within + bytes])),
+            None => {
+                self.left = 0;
+                Some(Err(page))
+            }
+        }
+    }
+}
+
+impl<M: Media> Ftl<M> {
+    /// Prefetches the first line of the record that a hash probably leads to, and returns its entry.
+    #[inline]
+    pub(crate) fn prefetch_record(&self, hash: KeyHash) -> Option<Entry> {
+        let entry = self.index.find(hash, 0)?;
+        let bytes = self.page(entry.address.page())?;
+        let offset = entry.address.offset_in_block() % PAGE_DATA_BYTES;
+        prefetch_read(&bytes[offset]);
+        if let Some(line) = bytes.get(offset + 64) {
+            prefetch_read(line);
+        }
+        Some(entry)
+    }
+
+    fn all_pages(&self, address: RecordAddress, bytes: usize) -> Stall {
+        Stall::Pages(Gather::new(self, address, 0, bytes).missing())
+    }
+
+    /// Returns the header of the record at an address; `None` if the bytes there are not a header.
+    #[inline]
+    pub(crate) fn header(&self, entry: Entry, reach: Reach) -> Result<Option<RecordHeader>, Stall> {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut filled = 0;
+        for piece in Gather::new(self, entry.address, 0, HEADER_BYTES) {
+            let piece = piece.map_err(|_| match reach {
+                Reach::Key => self.all_pages(entry.address, HEADER_BYTES),
+                Reach::Value => self.all_pages(entry.address, entry.units as usize * UNIT_BYTES),
+            })?;
+            bytes[filled..filled + piece.len()].copy_from_slice(piece);
+            filled += piece.len();
+        }
+        Ok((filled == HEADER_BYTES).then(|| RecordHeader::decode(&bytes).ok()).flatten())
+    }
+
+    /// Returns true if the record has this key.
+    #[inline]
+    fn carries(&self, entry: Entry, header: &RecordHeader, key: &[u8]) -> Result<bool, Stall> {
+        if usize::from(header.key_bytes) != key.len() {
+            return Ok(false);
+        }
+        let mut rest = key;
+        for piece in Gather::new(self, entry.address, HEADER_BYTES, key.len()) {
+            let piece = piece.map_err(|_| self.all_pages(entry.address, HEADER_BYTES + key.len()))?;
+            let (here, behind) = rest.split_at(piece.len());
+            if here != piece {
+                return Ok(false);
+            }
+            rest = behind;
+        }
+        Ok(rest.is_empty())
+    }
+
+    /// Returns true if the record's bytes match its checksum field.
+    pub(crate) fn is_intact(&self, entry: Entry, header: &RecordHeader) -> Result<bool, Stall> {
+        if header.units() != entry.units {
+            return Ok(false);
+        }
+        let mut crc = 0;
+        for piece in Gather::new(self, entry.address, 4, header.payload_end() - 4) {
+            crc = crc32c(crc, piece.map_err(|_| self.all_pages(entry.address, header.payload_end()))?);
+        }
+        Ok(crc == header.crc)
+    }
+
+    /// Returns the record of a key, expired or not.
+    pub(crate) fn find(
+        &self,
+        hash: KeyHash,
+        namespace: NamespaceId,
+        key: &[u8],
+        reach: Reach,
+    ) -> Result<Option<Found>, Stall> {
+        for nth in 0.. {
+            let Some(entry) = self.index.find(hash, nth) else {
+                break;
+            };
+            if entry.namespace != namespace {
+                continue;
+            }
+            match self.header(entry, reach)? {
+                Some(header) if header.units() == entry.units => {
+                    if self.carries(entry, &header, key)? {
+                        return Ok(Some(Found { entry, header: Some(header) }));
+                    }
+                    // Another key with the same 60 bits, or this key with a damaged byte: the checksum decides.
+                    if !self.is_intact(entry, &header)? {
+                        return Ok(Some(Found { entry, header: None }));
+                    }
+                }
+                _ => return Ok(Some(Found { entry, header: None })),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Copies the start of a record's value to `sink`. Returns true if the whole record is intact. If it is not, or
+    /// pages are missing, appended bytes are removed again; the contents of client memory are undefined.
+    pub(crate) fn read_value(
+        &self,
+        entry: Entry,
+        header: &RecordHeader,
+        sink: &mut Sink,
+        window: Window,
+    ) -> Result<bool, Stall> {
+        let key_end = HEADER_BYTES + usize::from(header.key_bytes);
+        let stall = |_| self.all_pages(entry.address, header.payload_end());
+        let mut crc = 0;
+        for piece in Gather::new(self, entry.address, 4, key_end - 4) {
+            crc = crc32c(crc, piece.map_err(stall)?);
+        }
+        self.bring_in_piece();
+        let value_bytes = header.value_bytes.min(window.bytes_max) as usize;
+        let start = if let Sink::Bytes(bytes) = sink { bytes.len() } else { 0 };
+        let copied = match sink {
+            Sink::Bytes(bytes) => self.append_value(entry.address, key_end, value_bytes, crc, bytes),
+            Sink::Client(segments) => {
+                let target = (&*segments, window.at);
+                self.copy_value(entry.address, key_end, value_bytes, crc, target)
+            }
+        };
+        let intact = copied.and_then(|(taken, crc)| {
+            let rest = header.value_bytes as usize - taken;
+            let mut pieces = Gather::new(self, entry.address, key_end + taken, rest);
+            pieces.try_fold(crc, |crc, piece| Ok(crc32c(crc, piece?))).map(|crc| crc == header.crc)
+        });
+        if let Sink::Bytes(bytes) = sink
+            && intact != Ok(true)
+        {
+            bytes.truncate(start);
+        }
+        intact.map_err(stall)
+    }
+
+    fn append_value(
+        &self,
+        address: RecordAddress,
+        skip: usize,
+        value_bytes: usize,
+        mut crc: u32,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(usize, u32), PageAddress> {
+        let mut at = bytes.len();
+        bytes.resize(at + value_bytes, 0);
+        for piece in Gather::new(self, address, skip, value_bytes) {
+            let piece = piece?;
+            crc = copy_crc32c(&mut bytes[at..at + piece.len()], piece, crc);
+            at += piece.len();
+        }
+        Ok((value_bytes, crc))
+    }
+
+    fn copy_value(
+        &self,
+        address: RecordAddress,
+        skip: usize,
+        value_bytes: usize,
+        mut crc: u32,
+        (segments, start): (&Segments, usize),
+    ) -> Result<(usize, u32), PageAddress> {
+        let mut at = start;
+        let taken = value_bytes.min(segments.bytes().saturating_sub(start));
+        for piece in Gather::new(self, address, skip, taken) {
+            let piece = piece?;
+            crc = crc32c(crc, piece);
+            self.bring_in_piece();
+            segments.copy_out(at, piece);
+            at += piece.len();
+        }
+        Ok((taken, crc))
+    }
+
+    /// Checks that a tombstone for the expiry of the record at an address may be written now; else returns the sequence
+    /// that must be durable first. If a power cut took a batch but left the tombstone of one of its keys, the batch
+    /// would have happened in part: the earlier value of that key would be lost.
+    pub(crate) fn may_expire(&self, address: RecordAddress) -> Result<(), Sequence> {
+        let probe = Entry { address, units: 3, namespace: NamespaceId::FIRST, lifetime: Lifetime::Limited };
+        let sequence = match self.header(probe, Reach::Key) {
+            Ok(Some(header)) if header.flags & FLAGS_BATCH != 0 => header.sequence,
+            Ok(_) => return Ok(()),
+            // The page is not in memory. No record that starts in its block is younger than `max_sequence`, and no
+            // valid one is younger than the last sequence given out, which a torn chain may exceed.
+            Err(_) => self.blocks.get(address.block()).max_sequence.min(self.applied()),
+        };
+        if sequence <= self.commit.durable { Ok(()) } else { Err(sequence) }
+    }
+
+    /// Returns the index key of a record: its key's hash, or its block's position.
+    #[inline]
+    pub(crate) fn hash_of(&self, entry: Entry, header: &RecordHeader) -> Result<KeyHash, Stall> {
+        let key_bytes = usize::from(header.key_bytes);
+        match Gather::new(self, entry.address, HEADER_BYTES, key_bytes).next() {
+            Some(Ok(key)) if key.len() == key_bytes => Ok(self.hasher.hash_of(header, key)),
+            _ => Ok(self.hasher.hash_of(header, &self.key_of(entry, header)?)),
+        }
+    }
+
+    /// Returns the key of a record, for callers that have only its address.
+    pub(crate) fn key_of(&self, entry: Entry, header: &RecordHeader) -> Result<Vec<u8>, Stall> {
+        let mut key = Vec::with_capacity(usize::from(header.key_bytes));
+        for piece in Gather::new(self, entry.address, HEADER_BYTES, usize::from(header.key_bytes)) {
+            key.extend_from_slice(piece.map_err(|_| self.all_pages(entry.address, header.payload_end()))?);
+        }
+        Ok(key)
+    }
+}

@@ -1,0 +1,37 @@
+//! Incomplete batches: what recovery found on the medium that must be collected before the device serves commands.
+//!
+//! Input: blocks with damage or with records of torn batches, as recovery found them. Output: the blocks that the
+//! collector takes first, and the records in them that it must treat specially. Invariant: while any such block is
+//! left, no page says that the sequences of discarded records are durable.
+
+use crate::command::Sequence;
+use crate::log::record::RecordAddress;
+use crate::media::geometry::BlockId;
+use std::collections::BTreeSet;
+
+/// The blocks that recovery leaves to the collector.
+#[derive(Debug, Default)]
+pub(crate) struct Debris {
+    /// Blocks to collect before anything else.
+    pub(crate) blocks: BTreeSet<BlockId>,
+    /// Sequences of records that recovery did not accept.
+    pub(crate) discarded: BTreeSet<Sequence>,
+    /// Sequences of complete batches that no durable stamp covers yet: each of their records must stay until one does.
+    pub(crate) believed: BTreeSet<Sequence>,
+    /// Blocks that hold a live record with corruption: they stay, so that the damage stays visible.
+    pub(crate) rotten: BTreeSet<BlockId>,
+    /// Records that the pages of their block do not lead to, with a block that must not be erased before they are
+    /// moved.
+    pub(crate) rescue: BTreeSet<(BlockId, RecordAddress)>,
+}
+
+impl Debris {
+    /// Returns a record of the block that a walk through its pages would miss.
+    pub(super) fn hidden_in(&self, block: BlockId) -> Option<RecordAddress> {
+        self.rescue
+            .range((block, RecordAddress(0))..)
+            .next()
+            .filter(|(at, _)| *at == block)
+            .map(|(_, at)| *at)
+    }
+}

@@ -1,0 +1,52 @@
+//! The erase of all records up to a sequence, for Sanitize: a clear makes records dead, the purge erases their bytes.
+//!
+//! Input: a sequence. Output: the number of blocks left that may hold older records. Invariant: when none is left,
+//! every block opened at or before the sequence is erased, the erase is durable, and records live at that time have
+//! been moved.
+
+use super::Ftl;
+use crate::command::Sequence;
+use crate::log::blocks::BlockState;
+use crate::media::Media;
+
+/// The error of a purge that meets a quarantined block, which is never erased because the damage would be hidden.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SetAside;
+
+impl<M: Media> Ftl<M> {
+    /// Closes the open block, so that it can be collected too.
+    pub(crate) fn end_block_for_purge(&mut self) {
+        self.log.finish_block(&mut self.dram, &mut self.blocks);
+    }
+
+    /// Returns the number of blocks that were opened at or before a sequence.
+    pub(crate) fn blocks_opened_by(&self, up_to: Sequence) -> usize {
+        let old = self
+            .blocks
+            .iter()
+            .filter(|(_, block)| block.order != 0 && !block.checkpoint && block.open_sequence <= up_to);
+        old.count()
+    }
+
+    /// Requests collection and erase of the old blocks. Returns the number left.
+    pub(crate) fn purge(&mut self, up_to: Sequence) -> Result<usize, SetAside> {
+        if self.blocks.watermark() > up_to {
+            return Ok(0);
+        }
+        let set_aside = |state: BlockState| state == BlockState::Quarantined;
+        if self.blocks.iter().any(|(_, block)| set_aside(block.state) && block.open_sequence <= up_to) {
+            return Err(SetAside);
+        }
+        // More free blocks than are possible: collection continues until the watermark has passed the sequence.
+        self.collector.demand(self.blocks.len());
+        if self.blocks.is_fading() && self.blocks.erasing_now() == 0 && self.commit.is_idle() {
+            self.commit.want_flush();
+        }
+        Ok(self.blocks_opened_by(up_to).max(1))
+    }
+
+    /// Ends the purge: collection returns to its usual targets.
+    pub(crate) fn end_purge(&mut self) {
+        self.collector.forget_demand();
+    }
+}

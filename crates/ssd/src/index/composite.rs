@@ -1,0 +1,61 @@
+//! The index of a device: keys in the hashed part, blocks in the flat one.
+//!
+//! Input: hashes and positions. Output: the answer of the part that holds them. Invariant: positions are only in the
+//! flat part, hashes only in the hashed part; in the order of all entries every key comes before every block.
+
+use super::{Entry, FlatIndex, HashedIndex, Index, KeyHash};
+use crate::log::record::RecordAddress;
+
+/// Both kinds of index as one.
+#[derive(Debug, Default)]
+pub struct CompositeIndex {
+    /// Index of keys.
+    pub hashed: HashedIndex,
+    /// Index of blocks.
+    pub flat: FlatIndex,
+}
+
+impl Index for CompositeIndex {
+    #[inline]
+    fn find(&self, hash: KeyHash, nth: usize) -> Option<Entry> {
+        if hash.is_place() { self.flat.find(hash, nth) } else { self.hashed.find(hash, nth) }
+    }
+
+    fn insert(&mut self, hash: KeyHash, entry: Entry) {
+        if hash.is_place() {
+            self.flat.insert(hash, entry);
+        } else {
+            self.hashed.insert(hash, entry);
+        }
+    }
+
+    fn replace(&mut self, hash: KeyHash, old: RecordAddress, new: Entry) -> bool {
+        if hash.is_place() { self.flat.replace(hash, old, new) } else { self.hashed.replace(hash, old, new) }
+    }
+
+    fn remove(&mut self, hash: KeyHash, address: RecordAddress) -> bool {
+        if hash.is_place() { self.flat.remove(hash, address) } else { self.hashed.remove(hash, address) }
+    }
+
+    fn next(&self, from: KeyHash) -> Option<(KeyHash, Entry)> {
+        let key = if from.is_place() { None } else { self.hashed.next(from) };
+        key.or_else(|| self.flat.next(from.max(KeyHash::PLACES)))
+    }
+
+    #[inline]
+    fn prefetch(&self, hash: KeyHash) {
+        if hash.is_place() {
+            self.flat.prefetch(hash);
+        } else {
+            self.hashed.prefetch(hash);
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.hashed.len() + self.flat.len()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.hashed.bytes() + self.flat.bytes()
+    }
+}

@@ -1,0 +1,81 @@
+//! The expiry queue: records with an expiry, soonest first.
+//!
+//! Input: records whose header carries an expiry. Output: those that are due at a wall time.
+//! Invariant: it holds exactly the index entries whose lifetime is limited.
+
+use crate::index::KeyHash;
+use crate::log::record::RecordAddress;
+use std::collections::BTreeSet;
+
+/// Records, ordered by expiry.
+#[derive(Debug, Default)]
+pub struct ExpiryQueue {
+    due: BTreeSet<(u64, KeyHash, RecordAddress)>,
+}
+
+impl ExpiryQueue {
+    /// Adds a live record; ignores one without expiry (0).
+    pub fn insert(&mut self, expiry_ms: u64, hash: KeyHash, address: RecordAddress) {
+        if expiry_ms != 0 {
+            self.due.insert((expiry_ms, hash, address));
+        }
+    }
+
+    /// Removes a record that was replaced, removed or moved.
+    pub fn remove(&mut self, expiry_ms: u64, hash: KeyHash, address: RecordAddress) {
+        self.due.remove(&(expiry_ms, hash, address));
+    }
+
+    /// Returns the record that expires first, if it is due.
+    #[must_use]
+    pub fn due(&self, wall_ms: u64) -> Option<(u64, KeyHash, RecordAddress)> {
+        self.due.first().copied().filter(|&(expiry_ms, ..)| expiry_ms <= wall_ms)
+    }
+
+    /// Returns the time at which the next record expires.
+    #[must_use]
+    pub fn next_ms(&self) -> Option<u64> {
+        self.due.first().map(|&(expiry_ms, ..)| expiry_ms)
+    }
+
+    /// Returns all records, soonest first.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, KeyHash, RecordAddress)> + '_ {
+        self.due.iter().copied()
+    }
+
+    /// Keeps only the records for which `live` returns true.
+    pub fn retain(&mut self, mut live: impl FnMut(KeyHash, RecordAddress) -> bool) {
+        self.due.retain(|&(_, hash, address)| live(hash, address));
+    }
+
+    /// Returns the number of records.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.due.len()
+    }
+
+    /// Returns true if there are no records.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.due.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_returned_only_when_due() {
+        let mut queue = ExpiryQueue::default();
+        queue.insert(50, KeyHash(1), RecordAddress(1));
+        queue.insert(20, KeyHash(2), RecordAddress(2));
+        queue.insert(0, KeyHash(3), RecordAddress(3));
+        assert_eq!(queue.due(19), None);
+        assert_eq!(queue.due(20), Some((20, KeyHash(2), RecordAddress(2))));
+        queue.remove(20, KeyHash(2), RecordAddress(2));
+        assert_eq!(queue.due(49), None);
+        assert_eq!(queue.next_ms(), Some(50));
+        assert_eq!(queue.len(), 1);
+    }
+}

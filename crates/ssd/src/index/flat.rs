@@ -1,0 +1,324 @@
+//! The flat index: an array of block records for each block namespace, allocated only where blocks exist.
+//!
+//! Input: positions ([`KeyHash::of_block`]) and entries. Output: the one entry at a position, and all entries in the
+//! order of their positions.
+//!
+//! ```text
+//!  space (a namespace) -> branch (262,144 blocks) -> leaf (512 blocks, 4 KiB) -> address and length, 8 bytes a block
+//! ```
+//!
+//! Invariant: a leaf without entries is freed, so an empty namespace takes only its row of branches.
+
+use super::{Entry, Index, KeyHash, Lifetime};
+use crate::command::{Lba, NamespaceId};
+use crate::limits::{NAMESPACE_BLOCKS_MAX, SPACES};
+use crate::log::record::RecordAddress;
+
+const FAN_BITS: u32 = 9;
+const FAN: usize = 1 << FAN_BITS;
+const UNITS_BITS: u32 = 24;
+
+/// Address in the high 40 bits, units in the low 24; zero means no record, because none has zero units.
+type Slot = u64;
+
+#[derive(Debug)]
+struct Leaf {
+    slots: [Slot; FAN],
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Branch {
+    leaves: [Option<Box<Leaf>>; FAN],
+    len: usize,
+}
+
+#[derive(Debug, Default)]
+struct Space {
+    branches: Vec<Option<Box<Branch>>>,
+}
+
+/// The index of blocks.
+#[derive(Debug, Default)]
+pub struct FlatIndex {
+    spaces: [Space; SPACES],
+    len: u64,
+    leaves: u64,
+    branches: u64,
+}
+
+/// Splits a block address into branch, leaf and slot.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "block addresses are below 2^36, and the rest is masked")]
+const fn split(lba: Lba) -> (usize, usize, usize) {
+    let slot = lba.0 as usize % FAN;
+    let leaf = (lba.0 >> FAN_BITS) as usize % FAN;
+    ((lba.0 >> (2 * FAN_BITS)) as usize, leaf, slot)
+}
+
+const fn join(branch: usize, leaf: usize, slot: usize) -> Lba {
+    Lba((branch as u64) << (2 * FAN_BITS) | (leaf as u64) << FAN_BITS | slot as u64)
+}
+
+const fn pack(entry: Entry) -> Slot {
+    entry.address.0 << UNITS_BITS | entry.units as u64
+}
+
+const fn unpack(namespace: NamespaceId, slot: Slot) -> Entry {
+    Entry {
+        address: RecordAddress(slot >> UNITS_BITS),
+        units: (slot & ((1 << UNITS_BITS) - 1)) as u32,
+        namespace,
+        lifetime: Lifetime::Unlimited,
+    }
+}
+
+impl FlatIndex {
+    /// Returns true if the index can hold this position. Positions from a medium must be checked.
+    #[must_use]
+    pub fn holds(place: KeyHash) -> bool {
+        let (namespace, lba) = place.block();
+        place.is_place() && namespace.index() < SPACES && lba.0 < NAMESPACE_BLOCKS_MAX
+    }
+
+    #[inline]
+    fn slot(&self, place: KeyHash) -> Slot {
+        let (namespace, lba) = place.block();
+        let (branch, leaf, slot) = split(lba);
+        let branches = self.spaces.get(namespace.index()).map_or(&[][..], |space| &space.branches);
+        let branch = branches.get(branch).and_then(Option::as_deref);
+        branch.and_then(|branch| branch.leaves[leaf].as_deref()).map_or(0, |leaf| leaf.slots[slot])
+    }
+
+    fn slot_mut(&mut self, place: KeyHash) -> Option<&mut Slot> {
+        let (namespace, lba) = place.block();
+        let (branch, leaf, slot) = split(lba);
+        let branch = self.spaces.get_mut(namespace.index())?.branches.get_mut(branch)?.as_deref_mut()?;
+        Some(&mut branch.leaves[leaf].as_deref_mut()?.slots[slot])
+    }
+
+    /// Removes every block of a namespace and passes its entry to `each`.
+    pub fn drain(&mut self, namespace: NamespaceId, mut each: impl FnMut(Entry)) {
+        let Some(space) = self.spaces.get_mut(namespace.index()).map(std::mem::take) else {
+            return;
+        };
+        for branch in space.branches.into_iter().flatten() {
+            self.branches -= 1;
+            for leaf in branch.leaves.iter().flatten() {
+                self.leaves -= 1;
+                for slot in leaf.slots.iter().filter(|slot| **slot != 0) {
+                    self.len -= 1;
+                    each(unpack(namespace, *slot));
+                }
+            }
+        }
+    }
+
+    /// Returns the first block of a namespace at or after `from`.
+    fn next_in(&self, namespace: NamespaceId, from: Lba) -> Option<(KeyHash, Entry)> {
+        let (first_branch, mut first_leaf, mut first_slot) = split(from);
+        let branches = &self.spaces.get(namespace.index())?.branches;
+        for (number, branch) in branches.iter().enumerate().skip(first_branch) {
+            let leaves = branch.as_deref().map_or(&[][..], |branch| &branch.leaves);
+            for (leaf_number, leaf) in leaves.iter().enumerate().skip(first_leaf) {
+                let slots = leaf.as_deref().map_or(&[][..], |leaf| &leaf.slots);
+                let found = slots.iter().enumerate().skip(first_slot).find(|(_, slot)| **slot != 0);
+                if let Some((slot_number, slot)) = found {
+                    let lba = join(number, leaf_number, slot_number);
+                    return Some((KeyHash::of_block(namespace, lba), unpack(namespace, *slot)));
+                }
+                first_slot = 0;
+            }
+            (first_leaf, first_slot) = (0, 0);
+        }
+        None
+    }
+}
+
+impl Index for FlatIndex {
+    #[inline]
+    fn find(&self, hash: KeyHash, nth: usize) -> Option<Entry> {
+        let slot = self.slot(hash);
+        (slot != 0 && nth == 0).then(|| unpack(hash.block().0, slot))
+    }
+
+    fn insert(&mut self, hash: KeyHash, entry: Entry) {
+        assert!(Self::holds(hash), "the position lies outside every namespace");
+        let (namespace, lba) = hash.block();
+        let (branch, leaf, slot) = split(lba);
+        let branches = &mut self.spaces[namespace.index()].branches;
+        if branches.len() <= branch {
+            branches.resize_with(branch + 1, || None);
+        }
+        let branch = branches[branch].get_or_insert_with(|| {
+            self.branches += 1;
+            Box::new(Branch { leaves: [const { None }; FAN], len: 0 })
+        });
+        let leaf = branch.leaves[leaf].get_or_insert_with(|| {
+            self.leaves += 1;
+            branch.len += 1;
+            Box::new(Leaf { slots: [0; FAN], len: 0 })
+        });
+        debug_assert!(leaf.slots[slot] == 0, "the block has a record already");
+        let new = u64::from(leaf.slots[slot] == 0);
+        leaf.slots[slot] = pack(entry);
+        leaf.len += usize::from(new == 1);
+        self.len += new;
+    }
+
+    fn replace(&mut self, hash: KeyHash, old: RecordAddress, new: Entry) -> bool {
+        match self.slot_mut(hash) {
+            Some(slot) if *slot != 0 && *slot >> UNITS_BITS == old.0 => {
+                *slot = pack(new);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn remove(&mut self, hash: KeyHash, address: RecordAddress) -> bool {
+        let (namespace, lba) = hash.block();
+        let (at, leaf_at, slot_at) = split(lba);
+        let branches = self.spaces.get_mut(namespace.index()).map(|space| &mut space.branches);
+        let Some(branch_place) = branches.and_then(|branches| branches.get_mut(at)) else {
+            return false;
+        };
+        let Some(branch) = branch_place else { return false };
+        let leaf_place = &mut branch.leaves[leaf_at];
+        let Some(leaf) = leaf_place else { return false };
+        let slot = leaf.slots[slot_at];
+        if slot == 0 || slot >> UNITS_BITS != address.0 {
+            return false;
+        }
+        leaf.slots[slot_at] = 0;
+        leaf.len -= 1;
+        self.len -= 1;
+        if leaf.len == 0 {
+            *leaf_place = None;
+            self.leaves -= 1;
+            branch.len -= 1;
+            if branch.len == 0 {
+                *branch_place = None;
+                self.branches -= 1;
+            }
+        }
+        true
+    }
+
+    fn next(&self, from: KeyHash) -> Option<(KeyHash, Entry)> {
+        let (first, lba) = from.max(KeyHash::PLACES).block();
+        let last = u8::try_from(SPACES).unwrap_or(u8::MAX);
+        (first.0.max(1)..=last).map(NamespaceId).find_map(|namespace| {
+            let from = if namespace == first { lba } else { Lba(0) };
+            self.next_in(namespace, from)
+        })
+    }
+
+    #[inline]
+    fn prefetch(&self, hash: KeyHash) {
+        let (namespace, lba) = hash.block();
+        let (branch, leaf, slot) = split(lba);
+        let branches = self.spaces.get(namespace.index()).map_or(&[][..], |space| &space.branches);
+        if let Some(branch) = branches.get(branch).and_then(Option::as_deref)
+            && let Some(leaf) = branch.leaves[leaf].as_deref()
+        {
+            headwater_host::copy::prefetch_read(&leaf.slots[slot]);
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn bytes(&self) -> u64 {
+        let rows: usize =
+            self.spaces.iter().map(|space| space.branches.capacity() * size_of::<usize>()).sum();
+        let leaves = self.leaves * size_of::<Leaf>() as u64;
+        rows as u64 + leaves + self.branches * size_of::<Branch>() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn entry(namespace: NamespaceId, address: u64) -> Entry {
+        Entry { address: RecordAddress(address), units: 36, namespace, lifetime: Lifetime::Unlimited }
+    }
+
+    fn agree(index: &FlatIndex, model: &BTreeMap<KeyHash, u64>, seed: u64) {
+        assert_eq!(index.len(), model.len() as u64, "seed {seed}");
+        let mut from = Some(KeyHash::PLACES);
+        let mut seen = Vec::new();
+        while let Some((place, entry)) = from.and_then(|from| index.next(from)) {
+            seen.push((place, entry.address.0));
+            assert_eq!(entry.namespace, place.block().0, "seed {seed}");
+            from = Some(KeyHash(place.0 + 1));
+        }
+        assert!(seen.iter().copied().eq(model.iter().map(|(place, at)| (*place, *at))), "seed {seed}");
+    }
+
+    #[test]
+    fn seeded_runs_agree_with_a_naive_model() {
+        for seed in 0..10 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut index = FlatIndex::default();
+            let mut model: BTreeMap<KeyHash, u64> = BTreeMap::new();
+            for step in 1..6_000u64 {
+                let namespace = NamespaceId(random.u8(1..=17));
+                // Few blocks, near each other and at both ends of leaves, of branches and of the index.
+                let far = [0, 509, (1 << 18) - 3, NAMESPACE_BLOCKS_MAX - 6][random.usize(0..4)];
+                let place = KeyHash::of_block(namespace, Lba(far + random.u64(0..6)));
+                assert_eq!(index.find(place, 0).map(|entry| entry.address.0), model.get(&place).copied());
+                match (random.u8(0..3), model.get(&place).copied()) {
+                    (0, Some(at)) => {
+                        assert!(!index.remove(place, RecordAddress(at + 1)), "seed {seed}");
+                        assert!(index.remove(place, RecordAddress(at)), "seed {seed}");
+                        assert!(!index.remove(place, RecordAddress(at)), "seed {seed}");
+                        model.remove(&place);
+                    }
+                    (_, Some(at)) => {
+                        assert!(!index.replace(place, RecordAddress(at + 1), entry(namespace, step)));
+                        assert!(index.replace(place, RecordAddress(at), entry(namespace, step)));
+                        model.insert(place, step);
+                    }
+                    (_, None) => {
+                        index.insert(place, entry(namespace, step));
+                        model.insert(place, step);
+                    }
+                }
+            }
+            agree(&index, &model, seed);
+            let mut drained = 0;
+            index.drain(NamespaceId(3), |_| drained += 1);
+            let before = model.len();
+            model.retain(|place, _| place.block().0 != NamespaceId(3));
+            assert_eq!(before - model.len(), drained, "seed {seed}");
+            agree(&index, &model, seed);
+        }
+    }
+
+    #[test]
+    fn an_emptied_namespace_frees_its_memory() {
+        let mut index = FlatIndex::default();
+        let place = |lba| KeyHash::of_block(NamespaceId(2), Lba(lba));
+        for lba in 0..5_000 {
+            index.insert(place(lba), entry(NamespaceId(2), lba + 1));
+        }
+        assert!(index.bytes() / index.len() < 16, "{} bytes for 5,000 blocks in a row", index.bytes());
+        for lba in 0..5_000 {
+            assert!(index.remove(place(lba), RecordAddress(lba + 1)));
+        }
+        assert!(index.bytes() < 100, "{} bytes are left", index.bytes());
+    }
+
+    #[test]
+    fn positions_outside_every_namespace_are_rejected() {
+        assert!(FlatIndex::holds(KeyHash::of_block(NamespaceId(1), Lba(NAMESPACE_BLOCKS_MAX - 1))));
+        assert!(!FlatIndex::holds(KeyHash::of_block(NamespaceId(1), Lba(NAMESPACE_BLOCKS_MAX))));
+        assert!(!FlatIndex::holds(KeyHash::of_block(NamespaceId(18), Lba(0))));
+        assert!(!FlatIndex::holds(KeyHash::of_block(NamespaceId(0), Lba(0))));
+        assert!(!FlatIndex::holds(KeyHash(7)));
+    }
+}

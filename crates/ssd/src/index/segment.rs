@@ -1,0 +1,207 @@
+//! One part of the hashed index: a sorted, linearly probed table that grows by a quarter.
+//!
+//! Input: 48-bit hashes and packed entries of 16 bytes. Output: the same, in hash order. Growth by a quarter, not by
+//! doubling, keeps the table between 70 % and 87 % full, and so the index under 32 bytes a key. Invariant: occupied
+//! slots are sorted by hash, and no empty slot lies between an entry and its home slot.
+
+use super::{Entry, Lifetime};
+use crate::command::NamespaceId;
+use crate::log::record::RecordAddress;
+
+/// Bits of a hash that a segment keeps in each slot.
+pub(super) const SLOT_HASH_BITS: u32 = 48;
+
+const UNITS_BITS: u32 = 24;
+const LIMITED: u64 = 0x100;
+const HOMES_MIN: usize = 8;
+
+/// `key`: hash in the high 48 bits, lifetime in bit 8, namespace in the low 8. `place`: address in the high 40 bits,
+/// units in the low 24; zero means empty, because no record has zero units.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    key: u64,
+    place: u64,
+}
+
+const _: () = assert!(size_of::<Slot>() == 16);
+const SLOTS_PER_LINE: usize = 64 / size_of::<Slot>();
+
+impl Slot {
+    fn pack(hash: u64, entry: Entry) -> Self {
+        debug_assert!(entry.units > 0 && u64::from(entry.units) < 1 << UNITS_BITS);
+        let lifetime = if entry.lifetime == Lifetime::Limited { LIMITED } else { 0 };
+        Self {
+            key: hash << (64 - SLOT_HASH_BITS) | lifetime | u64::from(entry.namespace.0),
+            place: entry.address.0 << UNITS_BITS | u64::from(entry.units),
+        }
+    }
+
+    #[inline]
+    const fn is_empty(self) -> bool {
+        self.place == 0
+    }
+
+    #[inline]
+    const fn hash(self) -> u64 {
+        self.key >> (64 - SLOT_HASH_BITS)
+    }
+
+    #[inline]
+    const fn address(self) -> RecordAddress {
+        RecordAddress(self.place >> UNITS_BITS)
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the fields are as wide as what was packed")]
+    const fn entry(self) -> Entry {
+        Entry {
+            address: self.address(),
+            units: (self.place & ((1 << UNITS_BITS) - 1)) as u32,
+            namespace: NamespaceId(self.key as u8),
+            lifetime: if self.key & LIMITED == 0 { Lifetime::Unlimited } else { Lifetime::Limited },
+        }
+    }
+}
+
+/// A table of `homes` home slots and a tail for entries that overflow the end.
+#[derive(Debug, Default)]
+pub(super) struct Segment {
+    slots: Box<[Slot]>,
+    homes: usize,
+    len: usize,
+}
+
+impl Segment {
+    #[inline]
+    fn home(&self, hash: u64) -> usize {
+        ((u128::from(hash) * self.homes as u128) >> SLOT_HASH_BITS) as usize
+    }
+
+    /// Returns the first slot at or after the home slot of `hash` that is empty or holds a hash not below it.
+    #[inline]
+    fn seek(&self, hash: u64) -> usize {
+        let mut at = self.home(hash);
+        while let Some(slot) = self.slots.get(at) {
+            if slot.is_empty() || slot.hash() >= hash {
+                break;
+            }
+            at += 1;
+        }
+        at
+    }
+
+    pub(super) fn find(&self, hash: u64, nth: usize) -> Option<Entry> {
+        let slot = self.slots.get(self.seek(hash) + nth)?;
+        // Equal hashes are adjacent, so the nth neighbour either has the hash or ends the run.
+        (!slot.is_empty() && slot.hash() == hash).then(|| slot.entry())
+    }
+
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u64) {
+        // The entry is in its home slot or a few slots after it, which is often in the next line.
+        let home = self.home(hash);
+        for slot in [home, home + SLOTS_PER_LINE] {
+            if let Some(slot) = self.slots.get(slot) {
+                headwater_host::copy::prefetch_read(slot);
+            }
+        }
+    }
+
+    pub(super) fn insert(&mut self, hash: u64, entry: Entry) {
+        if self.len * 8 >= self.homes * 7 {
+            self.grow();
+        }
+        while !self.try_insert(Slot::pack(hash, entry)) {
+            self.grow();
+        }
+        self.len += 1;
+    }
+
+    fn try_insert(&mut self, new: Slot) -> bool {
+        let at = self.seek(new.hash());
+        let Some(empty) = self.slots.get(at..).and_then(|rest| rest.iter().position(|slot| slot.is_empty()))
+        else {
+            return false;
+        };
+        self.slots.copy_within(at..at + empty, at + 1);
+        self.slots[at] = new;
+        true
+    }
+
+    fn grow(&mut self) {
+        let homes = (self.homes + self.homes.div_ceil(4)).max(HOMES_MIN);
+        *self = Self::from_sorted(homes, self.slots.iter().copied().filter(|slot| !slot.is_empty()));
+    }
+
+    /// Builds a table from slots in hash order; the tail grows until every slot fits.
+    fn from_sorted(homes: usize, sorted: impl Iterator<Item = Slot>) -> Self {
+        let mut slots = vec![Slot::default(); homes];
+        slots.reserve_exact(HOMES_MIN + homes / 64);
+        let mut table = Self { slots: Box::default(), homes, len: 0 };
+        let mut end = 0;
+        for slot in sorted {
+            end = end.max(table.home(slot.hash()));
+            if end >= slots.len() {
+                slots.resize(end + 1, Slot::default());
+            }
+            slots[end] = slot;
+            end += 1;
+            table.len += 1;
+        }
+        slots.resize((homes + HOMES_MIN + homes / 64).max(slots.len() + 1), Slot::default());
+        table.slots = slots.into_boxed_slice();
+        table
+    }
+
+    /// Builds a table from entries of a checkpoint, in hash order.
+    pub(super) fn load(entries: &[(u64, Entry)]) -> Self {
+        let homes = (entries.len() * 5 / 4).max(HOMES_MIN);
+        Self::from_sorted(homes, entries.iter().map(|&(hash, entry)| Slot::pack(hash, entry)))
+    }
+
+    fn position(&self, hash: u64, address: RecordAddress) -> Option<usize> {
+        let start = self.seek(hash);
+        let run = self.slots.get(start..)?.iter().take_while(|slot| !slot.is_empty() && slot.hash() == hash);
+        run.zip(start..).find(|(slot, _)| slot.address() == address).map(|(_, at)| at)
+    }
+
+    pub(super) fn replace(&mut self, hash: u64, old: RecordAddress, new: Entry) -> bool {
+        let Some(at) = self.position(hash, old) else {
+            return false;
+        };
+        self.slots[at] = Slot::pack(hash, new);
+        true
+    }
+
+    pub(super) fn remove(&mut self, hash: u64, address: RecordAddress) -> bool {
+        let Some(at) = self.position(hash, address) else {
+            return false;
+        };
+        let mut end = at + 1;
+        while let Some(slot) = self.slots.get(end) {
+            // A slot that is empty or holds an entry in its home slot ends the run that must move down.
+            if slot.is_empty() || self.home(slot.hash()) == end {
+                break;
+            }
+            end += 1;
+        }
+        self.slots.copy_within(at + 1..end, at);
+        self.slots[end - 1] = Slot::default();
+        self.len -= 1;
+        true
+    }
+
+    pub(super) fn next(&self, from: u64) -> Option<(u64, Entry)> {
+        let start = self.seek(from);
+        let slot = self.slots.get(start..)?.iter().find(|slot| !slot.is_empty())?;
+        Some((slot.hash(), slot.entry()))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Entry)> + '_ {
+        self.slots.iter().filter(|slot| !slot.is_empty()).map(|slot| (slot.hash(), slot.entry()))
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.slots.len() * size_of::<Slot>()
+    }
+}

@@ -1,0 +1,470 @@
+//! The log: one write frontier to which every record is appended, of clients and of the collector.
+//!
+//! Input: record headers with their key and value bytes. Output: the address of the record, and programs for the medium
+//! in page order. A record is built directly in the open page in device DRAM, and its checksum is computed during the
+//! copy. Invariant: pages leave in the order they were filled, and guard pages (`guard_pages`) separate every
+//! acknowledged page from pages that are programmed later.
+//!
+//! # Not in this module
+//! The callers decide when to seal, flush and collect.
+
+pub mod blocks;
+pub mod commit;
+pub mod dram;
+pub mod page;
+pub mod reads;
+pub mod record;
+mod source;
+mod writer;
+
+use crate::command::Sequence;
+use crate::log::blocks::Blocks;
+use crate::log::dram::Dram;
+use crate::log::page::{NO_RECORD, PageKind, PageSpare};
+use crate::log::record::{FLAG_CHAINED, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
+use crate::media::geometry::{
+    BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress,
+};
+use crate::media::token::MediaPurpose;
+use crate::media::{Media, MediaOp, Refused};
+use headwater_dma::frame::Frame;
+use headwater_host::clock::Nanos;
+use headwater_host::copy::{copy_streaming, crc32c};
+use std::collections::{BTreeMap, VecDeque};
+use writer::Writer;
+
+pub use source::Source;
+
+/// A longer record continues in the next block if the open block has too little room; a shorter one is placed whole in
+/// the next block.
+const CHAIN_FROM_BYTES: usize = BLOCK_DATA_BYTES / 16;
+
+/// Data and spare; the bytes of a frame behind them belong to the medium.
+const PAGE_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
+
+/// The state of the checksum in a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    /// Missing: it is computed while the bytes are copied.
+    Compute,
+    /// Valid: the record is moved unchanged, and was verified before.
+    Known,
+}
+
+#[derive(Debug)]
+struct OpenBlock {
+    block: BlockId,
+    order: u64,
+    open_sequence: Sequence,
+    continues: u64,
+    page: usize,
+    offset: usize,
+    first: u16,
+    frame: Option<Frame>,
+}
+
+#[derive(Debug)]
+struct Filled {
+    id: u64,
+    page: PageAddress,
+    frame: Frame,
+}
+
+/// The log of a device, with its one write frontier.
+#[derive(Debug)]
+pub struct Log {
+    open: Option<OpenBlock>,
+    filled: VecDeque<Filled>,
+    in_flight: BTreeMap<u64, PageAddress>,
+    program_next: u64,
+    guard_pages: u8,
+    addressable: bool,
+    unguarded: bool,
+    durable_stamp: Sequence,
+    durable_order: u64,
+    sequence_next: Sequence,
+    accepted_order: u64,
+    programmed_pages: u64,
+}
+
+impl Log {
+    /// Makes a log with no open block, for a medium with these traits.
+    #[must_use]
+    pub fn new(guard_pages: u8, addressable: bool) -> Self {
+        Self {
+            open: None,
+            filled: VecDeque::new(),
+            in_flight: BTreeMap::new(),
+            program_next: 0,
+            guard_pages,
+            addressable,
+            unguarded: false,
+            durable_stamp: Sequence(0),
+            durable_order: 0,
+            sequence_next: Sequence(1),
+            accepted_order: 0,
+            programmed_pages: 0,
+        }
+    }
+
+    /// Sets the durable stamp of later pages: it says that all sequences and block orders up to these are durable.
+    pub fn stamp_durable(&mut self, durable: Sequence, order: u64) {
+        self.durable_stamp = durable;
+        self.durable_order = order;
+    }
+
+    /// Returns the order up to which every block has got its first page.
+    #[must_use]
+    pub fn begun_order(&self, blocks: &Blocks) -> u64 {
+        match &self.open {
+            Some(open) if open.page == 0 => open.order - 1,
+            _ => blocks.order_next() - 1,
+        }
+    }
+
+    /// Returns the durable stamp (sequence and block order) of pages that are filled now.
+    #[must_use]
+    pub fn durable_stamp(&self) -> (Sequence, u64) {
+        (self.durable_stamp, self.durable_order)
+    }
+
+    /// Returns the barrier that covers everything appended so far, the open page included.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        let open = self.open.as_ref().is_some_and(|open| open.offset > 0);
+        self.program_next + u64::from(open)
+    }
+
+    /// Returns the sequence that the next new record gets. The sequence counts as used once [`advance`](Self::advance)
+    /// is called, after the append, so that a block opened for the record is not older than the record.
+    #[must_use]
+    pub fn sequence_next(&self) -> Sequence {
+        self.sequence_next
+    }
+
+    /// Advances to the next sequence, after the record with the current one was appended.
+    pub fn advance(&mut self) {
+        self.sequence_next = Sequence(self.sequence_next.0 + 1);
+    }
+
+    /// Continues after recovery with the next sequence and the highest block order that recovery accepted. Every page
+    /// carries that order, so that a block which recovery rejected can never become valid again.
+    pub fn resume(&mut self, sequence_next: Sequence, accepted_order: u64) {
+        self.sequence_next = sequence_next;
+        self.accepted_order = accepted_order;
+    }
+
+    /// Returns the pages that the medium accepted so far.
+    #[must_use]
+    pub fn programmed_pages(&self) -> u64 {
+        self.programmed_pages
+    }
+
+    /// Returns the pages that are filled and not yet accepted by the medium.
+    #[must_use]
+    pub fn backlog(&self) -> usize {
+        self.filled.len()
+    }
+
+    /// Returns the order of the open block, or the order of the next one.
+    #[must_use]
+    pub fn order(&self, blocks: &Blocks) -> u64 {
+        self.open.as_ref().map_or(blocks.order_next(), |open| open.order)
+    }
+
+    /// Returns the most ready blocks that an append of this many bytes may open.
+    #[must_use]
+    pub fn blocks_for(&self, bytes: usize) -> usize {
+        let left = self.open.as_ref().map_or(0, left_in);
+        if bytes <= left { 0 } else { bytes.div_ceil(BLOCK_DATA_BYTES) }
+    }
+
+    /// Returns the most frames that an append of this many bytes may take.
+    #[must_use]
+    pub const fn frames_for(&self, bytes: usize) -> usize {
+        bytes / PAGE_DATA_BYTES + 3
+    }
+
+    /// Appends a record and returns its address. The caller checked the room with [`blocks_for`](Self::blocks_for) and
+    /// [`frames_for`](Self::frames_for).
+    ///
+    /// # Panics
+    /// There is no room: the caller did not check it.
+    pub fn append(
+        &mut self,
+        dram: &mut Dram,
+        blocks: &mut Blocks,
+        header: &RecordHeader,
+        checksum: Checksum,
+        payload: &[Source<'_>],
+    ) -> RecordAddress {
+        let units = header.units() as usize;
+        let left = self.open.as_ref().map_or(0, left_in);
+        let bytes = units * UNIT_BYTES;
+        let chain = bytes > left && bytes > CHAIN_FROM_BYTES && left >= PAGE_DATA_BYTES;
+        if bytes > left && !chain {
+            self.finish_block(dram, blocks);
+            self.open_block(blocks, 0);
+        }
+        let mut header = *header;
+        let chained = chain || bytes > BLOCK_DATA_BYTES;
+        let flags = header.flags & !FLAG_CHAINED | if chained { FLAG_CHAINED } else { 0 };
+        let checksum = if flags == header.flags { checksum } else { Checksum::Compute };
+        header.flags = flags;
+        let address = self.start_record(dram);
+        blocks.saw_sequence(address.block(), header.sequence);
+        let filled_before = self.filled.len();
+        let encoded = header.encode();
+        let mut writer = Writer { log: self, dram, blocks, head: address, sequence: header.sequence };
+        writer.put(&encoded);
+        match checksum {
+            Checksum::Known => payload.iter().for_each(|piece| match piece {
+                Source::Bytes(bytes) => writer.put(bytes),
+                Source::Client(_) | Source::Part { .. } => unreachable!("a moved record has no client source"),
+            }),
+            Checksum::Compute => {
+                let mut crc = crc32c(0, &encoded[4..]);
+                payload.iter().for_each(|piece| match piece {
+                    Source::Bytes(bytes) => crc = writer.put_crc(bytes, crc),
+                    Source::Client(segments) => crc = writer.put_client(segments, 0..segments.bytes(), crc),
+                    Source::Part { segments, at, len } => {
+                        crc = writer.put_client(segments, *at..at + len, crc);
+                    }
+                });
+                let offset = address.offset_in_block() % PAGE_DATA_BYTES;
+                self.page_mut(address.page(), filled_before)[offset..offset + 4]
+                    .copy_from_slice(&crc.to_le_bytes());
+            }
+        }
+        self.align();
+        self.close_full_page(dram, blocks);
+        address
+    }
+
+    /// Makes sure that a page with room is open and returns the address of the next record.
+    fn start_record(&mut self, dram: &mut Dram) -> RecordAddress {
+        let open = self.open.as_mut().expect("a block was opened for the record");
+        if open.frame.is_none() {
+            open.frame = Some(dram.take_frame().expect("frames were counted before the append"));
+        }
+        if open.first == NO_RECORD {
+            open.first = u16::try_from(open.offset).unwrap_or(NO_RECORD);
+        }
+        RecordAddress::in_block(open.block, open.page * PAGE_DATA_BYTES + open.offset)
+    }
+
+    /// Returns the frame that holds the start of the record being appended.
+    fn page_mut(&mut self, page: PageAddress, filled_before: usize) -> &mut [u8] {
+        match self.filled.get_mut(filled_before) {
+            Some(filled) if filled.page == page => &mut filled.frame,
+            _ => self
+                .open
+                .as_mut()
+                .and_then(|open| open.frame.as_mut())
+                .expect("the record starts in the open page"),
+        }
+    }
+
+    /// Pads the open page to the next record boundary.
+    fn align(&mut self) {
+        if let Some(OpenBlock { frame: Some(frame), offset, .. }) = self.open.as_mut() {
+            let aligned = offset.next_multiple_of(UNIT_BYTES);
+            frame[*offset..aligned].fill(0);
+            *offset = aligned;
+        }
+    }
+
+    fn close_full_page(&mut self, dram: &mut Dram, blocks: &mut Blocks) {
+        if self.open.as_ref().is_some_and(|open| open.offset == PAGE_DATA_BYTES) {
+            self.fill_page(PageKind::Log);
+            self.close_full_block(dram, blocks);
+        }
+    }
+
+    fn close_full_block(&mut self, dram: &mut Dram, blocks: &mut Blocks) {
+        if self.open.as_ref().is_some_and(|open| open.page == PAGES_PER_BLOCK) {
+            self.finish_block(dram, blocks);
+        }
+    }
+
+    /// Writes the open page's spare and queues the page for the medium.
+    fn fill_page(&mut self, kind: PageKind) {
+        let (durable_sequence, durable_order) = self.durable_stamp();
+        let Some(open) = self.open.as_mut() else { return };
+        let Some(mut frame) = open.frame.take() else {
+            return;
+        };
+        frame[open.offset..PAGE_DATA_BYTES].fill(0);
+        let page = PageAddress::new(open.block, u8::try_from(open.page).unwrap_or(u8::MAX));
+        let spare = PageSpare {
+            kind,
+            page: page.page,
+            first: open.first,
+            used: u16::try_from(open.offset).unwrap_or(0),
+            order: open.order,
+            open_sequence: open.open_sequence,
+            durable_sequence,
+            durable_order,
+            continues: if open.page == 0 { open.continues } else { 0 },
+            context: self.accepted_order,
+        };
+        spare.encode(&mut frame);
+        self.filled.push_back(Filled { id: self.program_next, page, frame });
+        self.program_next += 1;
+        self.unguarded = kind == PageKind::Log;
+        open.page += 1;
+        open.offset = 0;
+        open.first = NO_RECORD;
+    }
+
+    /// Queues the open page before it is full, with guard pages after it, so that everything appended so far can become
+    /// durable and stay so. Returns the barrier: it is durable once every program with a lower id completed.
+    pub fn seal(&mut self, dram: &mut Dram, blocks: &mut Blocks) -> u64 {
+        if self.open.as_ref().is_some_and(|open| open.offset > 0) {
+            self.fill_page(PageKind::Log);
+            self.close_full_block(dram, blocks);
+        }
+        if self.unguarded {
+            for _ in 0..self.guard_pages {
+                let Some(open) = self.open.as_mut() else { break };
+                if open.page == 0 {
+                    break;
+                }
+                let Some(frame) = dram.take_frame() else { break };
+                open.frame = Some(frame);
+                self.fill_page(PageKind::Guard);
+                self.close_full_block(dram, blocks);
+            }
+        }
+        self.program_next
+    }
+
+    /// Fills the open page, with or without records, so that its durable stamp gets on the medium.
+    pub fn witness(&mut self, dram: &mut Dram, blocks: &mut Blocks) {
+        if self.open.is_none() {
+            self.open_block(blocks, 0);
+        }
+        if let Some(open) = self.open.as_mut()
+            && open.frame.is_none()
+        {
+            open.frame = dram.take_frame();
+        }
+        let holds_records = self.open.as_ref().is_some_and(|open| open.offset > 0);
+        self.fill_page(if holds_records { PageKind::Log } else { PageKind::Guard });
+        self.close_full_block(dram, blocks);
+    }
+
+    /// Closes the open block, full or not.
+    pub fn finish_block(&mut self, dram: &mut Dram, blocks: &mut Blocks) {
+        if self.open.as_ref().is_some_and(|open| open.offset > 0) {
+            self.fill_page(PageKind::Log);
+        }
+        if let Some(open) = self.open.take() {
+            if let Some(frame) = open.frame {
+                dram.put_back(frame);
+            }
+            blocks.close(open.block, u8::try_from(open.page).unwrap_or(u8::MAX));
+            // Blocks share no sector, so the next block's first page needs no guard.
+            self.unguarded = false;
+        }
+    }
+
+    fn open_block(&mut self, blocks: &mut Blocks, continues: u64) {
+        let open_sequence = self.sequence_next;
+        let block = blocks.open(open_sequence, false).expect("ready blocks were counted before the append");
+        let order = blocks.get(block).order;
+        self.open = Some(OpenBlock {
+            block,
+            order,
+            open_sequence,
+            continues,
+            page: 0,
+            offset: 0,
+            first: NO_RECORD,
+            frame: None,
+        });
+    }
+
+    /// Submits filled pages to the medium, in order, until it rejects one. Returns true if any was submitted.
+    ///
+    /// # Panics
+    /// The medium reports a NAND rule: the log broke its invariant.
+    pub fn submit<M: Media>(&mut self, media: &mut M, dram: &mut Dram, now: Nanos) -> bool {
+        let mut moved = false;
+        while let Some(Filled { id, page, frame }) = self.filled.pop_front() {
+            if !self.addressable {
+                let Some(mut shown) = dram.take_frame() else {
+                    self.filled.push_front(Filled { id, page, frame });
+                    break;
+                };
+                // A frame from the cache is cold: a streaming copy does not first read the lines that it overwrites.
+                copy_streaming(&mut shown[..PAGE_BYTES], &frame[..PAGE_BYTES]);
+                dram.insert(page, shown);
+                dram.pin(page);
+            }
+            match media.submit(MediaPurpose::Program(id).encode(), MediaOp::Program { page, frame }, now) {
+                Ok(()) => {
+                    self.in_flight.insert(id, page);
+                    self.programmed_pages += 1;
+                    moved = true;
+                }
+                Err(Refused { op, reason }) => {
+                    let MediaOp::Program { frame, .. } = op else {
+                        unreachable!("the medium returned another operation")
+                    };
+                    dram.unpin(page);
+                    self.filled.push_front(Filled { id, page, frame });
+                    assert!(
+                        reason == crate::media::RefusedReason::QueueFull,
+                        "the log broke a NAND rule at {page}: {reason:?}"
+                    );
+                    break;
+                }
+            }
+        }
+        moved
+    }
+
+    /// Completes a program: unpins its page and returns its frame.
+    pub fn programmed(&mut self, id: u64, frame: Option<Frame>, dram: &mut Dram) {
+        if let Some(page) = self.in_flight.remove(&id) {
+            dram.unpin(page);
+        }
+        if let Some(frame) = frame {
+            dram.put_back(frame);
+        }
+    }
+
+    /// Returns true if every program with an id below `barrier` has completed.
+    #[must_use]
+    pub fn completed_to(&self, barrier: u64) -> bool {
+        let waiting = self.filled.front().map(|filled| filled.id);
+        let flying = self.in_flight.keys().next().copied();
+        waiting.into_iter().chain(flying).all(|id| id >= barrier)
+    }
+
+    /// Returns the bytes of a page that is not submitted to the medium yet.
+    #[must_use]
+    #[inline]
+    pub fn peek(&self, page: PageAddress) -> Option<&[u8]> {
+        if let Some(open) = self.open.as_ref()
+            && open.block == page.block
+            && open.page == usize::from(page.page)
+        {
+            return open.frame.as_deref();
+        }
+        let (first, last) = (self.filled.front()?, self.filled.back()?);
+        // Filled pages are consecutive, in one or two blocks except for a record that spans more blocks.
+        let near = page.block == first.page.block || page.block == last.page.block;
+        if !near && self.filled.len() <= PAGES_PER_BLOCK {
+            return None;
+        }
+        self.filled.iter().find(|filled| filled.page == page).map(|filled| &*filled.frame)
+    }
+}
+
+fn left_in(open: &OpenBlock) -> usize {
+    (PAGES_PER_BLOCK - open.page) * PAGE_DATA_BYTES - open.offset
+}
+
+const _: () = assert!(HEADER_BYTES.is_multiple_of(UNIT_BYTES) && PAGE_DATA_BYTES.is_multiple_of(UNIT_BYTES));

@@ -1,0 +1,470 @@
+//! The block table: the contents of each block, the order in which blocks were opened, and the next block to collect.
+//!
+//! Input: opens, changes of live bytes, erases. Output: erased blocks to write to, victims, and the watermark: a
+//! sequence below which the medium holds no record.
+//!
+//! ```text
+//! Dirty --erase--> Erasing --done--> Ready --open--> Open --full--> Closed --evacuated--> Evacuated --erase--> Erasing
+//!                                                                      \--damaged live record--> Quarantined
+//! ```
+//!
+//! Invariant: only a Ready block is opened, and its order is higher than the order of every block opened before.
+
+#[cfg(test)]
+mod tests;
+mod victim;
+
+use crate::command::Sequence;
+use crate::limits::VALUE_BYTES_MAX;
+use crate::log::record::{RecordAddress, UNIT_BYTES};
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, Geometry};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The state of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockState {
+    /// Holds nothing valid; must be erased before it is programmed.
+    Dirty,
+    /// An erase is in flight.
+    Erasing,
+    /// Erased.
+    Ready,
+    /// The log or a checkpoint writes to it.
+    Open,
+    /// Written; not written again before an erase.
+    Closed,
+    /// Holds no live record; erased once its moved records are durable.
+    Evacuated,
+    /// Holds a live record that cannot be read. Never erased, so that the damage stays visible.
+    Quarantined,
+}
+
+/// The entry of one block.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    /// Its state.
+    pub state: BlockState,
+    /// Order in which it was opened; 0 when it holds nothing.
+    pub order: u64,
+    /// Lowest sequence not given out when it was opened.
+    pub open_sequence: Sequence,
+    /// Highest sequence of any record in it.
+    pub max_sequence: Sequence,
+    /// Bytes of live records, without tombstones.
+    pub live_bytes: u32,
+    /// Bytes of tombstones and clear records.
+    pub tombstone_bytes: u32,
+    /// Highest sequence of a tombstone in it.
+    pub tombstone_sequence: Sequence,
+    /// Block that was opened next, in which a chained record continues.
+    pub next: Option<BlockId>,
+    /// Pages that were written.
+    pub pages: u8,
+    /// True for a checkpoint block, which is never collected.
+    pub checkpoint: bool,
+    /// True if recovery found damage in it: a record is used only if every record before it passes its check.
+    pub suspect: bool,
+}
+
+const NOTHING: Block = Block {
+    state: BlockState::Dirty,
+    order: 0,
+    open_sequence: Sequence(0),
+    max_sequence: Sequence(0),
+    live_bytes: 0,
+    tombstone_bytes: 0,
+    tombstone_sequence: Sequence(0),
+    next: None,
+    pages: 0,
+    checkpoint: false,
+    suspect: false,
+};
+
+/// Bit set in the orders of checkpoint blocks, so that the log's own orders have no gaps except those of erased blocks.
+const CHECKPOINT_ORDER: u64 = 1 << 39;
+
+/// Bits of a block order below its epoch. Each opening of a device begins a new epoch.
+pub const EPOCH_SHIFT: u32 = 40;
+
+/// The progress of an erase towards durability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Erase {
+    Accepted,
+    Done,
+    Flushing,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Fading {
+    block: BlockId,
+    open_sequence: Sequence,
+    erase: Erase,
+}
+
+/// The table of all blocks.
+#[derive(Debug)]
+pub struct Blocks {
+    table: Vec<Block>,
+    /// Cost of collecting each closed block; the highest number for all other blocks. Scanned for every victim.
+    costs: Vec<u32>,
+    dirty: VecDeque<BlockId>,
+    ready: VecDeque<BlockId>,
+    /// Log blocks that hold records, by order: the first one sets the watermark.
+    by_order: BTreeMap<u64, BlockId>,
+    /// Blocks whose erase is not durable yet: they still hold back the watermark.
+    fading: Vec<Fading>,
+    /// Blocks that were neither adopted nor erased yet. They may hold old pages behind a first page that an interrupted
+    /// erase blanked.
+    unknown: BTreeSet<BlockId>,
+    erasing: usize,
+    order_next: u64,
+    checkpoint_order: u64,
+    live_bytes: u64,
+    tombstone_bytes: u64,
+}
+
+impl Blocks {
+    /// Makes a table of blocks that must all be erased before use.
+    #[must_use]
+    pub fn new(geometry: Geometry) -> Self {
+        Self {
+            table: vec![NOTHING; geometry.blocks as usize],
+            costs: vec![u32::MAX; geometry.blocks as usize],
+            dirty: (0..geometry.blocks).map(BlockId).collect(),
+            ready: VecDeque::new(),
+            by_order: BTreeMap::new(),
+            fading: Vec::new(),
+            unknown: BTreeSet::new(),
+            erasing: 0,
+            order_next: 1,
+            checkpoint_order: 0,
+            live_bytes: 0,
+            tombstone_bytes: 0,
+        }
+    }
+
+    /// Returns the entry of a block.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, block: BlockId) -> &Block {
+        &self.table[block.index()]
+    }
+
+    /// Returns all blocks with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> + '_ {
+        (0..).map(BlockId).zip(&self.table)
+    }
+
+    /// Returns the number of blocks.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Returns true if there are no blocks.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Returns the number of blocks that hold nothing and are not being erased: dirty or ready.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.dirty.len() + self.ready.len()
+    }
+
+    /// Returns the number of blocks being erased.
+    #[must_use]
+    pub fn erasing_now(&self) -> usize {
+        self.erasing
+    }
+
+    /// Returns the number of blocks that can be opened now.
+    #[must_use]
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Returns the bytes of live records and tombstones on the whole medium.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
+    /// Returns the bytes of tombstones among the live bytes.
+    #[must_use]
+    pub fn tombstone_bytes(&self) -> u64 {
+        self.tombstone_bytes
+    }
+
+    /// Returns true if an erase is not durable yet.
+    #[must_use]
+    pub fn is_fading(&self) -> bool {
+        !self.fading.is_empty()
+    }
+
+    /// Returns the order of the next opened block.
+    #[must_use]
+    pub fn order_next(&self) -> u64 {
+        self.order_next
+    }
+
+    /// Takes a block that waits for an erase and marks it as being erased.
+    pub fn take_dirty(&mut self) -> Option<BlockId> {
+        let block = self.dirty.pop_front()?;
+        self.table[block.index()].state = BlockState::Erasing;
+        self.erasing += 1;
+        if self.unknown.remove(&block) {
+            self.fading.push(Fading { block, open_sequence: Sequence(0), erase: Erase::Accepted });
+        }
+        Some(block)
+    }
+
+    /// Returns true if a block may hold records that are not counted, so that no tombstone can be dropped.
+    #[must_use]
+    pub fn has_unknown(&self) -> bool {
+        !self.unknown.is_empty()
+    }
+
+    /// Returns a block whose erase was rejected to the dirty blocks.
+    pub fn put_back_dirty(&mut self, block: BlockId) {
+        self.table[block.index()].state = BlockState::Dirty;
+        self.dirty.push_front(block);
+        self.erasing -= 1;
+        let fading = self.fading.iter().position(|fading| fading.block == block);
+        if let Some(at) = fading {
+            self.fading.swap_remove(at);
+            self.unknown.insert(block);
+        }
+    }
+
+    /// Completes an erase.
+    pub fn erased(&mut self, block: BlockId) {
+        self.erasing -= 1;
+        let fading =
+            self.fading.iter_mut().find(|fading| fading.block == block && fading.erase == Erase::Accepted);
+        if let Some(fading) = fading {
+            fading.erase = Erase::Done;
+        }
+        self.table[block.index()] = Block { state: BlockState::Ready, ..NOTHING };
+        self.ready.push_back(block);
+    }
+
+    /// Opens a ready block for the log or a checkpoint.
+    pub fn open(&mut self, open_sequence: Sequence, checkpoint: bool) -> Option<BlockId> {
+        let block = self.ready.pop_front()?;
+        let order = if checkpoint {
+            self.checkpoint_order += 1;
+            self.order_next >> EPOCH_SHIFT << EPOCH_SHIFT | CHECKPOINT_ORDER | self.checkpoint_order
+        } else {
+            self.order_next += 1;
+            self.order_next - 1
+        };
+        self.table[block.index()] =
+            Block { state: BlockState::Open, order, open_sequence, checkpoint, ..NOTHING };
+        if !checkpoint {
+            self.by_order.insert(order, block);
+        }
+        Some(block)
+    }
+
+    /// Records the block in which the last record of `block` continues.
+    pub fn chain(&mut self, block: BlockId, next: BlockId) {
+        self.table[block.index()].next = Some(next);
+    }
+
+    /// Returns the block in which a chained record of `block` continues: the block opened right after it, unless that
+    /// block was erased or reopened since.
+    #[must_use]
+    #[inline]
+    pub fn follow(&self, block: BlockId) -> Option<BlockId> {
+        let entry = self.table.get(block.index())?;
+        let next = entry.next?;
+        (self.table.get(next.index())?.order == entry.order + 1).then_some(next)
+    }
+
+    /// Returns true if a chained record that starts in `from` may continue in `to`; false once a block of the chain was
+    /// reopened.
+    #[must_use]
+    pub fn leads_to(&self, from: BlockId, to: BlockId) -> bool {
+        let mut block = self.follow(from);
+        for _ in 0..=VALUE_BYTES_MAX / BLOCK_DATA_BYTES + 1 {
+            match block {
+                Some(next) if next == to => return true,
+                Some(next) => block = self.follow(next),
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// Closes an open block, which is not written any more.
+    pub fn close(&mut self, block: BlockId, pages: u8) {
+        let entry = &mut self.table[block.index()];
+        entry.state = BlockState::Closed;
+        entry.pages = pages;
+        self.note_cost(block);
+    }
+
+    /// Quarantines a block that holds a live record which cannot be read.
+    pub fn quarantine(&mut self, block: BlockId) {
+        self.table[block.index()].state = BlockState::Quarantined;
+        self.note_cost(block);
+    }
+
+    /// Marks a block as evacuated: it holds nothing live.
+    pub fn evacuated(&mut self, block: BlockId) {
+        let entry = &mut self.table[block.index()];
+        entry.state = BlockState::Evacuated;
+        self.live_bytes -= u64::from(entry.live_bytes) + u64::from(entry.tombstone_bytes);
+        self.tombstone_bytes -= u64::from(entry.tombstone_bytes);
+        entry.live_bytes = 0;
+        entry.tombstone_bytes = 0;
+        self.note_cost(block);
+    }
+
+    /// Marks an evacuated block as being erased. It holds back the watermark until the erase is durable.
+    pub fn erasing(&mut self, block: BlockId) {
+        self.erasing += 1;
+        let entry = &mut self.table[block.index()];
+        entry.state = BlockState::Erasing;
+        let open_sequence = entry.open_sequence;
+        if self.by_order.remove(&entry.order).is_some() {
+            self.fading.push(Fading { block, open_sequence, erase: Erase::Accepted });
+        }
+    }
+
+    /// Begins a flush, which makes every completed erase durable.
+    pub fn flush_started(&mut self) {
+        self.fading.iter_mut().filter(|fading| fading.erase == Erase::Done).for_each(|fading| {
+            fading.erase = Erase::Flushing;
+        });
+    }
+
+    /// Completes the flush: the erases that it covered are durable.
+    pub fn flush_done(&mut self) {
+        self.fading.retain(|fading| fading.erase != Erase::Flushing);
+    }
+
+    /// Returns the watermark. The medium holds no record with a lower sequence, except moved copies in younger blocks:
+    /// every block that was opened before this sequence was given out is erased.
+    #[must_use]
+    pub fn watermark(&self) -> Sequence {
+        let oldest = self.by_order.values().next().map(|block| self.get(*block).open_sequence);
+        let fading = self.fading.iter().map(|fading| fading.open_sequence).min();
+        let unknown = self.has_unknown().then_some(Sequence(0));
+        oldest.into_iter().chain(fading).chain(unknown).min().unwrap_or(Sequence(u64::MAX))
+    }
+
+    /// Applies `change` to every block that a record of `units` at `address` lies in. Returns the sum of the bytes
+    /// changed.
+    fn account(
+        &mut self,
+        address: RecordAddress,
+        units: u32,
+        mut change: impl FnMut(&mut Block, u32) -> u32,
+    ) -> u64 {
+        let mut changed = 0;
+        let mut block = address.block();
+        let mut offset = address.offset_in_block();
+        let mut left = units as usize * UNIT_BYTES;
+        while left > 0 {
+            let here = left.min(BLOCK_DATA_BYTES - offset);
+            let entry = &mut self.table[block.index()];
+            changed += u64::from(change(entry, u32::try_from(here).unwrap_or(u32::MAX)));
+            if entry.state == BlockState::Closed {
+                self.costs[block.index()] = entry.live_bytes + entry.tombstone_bytes;
+            }
+            left -= here;
+            offset = 0;
+            match self.follow(block) {
+                Some(next) => block = next,
+                None => break,
+            }
+        }
+        changed
+    }
+
+    /// Adds a live record that was written.
+    pub fn add_live(&mut self, address: RecordAddress, units: u32) {
+        self.live_bytes += self.account(address, units, |block, bytes| {
+            block.live_bytes += bytes;
+            bytes
+        });
+    }
+
+    /// Removes a live record that was replaced, removed or moved.
+    ///
+    /// # Panics
+    /// More bytes are removed than were added: the counts are wrong.
+    pub fn remove_live(&mut self, address: RecordAddress, units: u32) {
+        self.live_bytes -= self.account(address, units, |block, bytes| {
+            assert!(block.live_bytes >= bytes, "live bytes of a block would become negative");
+            block.live_bytes -= bytes;
+            bytes
+        });
+    }
+
+    /// Adds a tombstone that was written.
+    pub fn add_tombstone(&mut self, address: RecordAddress, units: u32, sequence: Sequence) {
+        let added = self.account(address, units, |block, bytes| {
+            block.tombstone_bytes += bytes;
+            block.tombstone_sequence = block.tombstone_sequence.max(sequence);
+            bytes
+        });
+        self.live_bytes += added;
+        self.tombstone_bytes += added;
+    }
+
+    /// Removes a tombstone that was moved.
+    pub fn remove_tombstone(&mut self, address: RecordAddress, units: u32) {
+        let removed = self.account(address, units, |block, bytes| {
+            // A manipulated medium may hold a tombstone that was never counted.
+            let counted = bytes.min(block.tombstone_bytes);
+            block.tombstone_bytes -= counted;
+            counted
+        });
+        self.live_bytes -= removed;
+        self.tombstone_bytes -= removed;
+    }
+
+    /// Records that a record with this sequence was written into the block.
+    #[inline]
+    pub fn saw_sequence(&mut self, block: BlockId, sequence: Sequence) {
+        let entry = &mut self.table[block.index()];
+        entry.max_sequence = entry.max_sequence.max(sequence);
+    }
+
+    /// Adds a block that recovery found in use.
+    pub fn adopt(&mut self, block: BlockId, found: Block) {
+        if !found.checkpoint {
+            self.by_order.insert(found.order, block);
+        }
+        self.live_bytes += u64::from(found.live_bytes) + u64::from(found.tombstone_bytes);
+        self.tombstone_bytes += u64::from(found.tombstone_bytes);
+        self.table[block.index()] = found;
+        self.note_cost(block);
+    }
+
+    /// Ends adoption: every block that was not adopted must be erased before use. Orders continue in a new epoch, above
+    /// those of any block on the medium, adopted or not. Returns the highest order adopted.
+    pub fn adopted_all(&mut self, highest_seen: u64) -> u64 {
+        let log = self.table.iter().filter(|block| !block.checkpoint);
+        let accepted = log.map(|block| block.order).max().unwrap_or(0);
+        let epoch = (highest_seen.max(accepted) >> EPOCH_SHIFT) + 1;
+        self.order_next = epoch << EPOCH_SHIFT;
+        let table = &self.table;
+        self.dirty.retain(|block| table[block.index()].state == BlockState::Dirty);
+        self.unknown = self.dirty.iter().copied().collect();
+        accepted
+    }
+
+    /// Discards a block that holds nothing valid; it must be erased before use.
+    pub fn discard(&mut self, block: BlockId) {
+        let order = self.get(block).order;
+        self.by_order.remove(&order);
+        self.table[block.index()] = NOTHING;
+        self.note_cost(block);
+        self.dirty.push_back(block);
+    }
+}

@@ -1,0 +1,48 @@
+//! The choice of the next block to collect, by policy, from a flat table of costs.
+//!
+//! Input: the block table. Output: a victim, or none if no block is eligible. Invariant: only closed blocks have a
+//! cost, and it equals the live and tombstone bytes of their entries.
+
+use super::{BlockState, Blocks};
+use crate::command::Sequence;
+use crate::config::VictimPolicy;
+use crate::media::geometry::BlockId;
+
+impl Blocks {
+    /// Returns the bytes that must be moved before the block can be erased.
+    #[must_use]
+    pub fn cost(&self, block: BlockId) -> u32 {
+        let entry = self.get(block);
+        let kept = if entry.tombstone_sequence < self.watermark() { 0 } else { entry.tombstone_bytes };
+        entry.live_bytes + kept
+    }
+
+    /// Returns the next block to collect, by policy: closed, and not above `witnessed`, the durable stamp that is on
+    /// the medium, in the sequences of its records and in its order.
+    #[must_use]
+    pub fn victim(&self, policy: VictimPolicy, witnessed: (Sequence, u64)) -> Option<BlockId> {
+        let (durable, order) = witnessed;
+        let eligible = |block: &BlockId| {
+            let entry = self.get(*block);
+            entry.state == BlockState::Closed && entry.max_sequence <= durable && entry.order <= order
+        };
+        let mut by_order = self.by_order.values().copied().filter(eligible);
+        match policy {
+            VictimPolicy::Fifo => by_order.next(),
+            VictimPolicy::Greedy => {
+                let lowest = self.costs.iter().min()?;
+                let cheapest = (0..).map(BlockId).zip(&self.costs).find(|(_, cost)| *cost == lowest);
+                let cheapest = cheapest.map(|(block, _)| block).filter(eligible);
+                // The emptiest block may be too young; then every other block is checked.
+                cheapest.or_else(|| by_order.min_by_key(|block| self.costs[block.index()]))
+            }
+        }
+    }
+
+    /// Updates the cost of a block from its entry.
+    pub(super) fn note_cost(&mut self, block: BlockId) {
+        let entry = &self.table[block.index()];
+        let closed = entry.state == BlockState::Closed && !entry.checkpoint;
+        self.costs[block.index()] = if closed { entry.live_bytes + entry.tombstone_bytes } else { u32::MAX };
+    }
+}

@@ -1,0 +1,115 @@
+//! Page reads in flight, and the waiters of each.
+//!
+//! Input: pages that operations need. Output: one read per page for any number of waiters, and the waiters when it
+//! completes. Invariant: a page has at most one read in flight; a page read before its block was erased is not shown
+//! afterwards.
+
+use crate::log::blocks::Blocks;
+use crate::log::dram::Dram;
+use crate::media::geometry::PageAddress;
+use crate::media::token::MediaPurpose;
+use crate::media::{Media, MediaDone, MediaOp, PageState, Refused};
+use headwater_host::clock::Nanos;
+use std::collections::{BTreeMap, VecDeque};
+
+/// A waiter for a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiter {
+    /// An operation, by its slab index.
+    Operation(usize),
+    /// The collector.
+    Collector,
+}
+
+#[derive(Debug)]
+struct Reading {
+    order: u64,
+    waiters: Vec<Waiter>,
+    submitted: bool,
+}
+
+/// The reads in flight.
+#[derive(Debug, Default)]
+pub struct Reads {
+    reading: BTreeMap<PageAddress, Reading>,
+    queue: VecDeque<PageAddress>,
+}
+
+impl Reads {
+    /// Requests a page for a waiter.
+    pub fn request(&mut self, page: PageAddress, waiter: Waiter, blocks: &Blocks) {
+        let order = blocks.get(page.block).order;
+        let reading = self.reading.entry(page).or_insert_with(|| {
+            self.queue.push_back(page);
+            Reading { order, waiters: Vec::new(), submitted: false }
+        });
+        reading.waiters.push(waiter);
+    }
+
+    /// Submits queued reads to the medium while it accepts them and frames are available. Returns true if any was
+    /// submitted.
+    pub fn submit<M: Media>(&mut self, media: &mut M, dram: &mut Dram, now: Nanos) -> bool {
+        let mut moved = false;
+        while let Some(&page) = self.queue.front() {
+            let Some(frame) = dram.take_frame() else { break };
+            match media.submit(MediaPurpose::Read(page).encode(), MediaOp::Read { page, frame }, now) {
+                Ok(()) => {
+                    self.queue.pop_front();
+                    if let Some(reading) = self.reading.get_mut(&page) {
+                        reading.submitted = true;
+                    }
+                    moved = true;
+                }
+                Err(Refused { op: MediaOp::Read { frame, .. }, .. }) => {
+                    dram.put_back(frame);
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        moved
+    }
+
+    /// Completes a read and returns its waiters. The page goes into the cache with one pin per waiter, unless its block
+    /// was erased or reopened since the request.
+    pub fn done(
+        &mut self,
+        page: PageAddress,
+        done: MediaDone,
+        dram: &mut Dram,
+        blocks: &Blocks,
+    ) -> Vec<Waiter> {
+        let Some(reading) = self.reading.remove(&page) else {
+            return Vec::new();
+        };
+        let Some(mut frame) = done.frame else {
+            return reading.waiters;
+        };
+        let same_life = blocks.get(page.block).order == reading.order && reading.order != 0;
+        if same_life {
+            if done.result != Ok(PageState::Programmed) {
+                // The reader gets zeroes, which are neither a spare nor a record, instead of another page's bytes.
+                frame.fill(0);
+            }
+            dram.insert(page, frame);
+            for _ in &reading.waiters {
+                dram.pin(page);
+            }
+        } else {
+            dram.put_back(frame);
+        }
+        reading.waiters
+    }
+
+    /// Returns the number of reads without a completion.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.reading.len()
+    }
+
+    /// Returns true if no read is in flight.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.reading.is_empty()
+    }
+}

@@ -1,0 +1,177 @@
+//! The medium beneath the FTL: pages that are programmed once, in order, after an erase.
+//!
+//! Input: [`MediaOp`]s, each with a token and, if bytes move, a [`Frame`] that the medium owns until the completion.
+//! Output: exactly one [`MediaDone`] for every accepted operation, with its frame, also after an error. Invariant: a
+//! medium never reorders the programs of one block, and rejects what NAND cannot do ([`NandRule`]).
+//!
+//! Time is an argument: real media ignore it, simulated media complete by it.
+
+pub mod file;
+pub mod geometry;
+pub mod memory;
+pub mod rules;
+pub mod token;
+
+use headwater_dma::frame::Frame;
+use headwater_host::clock::Nanos;
+use std::fmt;
+
+pub use geometry::{BlockId, Geometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress};
+pub use rules::{NandRule, NandRules};
+
+/// The token of one operation in flight; the caller chooses it and the completion returns it unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MediaToken(pub u64);
+
+/// An operation on a medium.
+#[derive(Debug)]
+pub enum MediaOp {
+    /// Reads data and spare of one page into the frame.
+    Read {
+        /// The page.
+        page: PageAddress,
+        /// The destination: data at 0, spare at [`PAGE_DATA_BYTES`].
+        frame: Frame,
+    },
+    /// Programs one page from the frame.
+    Program {
+        /// The page; must be the next one of its block.
+        page: PageAddress,
+        /// Data at 0, spare at [`PAGE_DATA_BYTES`]. The bytes behind the spare belong to the medium.
+        frame: Frame,
+    },
+    /// Erases one block. Durable after the next flush.
+    Erase {
+        /// The block.
+        block: BlockId,
+    },
+    /// Makes every operation that completed before it durable.
+    Flush,
+}
+
+/// The state of a page when it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageState {
+    /// Erased and not programmed since; the frame's bytes are undefined.
+    Blank,
+    /// Programmed; the frame holds the bytes of the medium, damaged or not.
+    Programmed,
+}
+
+/// The completion of one operation.
+#[derive(Debug)]
+pub struct MediaDone {
+    /// The caller's token.
+    pub token: MediaToken,
+    /// The operation's frame, if it had one.
+    pub frame: Option<Frame>,
+    /// [`PageState::Programmed`] for everything except a read of a blank page.
+    pub result: Result<PageState, MediaError>,
+}
+
+/// The reason why an operation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MediaError {
+    /// The caller broke a NAND rule; the medium is not at fault.
+    #[error("{rule} at {page}: the translation layer broke a rule of flash, report this bug")]
+    Rule {
+        /// The rule.
+        rule: NandRule,
+        /// The page.
+        page: PageAddress,
+    },
+    /// The operating system failed the transfer.
+    #[error("input/output error {errno} at {page}: check the disk under the data directory")]
+    Io {
+        /// The kernel's error number.
+        errno: i32,
+        /// The page.
+        page: PageAddress,
+    },
+    /// The page cannot be read back.
+    #[error("{page} is unreadable: its data is lost, run `headwater device check`")]
+    Unreadable {
+        /// The page.
+        page: PageAddress,
+    },
+}
+
+/// An operation that the medium did not accept. Nothing happened, and no completion follows.
+pub struct Refused {
+    /// The operation, with its frame.
+    pub op: MediaOp,
+    /// The reason.
+    pub reason: RefusedReason,
+}
+
+impl fmt::Debug for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused").field("op", &self.op).field("reason", &self.reason).finish()
+    }
+}
+
+/// The reason why an operation was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedReason {
+    /// The limit of operations in flight is reached; retry after a completion.
+    QueueFull,
+    /// The operation breaks a NAND rule or names a page that does not exist.
+    Rule(NandRule),
+}
+
+/// The guarantees of a medium and its behaviour in a power cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MediaTraits {
+    /// True if a completed program or erase can be lost until a flush completes.
+    pub volatile_cache: bool,
+    /// Number of pages before a torn program that may be damaged with it (0: none). The log keeps that many guard pages
+    /// between acknowledged pages and the next program.
+    pub guard_pages: u8,
+    /// Most operations in flight.
+    pub queue_max: usize,
+    /// True if [`Media::view`] shows every page from the moment its program was accepted.
+    pub addressable: bool,
+}
+
+/// A flash medium, real or simulated.
+pub trait Media {
+    /// Returns the shape of the medium; it never changes.
+    fn geometry(&self) -> Geometry;
+
+    /// Returns the guarantees of the medium; they never change.
+    fn traits(&self) -> MediaTraits;
+
+    /// Submits an operation. `Ok` means that exactly one [`MediaDone`] follows; `Err` means that none follows.
+    ///
+    /// # Errors
+    /// [`Refused`] returns the operation with the reason.
+    fn submit(&mut self, token: MediaToken, op: MediaOp, now: Nanos) -> Result<(), Refused>;
+
+    /// Appends every completion that is ready at `now` to `done`. Never blocks.
+    fn poll(&mut self, now: Nanos, done: &mut Vec<MediaDone>);
+
+    /// Waits until a completion is ready and returns the time then; simulated media return the time of their next
+    /// event. Returns `now` at once when nothing is in flight.
+    fn wait(&mut self, now: Nanos) -> Nanos;
+
+    /// Returns the time of the next completion on media with virtual time; `None` on other media.
+    fn next_event(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Returns the number of operations that were accepted and are not completed.
+    fn in_flight(&self) -> usize;
+
+    /// Returns the bytes of a programmed page in place (data, then spare) on a medium that the CPU can address. `None`
+    /// if the page is blank or the medium is not addressable; the caller reads the page then.
+    fn view(&self, page: PageAddress) -> Option<&[u8]> {
+        let _ = page;
+        None
+    }
+
+    /// Returns a descriptor that becomes readable when [`poll`](Self::poll) has completions, for the core to sleep on.
+    fn wake_descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}

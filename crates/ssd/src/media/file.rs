@@ -1,0 +1,327 @@
+//! Flash in a file: the medium of a device that survives its process.
+//!
+//! Input: [`MediaOp`]s. Output: their completions, when the disk completes. Invariant: a page reads as programmed
+//! exactly when its slot carries the block's current generation. So an erase writes no slot, and a page that a power
+//! cut kept from the disk is blank. The file format is in `docs/formats/flash-file.md`.
+//!
+//! Consecutive pages that are submitted back to back become one write, or one read, at the next poll. Transfers use
+//! io_uring and bypass the page cache, as far as the system supports each.
+//!
+//! ```text
+//!  flush:  Idle --requested--> Table (if blocks were erased or first used) --written--> Sync --done--> Idle, completed
+//! ```
+
+mod batches;
+mod error;
+mod flight;
+mod layout;
+mod startup;
+mod stretches;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use super::{
+    BlockId, Geometry, Media, MediaDone, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
+    PageAddress, PageState, Refused, RefusedReason,
+};
+use batches::Batches;
+pub use error::FileMediaError;
+use flight::{Flights, Flush};
+use headwater_dma::frame::Frame;
+use headwater_host::clock::Nanos;
+use headwater_host::file::{DirectChoice, FileMode};
+use headwater_host::uring::{FileRing, Finished, RingKind, UringChoice};
+use layout::Layout;
+use startup::Opened;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use stretches::Stretches;
+use table::EraseTable;
+
+/// Name of the file within the data directory.
+pub const FLASH_FILE_NAME: &str = "flash";
+
+/// Operations in flight.
+const QUEUE_MAX: usize = 1_024;
+/// Transfers in flight: one for each operation, and room for the erase table, a sync and zeros.
+const RING_ENTRIES: usize = 2 * QUEUE_MAX;
+
+/// The I/O path to the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileOptions {
+    /// Direct I/O past the page cache, or buffered I/O.
+    pub direct: DirectChoice,
+    /// The use of io_uring.
+    pub uring: UringChoice,
+    /// The zero fill of unused space.
+    pub prepare: Prepare,
+}
+
+/// The zero fill of space that was never written, before a commit needs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prepare {
+    /// In the background, a few megabytes ahead of use.
+    #[default]
+    Ahead,
+    /// Not at all.
+    Never,
+}
+
+/// Flash in a file.
+#[derive(Debug)]
+pub struct FileMedia {
+    path: PathBuf,
+    layout: Layout,
+    rules: NandRules,
+    /// True for blocks with a known write pointer: erased since the file was opened or created.
+    known: Vec<bool>,
+    table: EraseTable,
+    stretches: Stretches,
+    prepare: Prepare,
+    programs: Batches,
+    reads: Batches,
+    /// Number of programs in flight, by block.
+    programming: Vec<u8>,
+    flights: Flights,
+    flush: Flush,
+    answers: VecDeque<MediaDone>,
+    in_flight: usize,
+    finished: Vec<Finished>,
+    // Dropped before the lock: the drop waits for transfers in flight.
+    ring: FileRing,
+    mode: FileMode,
+    /// The open file that holds the lock.
+    _lock: File,
+}
+
+impl FileMedia {
+    /// Creates a flash file in a data directory and opens it, all blocks erased. The whole capacity is allocated.
+    ///
+    /// # Errors
+    /// The file exists, there is too little space, or a system call fails.
+    pub fn create(
+        directory: &Path,
+        geometry: Geometry,
+        uuid: [u8; 16],
+        options: FileOptions,
+    ) -> Result<Self, FileMediaError> {
+        startup::create(directory, geometry, uuid)?;
+        let mut media = Self::open(directory, options)?;
+        media.rules = NandRules::erased(geometry);
+        media.known.fill(true);
+        Ok(media)
+    }
+
+    /// Opens the flash file of a data directory. Every block must be erased before it is programmed again.
+    ///
+    /// # Errors
+    /// The file is missing, in use, damaged, truncated or of another version.
+    pub fn open(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
+        let opened = startup::open(directory)?;
+        let file = headwater_host::file::open(&opened.path, options.direct);
+        let rules = NandRules::unknown(opened.layout.geometry);
+        Self::over(opened, file, rules, options)
+    }
+
+    /// Opens the flash file of a data directory read-only: every operation that would change it is refused. Several
+    /// processes may read one file, but not while a node serves from it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_to_read(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
+        let opened = startup::open_to_read(directory)?;
+        let file = headwater_host::file::open_to_read(&opened.path, options.direct);
+        let rules = NandRules::read_only(opened.layout.geometry);
+        Self::over(opened, file, rules, FileOptions { prepare: Prepare::Never, ..options })
+    }
+
+    fn over(
+        opened: Opened,
+        file: io::Result<(File, FileMode)>,
+        rules: NandRules,
+        options: FileOptions,
+    ) -> Result<Self, FileMediaError> {
+        let (file, mode) = file.map_err(|source| FileMediaError::System {
+            path: opened.path.clone(),
+            doing: "open",
+            source,
+        })?;
+        let ring = FileRing::open(file, RING_ENTRIES, options.uring)?;
+        let geometry = opened.layout.geometry;
+        Ok(Self {
+            stretches: Stretches::new(opened.layout, opened.table.generations()),
+            path: opened.path,
+            layout: opened.layout,
+            rules,
+            known: vec![false; geometry.blocks as usize],
+            table: opened.table,
+            prepare: options.prepare,
+            programs: Batches::default(),
+            reads: Batches::default(),
+            programming: vec![0; geometry.blocks as usize],
+            flights: Flights::default(),
+            flush: Flush::default(),
+            answers: VecDeque::new(),
+            in_flight: 0,
+            finished: Vec::new(),
+            ring,
+            mode,
+            _lock: opened.lock,
+        })
+    }
+
+    /// Returns true if a data directory holds a flash file.
+    #[must_use]
+    pub fn exists(directory: &Path) -> bool {
+        directory.join(FLASH_FILE_NAME).exists()
+    }
+
+    /// Returns the uuid that the file got when it was created.
+    #[must_use]
+    pub fn uuid(&self) -> [u8; 16] {
+        self.layout.uuid
+    }
+
+    /// Returns the path of the file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the mechanism that runs the transfers.
+    #[must_use]
+    pub fn ring_kind(&self) -> RingKind {
+        self.ring.kind()
+    }
+
+    /// Returns the mode of the file: through the page cache or past it.
+    #[must_use]
+    pub fn mode(&self) -> FileMode {
+        self.mode
+    }
+
+    /// Returns true if the page is known to be blank without a read of the file.
+    fn is_known_blank(&self, page: PageAddress) -> bool {
+        let generation = self.table.generation(page.block);
+        let known = self.known.get(page.block.index()).is_some_and(|&known| known);
+        generation == 0 || (known && usize::from(page.page) >= self.rules.programmed(page.block))
+    }
+
+    fn accept_read(&mut self, token: MediaToken, page: PageAddress, frame: Frame) -> Result<(), Refused> {
+        if let Err(rule) = self.rules.read(page) {
+            return Err(Refused { op: MediaOp::Read { page, frame }, reason: RefusedReason::Rule(rule) });
+        }
+        self.in_flight += 1;
+        if self.is_known_blank(page) {
+            self.answer(token, Some(frame), Ok(PageState::Blank));
+        } else {
+            self.reads.push(token, page, frame.into_sectors());
+        }
+        Ok(())
+    }
+
+    fn accept_program(&mut self, token: MediaToken, page: PageAddress, frame: Frame) -> Result<(), Refused> {
+        if let Err(rule) = self.rules.program(page) {
+            return Err(Refused { op: MediaOp::Program { page, frame }, reason: RefusedReason::Rule(rule) });
+        }
+        if self.table.generation(page.block) == 0 {
+            self.table.advance(page.block);
+            if self.prepare == Prepare::Ahead {
+                self.stretches.touch(page.block);
+            }
+        }
+        self.in_flight += 1;
+        self.programming[page.block.index()] += 1;
+        let mut slot = frame.into_sectors();
+        self.layout.stamp(page, self.table.generation(page.block), &mut slot);
+        self.programs.push(token, page, slot);
+        Ok(())
+    }
+
+    fn accept_erase(&mut self, token: MediaToken, block: BlockId) -> Result<(), Refused> {
+        let refused = |reason| Refused { op: MediaOp::Erase { block }, reason };
+        // A program in flight could land after the erase, in the block's next generation: the caller retries after it
+        // completed.
+        if self.programming.get(block.index()).is_some_and(|&programs| programs > 0) {
+            return Err(refused(RefusedReason::QueueFull));
+        }
+        self.rules.erase(block).map_err(|rule| refused(RefusedReason::Rule(rule)))?;
+        if let Some(known) = self.known.get_mut(block.index()) {
+            *known = true;
+        }
+        // A block that was never used stays blank in generation 0, which marks it as unused.
+        if self.table.generation(block) != 0 {
+            self.table.advance(block);
+        }
+        self.in_flight += 1;
+        self.answer(token, None, Ok(PageState::Programmed));
+        Ok(())
+    }
+
+    fn answer(&mut self, token: MediaToken, frame: Option<Frame>, result: Result<PageState, MediaError>) {
+        self.answers.push_back(MediaDone { token, frame, result });
+    }
+}
+
+impl Media for FileMedia {
+    fn geometry(&self) -> Geometry {
+        self.layout.geometry
+    }
+
+    fn traits(&self) -> MediaTraits {
+        MediaTraits {
+            volatile_cache: true,
+            // A slot of nine sectors shares a physical sector (eight sectors) of the disk with the next slot.
+            guard_pages: 1,
+            queue_max: QUEUE_MAX,
+            addressable: false,
+        }
+    }
+
+    fn submit(&mut self, token: MediaToken, op: MediaOp, _now: Nanos) -> Result<(), Refused> {
+        if self.in_flight >= QUEUE_MAX {
+            return Err(Refused { op, reason: RefusedReason::QueueFull });
+        }
+        match op {
+            MediaOp::Read { page, frame } => self.accept_read(token, page, frame),
+            MediaOp::Program { page, frame } => self.accept_program(token, page, frame),
+            MediaOp::Erase { block } => self.accept_erase(token, block),
+            MediaOp::Flush => {
+                self.in_flight += 1;
+                self.flush.ask(token);
+                Ok(())
+            }
+        }
+    }
+
+    fn poll(&mut self, _now: Nanos, done: &mut Vec<MediaDone>) {
+        self.reap();
+        self.start();
+        self.in_flight -= self.answers.len();
+        done.extend(self.answers.drain(..));
+    }
+
+    fn wait(&mut self, now: Nanos) -> Nanos {
+        while self.answers.is_empty() && self.in_flight > 0 {
+            self.start();
+            if self.ring.in_flight() == 0 {
+                break;
+            }
+            self.ring.wait();
+            self.reap();
+        }
+        now
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.ring.descriptor())
+    }
+}

@@ -1,0 +1,189 @@
+//! Creates and opens flash files.
+//!
+//! Input: a data directory. Output: an open, locked, checked file with its layout and its erase table, or an error that
+//! names the faulty part. Invariant: a file named `flash` is complete, because it gets the name last; a session is
+//! durable before it gives out a generation.
+
+use super::layout::{Layout, PIECE_BYTES, SuperblockFault, Twin, VERSION, is_sound};
+use super::stretches::STRETCH_BYTES;
+use super::table::{EraseTable, TableFault};
+use super::{FLASH_FILE_NAME, FileMediaError};
+use crate::media::Geometry;
+use headwater_host::clock::{Clock, Nanos};
+use headwater_host::file::{AllocateError, allocate};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use zerocopy::IntoBytes;
+
+/// Time to wait for a lock: a child forked by another thread of the last owner holds it until it executes its own
+/// program.
+const LINGER: Nanos = Nanos::from_millis(200);
+const LOOK: Nanos = Nanos::from_millis(2);
+
+/// An open flash file.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) path: PathBuf,
+    /// The open file that holds the lock.
+    pub(super) lock: File,
+    pub(super) layout: Layout,
+    pub(super) table: EraseTable,
+}
+
+fn system<'p>(path: &'p Path, doing: &'static str) -> impl FnOnce(io::Error) -> FileMediaError + use<'p> {
+    move |source| FileMediaError::System { path: path.to_owned(), doing, source }
+}
+
+/// Creates the file. It appears under its name only when it is complete and durable.
+pub(super) fn create(directory: &Path, geometry: Geometry, uuid: [u8; 16]) -> Result<(), FileMediaError> {
+    if !is_sound(geometry) {
+        return Err(FileMediaError::Geometry { geometry });
+    }
+    let path = directory.join(FLASH_FILE_NAME);
+    if path.exists() {
+        return Err(FileMediaError::Exists { path });
+    }
+    let unfinished = directory.join("flash.unfinished");
+    let layout = Layout::new(geometry, uuid);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&unfinished)
+        .map_err(system(&unfinished, "create"))?;
+    lock(&unfinished, &file)?;
+    if let Err(error) = fill(&file, &unfinished, &layout) {
+        // The first error is reported; an error of the removal says less.
+        let _ = fs::remove_file(&unfinished);
+        return Err(error);
+    }
+    fs::rename(&unfinished, &path).map_err(system(&path, "rename the finished file to"))?;
+    let parent = File::open(directory).map_err(system(directory, "open"))?;
+    parent.sync_all().map_err(system(directory, "sync"))
+}
+
+fn fill(file: &File, path: &Path, layout: &Layout) -> Result<(), FileMediaError> {
+    allocate(file, layout.file_bytes()).map_err(|error| match error {
+        AllocateError::NoSpace { needed_bytes, free_bytes } => {
+            FileMediaError::NoSpace { path: path.to_owned(), needed_bytes, free_bytes }
+        }
+        AllocateError::System(source) => system(path, "allocate")(source),
+    })?;
+    let write = || -> io::Result<()> {
+        file.write_all_at(layout.superblock().as_bytes(), 0)?;
+        file.write_all_at(&layout.session_piece(0), Layout::session_offset(Twin::First))?;
+        EraseTable::create(layout, file)?;
+        // The first fill region is written now, so that the first commits find written space, not merely reserved
+        // space.
+        let slots = layout.slots_offset();
+        let end = layout.file_bytes().min(slots + STRETCH_BYTES);
+        let zeros = [0; PIECE_BYTES];
+        let mut at = slots;
+        while at < end {
+            let some = usize::try_from(end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+            file.write_all_at(&zeros[..some], at)?;
+            at += some as u64;
+        }
+        file.sync_all()
+    };
+    write().map_err(system(path, "write"))
+}
+
+/// Opens the file, checks it, and begins a session.
+pub(super) fn open(directory: &Path) -> Result<Opened, FileMediaError> {
+    let path = directory.join(FLASH_FILE_NAME);
+    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(system(&path, "open"))?;
+    lock(&path, &file)?;
+    let layout = superblock(&path, &file)?;
+    let mut table = table(&path, &file, &layout)?;
+    let (last, copy) = last_session(&path, &file, &layout)?;
+    let session = table.session_after().max(last + 1);
+    let begin = || -> io::Result<()> {
+        file.write_all_at(&layout.session_piece(session), Layout::session_offset(copy.other()))?;
+        file.sync_all()
+    };
+    begin().map_err(system(&path, "begin a session in"))?;
+    table.begin_session(session);
+    Ok(Opened { path, lock: file, layout, table })
+}
+
+/// Opens the file read-only and checks it. Begins no session and writes nothing; other processes may read it too.
+pub(super) fn open_to_read(directory: &Path) -> Result<Opened, FileMediaError> {
+    let path = directory.join(FLASH_FILE_NAME);
+    let file = File::open(&path).map_err(system(&path, "open"))?;
+    take(&path, || file.try_lock_shared())?;
+    let layout = superblock(&path, &file)?;
+    let table = table(&path, &file, &layout)?;
+    last_session(&path, &file, &layout)?;
+    Ok(Opened { path, lock: file, layout, table })
+}
+
+fn lock(path: &Path, file: &File) -> Result<(), FileMediaError> {
+    take(path, || file.try_lock())
+}
+
+/// Takes a lock, and waits for a lock that is being released.
+fn take(path: &Path, try_lock: impl Fn() -> Result<(), TryLockError>) -> Result<(), FileMediaError> {
+    let clock = Clock::start();
+    loop {
+        match try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if clock.now() < LINGER => Clock::sleep(LOOK),
+            Err(TryLockError::WouldBlock) => return Err(FileMediaError::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => return Err(system(path, "lock")(source)),
+        }
+    }
+}
+
+fn table(path: &Path, file: &File, layout: &Layout) -> Result<EraseTable, FileMediaError> {
+    EraseTable::load(layout, file).map_err(|fault| match fault {
+        TableFault::Damaged(number) => FileMediaError::TableDamaged { path: path.to_owned(), number },
+        TableFault::Io(source) => system(path, "read the erase table of")(source),
+    })
+}
+
+fn superblock(path: &Path, file: &File) -> Result<Layout, FileMediaError> {
+    let found_bytes = file.metadata().map_err(system(path, "examine"))?.len();
+    let too_short =
+        |expected_bytes| FileMediaError::Length { path: path.to_owned(), expected_bytes, found_bytes };
+    if found_bytes < PIECE_BYTES as u64 {
+        return Err(too_short(PIECE_BYTES as u64));
+    }
+    let mut piece = [0; PIECE_BYTES];
+    file.read_exact_at(&mut piece, 0).map_err(system(path, "read the superblock of"))?;
+    let path_owned = path.to_owned();
+    let layout = Layout::from_superblock(&piece).map_err(|fault| match fault {
+        SuperblockFault::NotFlash => FileMediaError::NotFlash { path: path_owned },
+        SuperblockFault::Damaged | SuperblockFault::Nonsense => {
+            FileMediaError::SuperblockDamaged { path: path_owned }
+        }
+        SuperblockFault::Version(found) => {
+            FileMediaError::Version { path: path_owned, found, known: VERSION }
+        }
+    })?;
+    // A longer file is accepted: bytes behind the last slot are not read.
+    if found_bytes < layout.file_bytes() {
+        return Err(too_short(layout.file_bytes()));
+    }
+    Ok(layout)
+}
+
+/// Returns the last session that began, and the copy that records it.
+fn last_session(path: &Path, file: &File, layout: &Layout) -> Result<(u64, Twin), FileMediaError> {
+    let mut best = None;
+    let mut piece = [0; PIECE_BYTES];
+    for copy in Twin::BOTH {
+        file.read_exact_at(&mut piece, Layout::session_offset(copy))
+            .map_err(system(path, "read the session of"))?;
+        let found = layout.read_session(&piece).map(|session| (session, copy));
+        best = match (best, found) {
+            (Some((best, _)), Some((session, _))) if session > best => found,
+            (None, _) => found,
+            _ => best,
+        };
+    }
+    best.ok_or_else(|| FileMediaError::SessionDamaged { path: path.to_owned() })
+}

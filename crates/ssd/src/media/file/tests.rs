@@ -1,0 +1,207 @@
+//! Tests of the flash file on every I/O path.
+
+#![expect(clippy::cast_possible_truncation, reason = "block and page numbers of small media")]
+
+mod damage;
+mod fixture;
+mod model;
+
+use super::super::{MediaOp, NandRule, PAGES_PER_BLOCK};
+use super::*;
+use tempfile::TempDir;
+
+const UUID: [u8; 16] = *b"0123456789abcdef";
+
+/// Returns the options of every I/O path to the file.
+fn ways() -> [FileOptions; 4] {
+    let way = |direct, uring| FileOptions { direct, uring, prepare: Prepare::Ahead };
+    [
+        way(DirectChoice::Auto, UringChoice::Auto),
+        way(DirectChoice::Auto, UringChoice::Never),
+        way(DirectChoice::Never, UringChoice::Auto),
+        way(DirectChoice::Never, UringChoice::Never),
+    ]
+}
+
+fn create(directory: &TempDir, blocks: u32, options: FileOptions) -> FileMedia {
+    FileMedia::create(directory.path(), Geometry::with_blocks(blocks), UUID, options).unwrap()
+}
+
+fn page(block: u32, page: u8) -> PageAddress {
+    PageAddress::new(BlockId(block), page)
+}
+
+fn program(page: PageAddress, fill: u8) -> MediaOp {
+    let mut frame = Frame::zeroed();
+    frame[..layout::STAMP_OFFSET].fill(fill);
+    MediaOp::Program { page, frame }
+}
+
+fn submit(media: &mut FileMedia, token: u64, op: MediaOp) {
+    media.submit(MediaToken(token), op, Nanos::ZERO).unwrap();
+}
+
+fn drain(media: &mut FileMedia) -> Vec<MediaDone> {
+    let mut done = Vec::new();
+    while media.in_flight() > 0 {
+        media.wait(Nanos::ZERO);
+        media.poll(Nanos::ZERO, &mut done);
+    }
+    done
+}
+
+fn only(media: &mut FileMedia, op: MediaOp) -> MediaDone {
+    submit(media, 5, op);
+    let mut done = drain(media);
+    assert_eq!(done.len(), 1);
+    assert_eq!(done[0].token, MediaToken(5));
+    done.pop().unwrap()
+}
+
+/// Reads a page: returns the byte it was filled with, or `None` when it is blank.
+fn read(media: &mut FileMedia, page: PageAddress) -> Option<u8> {
+    let mut frame = Frame::zeroed();
+    frame.fill(0xEE);
+    let done = only(media, MediaOp::Read { page, frame });
+    let frame = done.frame.unwrap();
+    match done.result.unwrap() {
+        PageState::Blank => None,
+        PageState::Programmed => {
+            assert!(frame[..layout::STAMP_OFFSET].iter().all(|&byte| byte == frame[0]));
+            Some(frame[0])
+        }
+    }
+}
+
+fn flush(media: &mut FileMedia) {
+    assert_eq!(only(media, MediaOp::Flush).result, Ok(PageState::Programmed));
+}
+
+fn erase(media: &mut FileMedia, block: u32) {
+    let block = BlockId(block);
+    assert_eq!(only(media, MediaOp::Erase { block }).result, Ok(PageState::Programmed));
+}
+
+fn refusal(media: &mut FileMedia, op: MediaOp) -> RefusedReason {
+    media.submit(MediaToken(1), op, Nanos::ZERO).unwrap_err().reason
+}
+
+#[test]
+fn programmed_pages_survive_reopening_and_erased_ones_do_not() {
+    for way in ways() {
+        let directory = TempDir::new().unwrap();
+        let mut media = create(&directory, 20, way);
+        for number in 0..PAGES_PER_BLOCK as u8 {
+            submit(&mut media, u64::from(number), program(page(3, number), number + 1));
+        }
+        submit(&mut media, 99, program(page(19, 0), 200));
+        assert!(drain(&mut media).iter().all(|done| done.result.is_ok() && done.frame.is_some()));
+        flush(&mut media);
+        erase(&mut media, 19);
+        flush(&mut media);
+        drop(media);
+        let mut media = FileMedia::open(directory.path(), way).unwrap();
+        assert_eq!(media.uuid(), UUID);
+        assert_eq!(media.geometry(), Geometry::with_blocks(20));
+        for number in 0..PAGES_PER_BLOCK as u8 {
+            assert_eq!(read(&mut media, page(3, number)), Some(number + 1), "{way:?}");
+        }
+        assert_eq!(read(&mut media, page(19, 0)), None);
+        assert_eq!(read(&mut media, page(0, 0)), None);
+    }
+}
+
+#[test]
+fn operations_against_nand_rules_are_refused() {
+    for way in ways() {
+        let directory = TempDir::new().unwrap();
+        let mut media = create(&directory, 2, way);
+        let rule = RefusedReason::Rule;
+        assert_eq!(refusal(&mut media, program(page(0, 1), 1)), rule(NandRule::OutOfOrder));
+        assert!(only(&mut media, program(page(0, 0), 1)).result.is_ok());
+        assert_eq!(refusal(&mut media, program(page(0, 0), 1)), rule(NandRule::ProgrammedTwice));
+        assert_eq!(refusal(&mut media, program(page(2, 0), 1)), rule(NandRule::OutsideGeometry));
+        assert_eq!(refusal(&mut media, program(page(0, 64), 1)), rule(NandRule::OutsideGeometry));
+        let block = BlockId(2);
+        assert_eq!(refusal(&mut media, MediaOp::Erase { block }), rule(NandRule::OutsideGeometry));
+        let outside = MediaOp::Read { page: page(0, 64), frame: Frame::zeroed() };
+        assert_eq!(refusal(&mut media, outside), rule(NandRule::OutsideGeometry));
+        flush(&mut media);
+        drop(media);
+        let mut media = FileMedia::open(directory.path(), way).unwrap();
+        assert_eq!(refusal(&mut media, program(page(0, 1), 1)), rule(NandRule::NotErased));
+        erase(&mut media, 0);
+        assert_eq!(read(&mut media, page(0, 0)), None);
+        assert!(only(&mut media, program(page(0, 0), 2)).result.is_ok());
+        assert_eq!(read(&mut media, page(0, 0)), Some(2));
+    }
+}
+
+#[test]
+fn a_block_is_not_erased_while_a_program_is_in_flight() {
+    let directory = TempDir::new().unwrap();
+    let mut media = create(&directory, 2, FileOptions::default());
+    submit(&mut media, 1, program(page(0, 0), 1));
+    let block = BlockId(0);
+    assert_eq!(refusal(&mut media, MediaOp::Erase { block }), RefusedReason::QueueFull);
+    assert_eq!(drain(&mut media).len(), 1);
+    erase(&mut media, 0);
+}
+
+#[test]
+fn a_full_queue_is_an_error_and_every_accepted_operation_completes_once() {
+    for way in ways() {
+        let directory = TempDir::new().unwrap();
+        let mut media = create(&directory, 40, way);
+        let queue_max = media.traits().queue_max as u64;
+        for token in 0..queue_max {
+            let at = page(token as u32 / 64, (token % 64) as u8);
+            submit(&mut media, token, program(at, token as u8));
+        }
+        assert_eq!(refusal(&mut media, MediaOp::Flush), RefusedReason::QueueFull);
+        let mut tokens: Vec<_> = drain(&mut media)
+            .into_iter()
+            .inspect(|done| assert!(done.result.is_ok()))
+            .map(|done| done.token.0)
+            .collect();
+        tokens.sort_unstable();
+        assert!(tokens.into_iter().eq(0..queue_max));
+        for token in [0, 63, 64, 640, queue_max - 1] {
+            let at = page(token as u32 / 64, (token % 64) as u8);
+            assert_eq!(read(&mut media, at), Some(token as u8));
+        }
+    }
+}
+
+#[test]
+fn zero_fill_never_overwrites_a_programmed_page() {
+    for way in ways() {
+        let directory = TempDir::new().unwrap();
+        let mut media = create(&directory, 64, way);
+        // Every fill region is entered while the region before it still requests zeros.
+        for block in 0..64 {
+            submit(&mut media, u64::from(block), program(page(block, 0), block as u8 + 1));
+            if block % 5 == 0 {
+                media.poll(Nanos::ZERO, &mut Vec::new());
+            }
+        }
+        drain(&mut media);
+        for block in 0..64 {
+            assert!(only(&mut media, program(page(block, 1), block as u8 + 101)).result.is_ok());
+        }
+        for block in 0..64 {
+            assert_eq!(read(&mut media, page(block, 0)), Some(block as u8 + 1), "{way:?}");
+            assert_eq!(read(&mut media, page(block, 1)), Some(block as u8 + 101), "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn a_second_open_is_refused_while_the_first_is_open() {
+    let directory = TempDir::new().unwrap();
+    let media = create(&directory, 2, FileOptions::default());
+    let again = FileMedia::open(directory.path(), FileOptions::default());
+    assert!(matches!(again, Err(FileMediaError::InUse { .. })));
+    drop(media);
+    FileMedia::open(directory.path(), FileOptions::default()).unwrap();
+}

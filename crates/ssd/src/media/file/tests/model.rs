@@ -1,0 +1,90 @@
+//! Seeded runs of every operation on a flash file, compared with a naive model of flash.
+
+use super::*;
+
+const BLOCKS: u32 = 40;
+const STEPS: usize = 1_500;
+
+/// The expected contents of each page, in memory and, after the last flush, on the disk.
+struct Model {
+    pages: Vec<Vec<u8>>,
+    erased: Vec<bool>,
+}
+
+fn run(seed: u64, way: FileOptions) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let directory = TempDir::new().unwrap();
+    let mut media = create(&directory, BLOCKS, way);
+    let mut model = Model { pages: vec![Vec::new(); BLOCKS as usize], erased: vec![true; BLOCKS as usize] };
+    for step in 0..STEPS {
+        let block = random.u32(0..BLOCKS);
+        let index = block as usize;
+        match random.u32(0..100) {
+            0..50 => program_some(&mut media, &mut model, block, &mut random),
+            50..80 => {
+                let number = random.u8(0..64);
+                let expected = model.pages[index].get(usize::from(number)).copied();
+                assert_eq!(read(&mut media, page(block, number)), expected, "seed {seed} step {step}");
+            }
+            80..92 => {
+                erase(&mut media, block);
+                model.pages[index].clear();
+                model.erased[index] = true;
+            }
+            92..98 => flush(&mut media),
+            _ => {
+                flush(&mut media);
+                drop(media);
+                media = FileMedia::open(directory.path(), way).unwrap();
+                model.erased.fill(false);
+            }
+        }
+    }
+    flush(&mut media);
+    drop(media);
+    let mut media = FileMedia::open(directory.path(), way).unwrap();
+    for block in 0..BLOCKS {
+        for number in 0..64 {
+            let expected = model.pages[block as usize].get(usize::from(number)).copied();
+            assert_eq!(read(&mut media, page(block, number)), expected, "seed {seed} at the end");
+        }
+    }
+}
+
+/// Programs a few pages of a block back to back, sometimes with a poll between, and sometimes breaks a rule.
+fn program_some(media: &mut FileMedia, model: &mut Model, block: u32, random: &mut fastrand::Rng) {
+    let index = block as usize;
+    let next = model.pages[index].len() as u8;
+    if !model.erased[index] {
+        let rule = RefusedReason::Rule(NandRule::NotErased);
+        assert_eq!(refusal(media, program(page(block, next.min(63)), 1)), rule);
+        return;
+    }
+    let count = random.u8(1..9).min(64 - next);
+    let mut done = Vec::new();
+    for number in next..next + count {
+        let fill = random.u8(..);
+        submit(media, u64::from(number), program(page(block, number), fill));
+        model.pages[index].push(fill);
+        if random.u32(0..4) == 0 {
+            media.poll(Nanos::ZERO, &mut done);
+        }
+    }
+    done.extend(drain(media));
+    assert_eq!(done.len(), usize::from(count));
+    assert!(done.iter().all(|done| done.result == Ok(PageState::Programmed)));
+    if next > 0 {
+        let rule = RefusedReason::Rule(NandRule::ProgrammedTwice);
+        assert_eq!(refusal(media, program(page(block, next - 1), 1)), rule);
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "a failing run is repeated from its seed")]
+#[test]
+fn a_long_run_agrees_with_the_model_on_every_io_path() {
+    for way in ways() {
+        let seed = fastrand::u64(..);
+        eprintln!("seed {seed} {way:?}");
+        run(seed, way);
+    }
+}

@@ -1,0 +1,141 @@
+//! The device as its controllers see it.
+//!
+//! In: questions of a controller. Out: facts, computed when they are asked for.
+
+use super::steps::{format_of, namespace_id};
+use crate::command::NamespaceId;
+use crate::config::Durability;
+use crate::engine::Device;
+use crate::engine::administration::namespace_uuid;
+use crate::limits::{COPY_RANGES_MAX, NAMESPACES, VALUE_BYTES_MAX, copy_blocks_max};
+use crate::media::Media;
+use crate::namespace::MissingKey;
+use crate::namespace::{BlockFormat, NamespaceKind};
+use headwater_host::clock::Nanos;
+use headwater_nvme::controller::Subsystem;
+use headwater_nvme::controller::admin::{
+    Capacity, CommandLimits, Health, Identity, NamespaceFacts, SanitizeFacts,
+};
+use headwater_nvme::spec::log_page::MediaLog;
+use zerocopy::FromZeros;
+use zerocopy::little_endian::{U32, U64};
+
+const MEDIA_LOG_VERSION: u32 = 1;
+const NANOS_PER_HOUR: u64 = 3_600_000_000_000;
+/// Percent of spare blocks below which the warning comes.
+const SPARE_LOW: u8 = 10;
+
+impl<M: Media> Subsystem for Device<M> {
+    fn identity(&self) -> &Identity {
+        &self.administration().identity
+    }
+
+    fn namespaces_max(&self) -> u32 {
+        u32::try_from(NAMESPACES).unwrap_or(u32::MAX)
+    }
+
+    fn namespace(&self, nsid: u32) -> Option<NamespaceFacts> {
+        let id = namespace_id(nsid)?;
+        let namespace = Device::namespace(self, id)?;
+        let size = match namespace.kind {
+            // Without a quota a key space may grow as large as the medium; what collection needs of it changes with what it
+            // holds, and a size must not.
+            NamespaceKind::Kv if namespace.size == 0 => self.ftl().geometry.data_bytes(),
+            _ => namespace.size,
+        };
+        let uuid = match namespace.uuid {
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] => {
+                namespace_uuid(self.administration().identity.uuid, nsid, 0)
+            }
+            uuid => uuid,
+        };
+        Some(NamespaceFacts {
+            format: format_of(namespace.kind),
+            size,
+            utilization: self.namespace_usage(id).min(size),
+            uuid,
+            missing_key_is_error: namespace.missing_key == MissingKey::Told,
+        })
+    }
+
+    fn is_attached(&self, nsid: u32, controller: u16) -> bool {
+        namespace_id(nsid).is_some_and(|id| Device::is_attached(self, id, controller))
+    }
+
+    fn controllers(&self) -> Vec<u16> {
+        self.administration().controllers.iter().copied().collect()
+    }
+
+    fn generation(&self) -> u64 {
+        self.namespace_generation().wrapping_add(self.administration().changes())
+    }
+
+    fn limits(&self) -> CommandLimits {
+        // What the smallest blocks allow in blocks, the larger allow too in bytes only; hosts are told the lesser.
+        let copy_blocks_max = copy_blocks_max(BlockFormat::B4096);
+        CommandLimits {
+            value_bytes_max: u32::try_from(VALUE_BYTES_MAX).unwrap_or(u32::MAX),
+            copy_range_blocks_max: u16::try_from(copy_blocks_max).unwrap_or(u16::MAX),
+            copy_blocks_max,
+            copy_ranges_max: COPY_RANGES_MAX,
+        }
+    }
+
+    fn capacity(&self) -> Capacity {
+        Capacity {
+            total_bytes: self.ftl().geometry.data_bytes(),
+            unallocated_bytes: self.unallocated_bytes(),
+        }
+    }
+
+    fn health(&self) -> Health {
+        let blocks = u64::from(self.ftl().media.geometry().blocks).max(1);
+        let good = blocks.saturating_sub(self.ftl().stats.quarantined);
+        let available_spare = u8::try_from(good * 100 / blocks).unwrap_or(100);
+        let traffic = self.administration().traffic;
+        Health {
+            spare_is_low: available_spare < SPARE_LOW,
+            is_read_only: self.failure().is_some(),
+            available_spare,
+            host_bytes_read: traffic.bytes_read,
+            host_bytes_written: traffic.bytes_written,
+            host_reads: traffic.reads,
+            host_writes: traffic.writes,
+            media_errors: self.ftl().stats.damaged,
+            power_on_hours: self.now().since(Nanos::ZERO).0 / NANOS_PER_HOUR,
+        }
+    }
+
+    fn has_write_cache(&self) -> bool {
+        let numbers = (1..).take(NAMESPACES).map(NamespaceId);
+        numbers
+            .into_iter()
+            .any(|id| Device::namespace(self, id).is_some() && self.durability(id) != Durability::Always)
+    }
+
+    fn sanitize(&self) -> SanitizeFacts {
+        let written = self.ftl().stats.client_bytes != self.administration().sanitized_at;
+        SanitizeFacts { written_since: written, ..self.administration().sanitize }
+    }
+
+    fn media(&self) -> MediaLog {
+        let stats = self.stats();
+        let thousandths = stats.programmed_bytes.saturating_mul(1_000).checked_div(stats.client_bytes);
+        let mut page = MediaLog::new_zeroed();
+        page.version = U32::new(MEDIA_LOG_VERSION);
+        page.write_amplification_thousandths =
+            U32::new(u32::try_from(thousandths.unwrap_or(0)).unwrap_or(u32::MAX));
+        page.client_bytes_written = U64::new(stats.client_bytes);
+        page.media_bytes_written = U64::new(stats.programmed_bytes);
+        page.moved_bytes = U64::new(stats.moved_bytes);
+        page.erases = U64::new(stats.erases);
+        page.flushes = U64::new(stats.flushes);
+        page.live_bytes = U64::new(stats.live_bytes);
+        page.capacity_bytes = U64::new(stats.capacity_bytes);
+        page
+    }
+
+    fn discovery_log(&self) -> Vec<u8> {
+        self.administration().discovery_log.clone()
+    }
+}

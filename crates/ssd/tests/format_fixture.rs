@@ -1,0 +1,262 @@
+//! Media of every format version that was ever written open for ever: the fixture holds the pages of a device that was
+//! stopped cleanly, and of the same device as a power cut would have left it, without its checkpoint.
+//!
+//! The fixture is a run of pages: number of the page over the medium (u32, little-endian), then data and spare (4,224
+//! bytes). `record-v1.bin` was written by [`write_the_fixture`], `blocks-v1.bin` by [`write_the_fixture_with_blocks`],
+//! `attached-v2.bin` by [`write_the_fixture_with_attachments`]; they are run by hand when a version is added.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where its setting fails")]
+
+use bytes::Bytes;
+use headwater_dma::frame::Frame;
+use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{
+    BatchWrite, Command, Completion, Condition, Expiry, FaceId, Fua, Lba, LbaRange, NamespaceId, Release,
+};
+use headwater_ssd::engine::{Device, DeviceConfig, Start};
+use headwater_ssd::log::page::{PageKind, PageSpare};
+use headwater_ssd::media::memory::MemoryMedia;
+use headwater_ssd::media::{
+    BlockId, Geometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
+    PageAddress,
+};
+use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits};
+
+const BLOCKS: u32 = 32;
+const PAGE_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
+const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
+const FACE: FaceId = FaceId(1);
+
+fn open(media: MemoryMedia) -> Device<MemoryMedia> {
+    let start = Start { now: Nanos::ZERO, wall: WALL };
+    Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap()
+}
+
+fn run(device: &mut Device<MemoryMedia>, namespace: u8, command: Command) -> Completion {
+    device.submit(FACE, NamespaceId(namespace), 1, command).unwrap();
+    (0..10_000)
+        .find_map(|_| {
+            device.poll(Nanos::ZERO, WALL);
+            device.next_completion(FACE)
+        })
+        .expect("a completion comes")
+}
+
+fn store(key: &'static str, value: Vec<u8>, expiry: Expiry) -> Command {
+    Command::Store { key: Bytes::from(key), value: value.into(), condition: Condition::Always, expiry }
+}
+
+fn get(device: &mut Device<MemoryMedia>, namespace: u8, key: &'static str) -> Result<Vec<u8>, Status> {
+    let command = Command::Retrieve {
+        key: Bytes::from(key),
+        sink: Vec::new().into(),
+        bytes_max: u32::MAX,
+        release: Release::WhenDurable,
+    };
+    let completion = run(device, namespace, command);
+    if completion.status.is_success() { Ok(completion.sink) } else { Err(completion.status) }
+}
+
+/// What the fixture's device was told.
+fn fill(device: &mut Device<MemoryMedia>) {
+    run(device, 1, store("plain", b"value".to_vec(), Expiry::Never));
+    run(device, 1, store("overwritten", b"old".to_vec(), Expiry::Never));
+    run(device, 1, store("overwritten", b"new".to_vec(), Expiry::Never));
+    run(device, 1, store("spanning", vec![7; 10_000], Expiry::Never));
+    run(device, 1, store("mortal", b"soon".to_vec(), Expiry::At(WALL.0 + 1_000)));
+    run(device, 1, store("deleted", b"gone".to_vec(), Expiry::Never));
+    run(device, 1, Command::Delete { key: Bytes::from("deleted"), condition: Condition::Always });
+    let write = |key: &'static str| BatchWrite::Store {
+        key: Bytes::from(key),
+        value: Bytes::from(key),
+        condition: Condition::Always,
+        expiry: Expiry::Never,
+    };
+    run(device, 1, Command::Batch { writes: vec![write("left"), write("middle"), write("right")] });
+    run(device, 2, store("cleared", b"gone".to_vec(), Expiry::Never));
+    run(device, 2, Command::Clear);
+    run(device, 2, store("after", b"clear".to_vec(), Expiry::Never));
+}
+
+fn check(device: &mut Device<MemoryMedia>) {
+    assert_eq!(get(device, 1, "plain").unwrap(), b"value");
+    assert_eq!(get(device, 1, "overwritten").unwrap(), b"new");
+    assert_eq!(get(device, 1, "spanning").unwrap(), vec![7; 10_000]);
+    assert_eq!(get(device, 1, "mortal").unwrap(), b"soon");
+    assert_eq!(get(device, 1, "deleted").unwrap_err(), Status::KEY_DOES_NOT_EXIST);
+    for key in ["left", "middle", "right"] {
+        assert_eq!(get(device, 1, key).unwrap(), key.as_bytes());
+    }
+    assert_eq!(get(device, 2, "cleared").unwrap_err(), Status::KEY_DOES_NOT_EXIST);
+    assert_eq!(get(device, 2, "after").unwrap(), b"clear");
+    assert_eq!((device.keys(NamespaceId(1)), device.keys(NamespaceId(2))), (7, 1));
+    assert_eq!(device.next_expiry(), Some(UnixMillis(WALL.0 + 1_000)));
+}
+
+/// A medium with the fixture's pages; `keep` says which.
+fn medium(fixture: &[u8], keep: impl Fn(&PageSpare) -> bool) -> MemoryMedia {
+    let mut media = MemoryMedia::erased(Geometry::with_blocks(BLOCKS)).unwrap();
+    let mut done = Vec::new();
+    for page in fixture.chunks_exact(4 + PAGE_BYTES) {
+        let (number, bytes) = page.split_first_chunk::<4>().unwrap();
+        let number = u32::from_le_bytes(*number);
+        let address = PageAddress::new(BlockId(number / 64), u8::try_from(number % 64).unwrap());
+        if !keep(&PageSpare::decode(bytes, address.page).expect("the fixture is whole")) {
+            continue;
+        }
+        let mut frame = Frame::zeroed();
+        frame[..PAGE_BYTES].copy_from_slice(bytes);
+        media.submit(MediaToken(0), MediaOp::Program { page: address, frame }, Nanos::ZERO).unwrap();
+        media.poll(Nanos::ZERO, &mut done);
+    }
+    media.reopened()
+}
+
+const FIXTURE: &[u8] = include_bytes!("fixtures/record-v1.bin");
+/// With a block namespace: records of blocks, the table of namespaces version 1, a checkpoint version 2.
+const BLOCKS_FIXTURE: &[u8] = include_bytes!("fixtures/blocks-v1.bin");
+/// The same, with the table of namespaces version 2.
+const ATTACHED_FIXTURE: &[u8] = include_bytes!("fixtures/attached-v2.bin");
+const DISK: u8 = 2;
+/// A namespace that nobody has but the controllers 1 and 3.
+const SHARED: u8 = 3;
+
+fn made() -> Namespace {
+    let kind = NamespaceKind::Block(BlockFormat::B512);
+    let limits = NamespaceLimits { iops: 1_000_000, bytes_per_second: 1 << 40, burst: 999 };
+    Namespace { kind, size: 100, limits, uuid: [0xAB; 16], ..Namespace::IMPLICIT }
+}
+
+fn write(lba: u64, byte: u8, blocks: usize) -> Command {
+    Command::Write { start: Lba(lba), data: vec![byte; blocks * 512].into(), fua: Fua::No }
+}
+
+fn read(device: &mut Device<MemoryMedia>, lba: u64) -> Vec<u8> {
+    let range = LbaRange { start: Lba(lba), blocks: 1 };
+    let completion = run(device, DISK, Command::Read { range, sink: Vec::new().into() });
+    assert_eq!(completion.status, Status::SUCCESS);
+    completion.sink
+}
+
+/// What the device of the fixture with blocks was told.
+fn fill_blocks(device: &mut Device<MemoryMedia>) {
+    run(device, 1, store("plain", b"value".to_vec(), Expiry::Never));
+    let create = run(device, 1, Command::Namespace(NamespaceChange::Create(made())));
+    assert_eq!(create.position, u32::from(DISK));
+    run(device, DISK, write(0, 1, 20));
+    run(device, DISK, write(5, 2, 3));
+    let ranges = vec![LbaRange { start: Lba(10), blocks: 4 }];
+    run(device, DISK, Command::Deallocate { ranges, fua: Fua::No });
+    run(device, DISK, write(99, 9, 1));
+}
+
+/// What the device of the fixture with attachments was told.
+fn fill_attached(device: &mut Device<MemoryMedia>) {
+    fill_blocks(device);
+    let create = run(device, 1, Command::Namespace(NamespaceChange::CreateDetached(Namespace::IMPLICIT)));
+    assert_eq!(create.position, u32::from(SHARED));
+    run(device, SHARED, Command::Namespace(NamespaceChange::Attach(vec![3, 1])));
+    run(device, DISK, Command::Namespace(NamespaceChange::Detach(vec![2])));
+}
+
+fn check_attached(device: &mut Device<MemoryMedia>) {
+    check_blocks(device);
+    let has = |namespace, controllers: [u16; 4]| {
+        controllers.map(|controller| device.is_attached(NamespaceId(namespace), controller))
+    };
+    assert_eq!(has(SHARED, [1, 2, 3, 4]), [true, false, true, false]);
+    assert_eq!(has(DISK, [1, 2, 3, 4]), [true, false, true, true]);
+    assert_eq!(has(1, [1, 2, 3, 4]), [true; 4]);
+}
+
+#[test]
+fn attachments_of_version_2_open_with_and_without_a_checkpoint() {
+    check_attached(&mut open(medium(ATTACHED_FIXTURE, |_| true)));
+    check_attached(&mut open(medium(ATTACHED_FIXTURE, |spare| spare.kind != PageKind::Checkpoint)));
+}
+
+fn check_blocks(device: &mut Device<MemoryMedia>) {
+    assert_eq!(get(device, 1, "plain").unwrap(), b"value");
+    assert_eq!(device.namespace(NamespaceId(DISK)), Some(made()));
+    assert_eq!(device.namespace_usage(NamespaceId(DISK)), 17);
+    for (lba, byte) in [(0, 1), (4, 1), (5, 2), (7, 2), (8, 1), (10, 0), (13, 0), (14, 1), (20, 0), (99, 9)] {
+        assert_eq!(read(device, lba), vec![byte; 512], "block {lba}");
+    }
+}
+
+#[test]
+fn blocks_open_from_a_checkpoint_of_version_2() {
+    check_blocks(&mut open(medium(BLOCKS_FIXTURE, |_| true)));
+}
+
+#[test]
+fn blocks_open_by_scanning_their_records() {
+    check_blocks(&mut open(medium(BLOCKS_FIXTURE, |spare| spare.kind != PageKind::Checkpoint)));
+}
+
+#[test]
+fn a_namespace_whose_record_is_damaged_is_nobodys_until_it_is_deleted() {
+    for checkpoint in [true, false] {
+        let mut fixture = BLOCKS_FIXTURE.to_vec();
+        let uuid = made().uuid;
+        let at = fixture.windows(16).position(|bytes| bytes == uuid).expect("the table's record is there");
+        fixture[at] ^= 1;
+        let kept = |spare: &PageSpare| checkpoint || spare.kind != PageKind::Checkpoint;
+        let device = &mut open(medium(&fixture, kept));
+        let disk = NamespaceId(DISK);
+        assert_eq!(device.namespace(disk), None);
+        assert_eq!(get(device, DISK, "k"), Err(Status::NAMESPACE_NOT_READY));
+        assert_eq!(run(device, DISK, store("k", vec![1], Expiry::Never)).status, Status::NAMESPACE_NOT_READY);
+        let create = run(device, 1, Command::Namespace(NamespaceChange::Create(made())));
+        assert_eq!(create.position, 3, "its number is not given away");
+        assert_eq!(run(device, DISK, Command::Namespace(NamespaceChange::Delete)).status, Status::SUCCESS);
+        assert_eq!(get(device, DISK, "k"), Err(Status::KEY_DOES_NOT_EXIST));
+        assert_eq!(device.namespace_usage(disk), 0);
+    }
+}
+
+#[test]
+fn version_1_opens_from_its_checkpoint() {
+    check(&mut open(medium(FIXTURE, |_| true)));
+}
+
+#[test]
+fn version_1_opens_by_scanning_its_records() {
+    check(&mut open(medium(FIXTURE, |spare| spare.kind != PageKind::Checkpoint)));
+}
+
+#[test]
+#[ignore = "writes the fixture of a new version; run by hand with FIXTURE_OUT naming the file"]
+fn write_the_fixture() {
+    write_what(fill);
+}
+
+#[test]
+#[ignore = "writes the fixture of a new version; run by hand with FIXTURE_OUT naming the file"]
+fn write_the_fixture_with_blocks() {
+    write_what(fill_blocks);
+}
+
+#[test]
+#[ignore = "writes the fixture of a new version; run by hand with FIXTURE_OUT naming the file"]
+fn write_the_fixture_with_attachments() {
+    write_what(fill_attached);
+}
+
+fn write_what(fill: fn(&mut Device<MemoryMedia>)) {
+    let out = std::env::var("FIXTURE_OUT").expect("FIXTURE_OUT names the file to write");
+    let mut device = open(MemoryMedia::erased(Geometry::with_blocks(BLOCKS)).unwrap());
+    fill(&mut device);
+    device.shutdown(Nanos::ZERO, WALL).unwrap();
+    let media = device.into_media();
+    let mut fixture = Vec::new();
+    for number in 0..BLOCKS * u32::try_from(PAGES_PER_BLOCK).unwrap() {
+        let page = PageAddress::new(BlockId(number / 64), u8::try_from(number % 64).unwrap());
+        if let Some(bytes) = media.view(page) {
+            fixture.extend_from_slice(&number.to_le_bytes());
+            fixture.extend_from_slice(&bytes[..PAGE_BYTES]);
+        }
+    }
+    std::fs::write(out, fixture).unwrap();
+}

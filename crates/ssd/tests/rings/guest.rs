@@ -1,0 +1,127 @@
+//! Clients whose data pointers are PRPs and SGLs, as a guest's driver writes them.
+
+use crate::desk::{BASE, Bench, Client, at, key};
+use headwater_nvme::controller::QueueKind;
+use headwater_nvme::data_pointer::PageBytes;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::kv::{DataPointer, StoreOptions, list, retrieve, store};
+use headwater_nvme::spec::sgl::{SglDescriptor, SglKind};
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::nvme::request::AddressMode;
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U64;
+
+/// Pages of the client's region, by number.
+fn page(number: u64) -> u64 {
+    BASE + number * 4_096
+}
+
+fn place(number: u64) -> usize {
+    usize::try_from(number * 4_096).expect("a place in a region")
+}
+
+fn guest(bench: &mut Bench) -> Client {
+    let client = bench.client(8, QueueKind::Standard);
+    bench
+        .face
+        .rings
+        .set_addresses(client.id, AddressMode::Lists(PageBytes::MIN))
+        .expect("a client that is there");
+    client
+}
+
+fn with_prps(entry: SubmissionEntry, first: u64, second: u64) -> SubmissionEntry {
+    SubmissionEntry { prp1: U64::new(first), prp2: U64::new(second), ..entry }
+}
+
+/// Bytes that differ from page to page and from place to place.
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| u8::try_from((at / 4_096 * 31 + at) % 251).expect("below 251")).collect()
+}
+
+#[test]
+fn values_scattered_over_pages_are_stored_and_come_back() {
+    let mut bench = Bench::new();
+    let mut client = guest(&mut bench);
+    let value = pattern(3 * 4_096 + 100);
+    // The front lies at the end of page 9, the rest in pages 3, 5 and 2, which the list in page 20 names.
+    client.write(place(10) - 100, &value[..100]);
+    for (number, part) in [3, 5, 2].into_iter().zip(value[100..].chunks(4_096)) {
+        client.write(place(number), part);
+    }
+    client.write(place(20) + 64, [page(3), page(5), page(2)].map(u64::to_le_bytes).as_flattened());
+    let bytes = DataPointer { address: 0, bytes: u32::try_from(value.len()).unwrap() };
+    let put = with_prps(store(1, key(b"k"), bytes, StoreOptions::NONE), page(10) - 100, page(20) + 64);
+    assert_eq!(bench.run(&mut client, put).0, Status::SUCCESS);
+    // Back into other pages, through another list.
+    client.write(place(21), [page(31), page(30), page(33)].map(u64::to_le_bytes).as_flattened());
+    let get = with_prps(retrieve(1, key(b"k"), bytes), page(41) - 100, page(21));
+    assert_eq!(bench.run(&mut client, get), (Status::SUCCESS, bytes.bytes));
+    let mut back = client.read(place(41) - 100, 100);
+    for number in [31, 30, 33] {
+        back.extend(client.read(place(number), 4_096));
+    }
+    assert_eq!(back, value);
+}
+
+#[test]
+fn an_sgl_with_a_bit_bucket_takes_the_wanted_part_of_a_value() {
+    let mut bench = Bench::new();
+    let mut client = guest(&mut bench);
+    let value = pattern(1_000);
+    let from = client.write(77, &value);
+    let one_block = SglDescriptor::new(SglKind::DataBlock, from.address, 1_000);
+    let put = store(1, key(b"k"), from, StoreOptions::NONE).with_sgl(one_block);
+    assert_eq!(bench.run(&mut client, put).0, Status::SUCCESS);
+    let descriptors = [
+        SglDescriptor::new(SglKind::DataBlock, page(3) + 1, 10),
+        SglDescriptor::new(SglKind::BitBucket, 0, 900),
+        SglDescriptor::new(SglKind::DataBlock, page(3) + 501, 90),
+    ];
+    client.write(place(20), descriptors.as_bytes());
+    let segment = SglDescriptor::new(SglKind::LastSegment, page(20), 48);
+    let get = retrieve(1, key(b"k"), at(0, 1_000)).with_sgl(segment);
+    assert_eq!(bench.run(&mut client, get), (Status::SUCCESS, 1_000));
+    assert_eq!(client.read(place(3) + 1, 10), value[..10]);
+    assert_eq!(client.read(place(3) + 501, 90), value[910..]);
+    assert_eq!(client.read(place(3) + 11, 490), [0; 490], "nothing in between");
+    let keys = list(1, None, at(0, 64)).with_sgl(SglDescriptor::new(SglKind::DataBlock, page(4), 64));
+    assert_eq!(bench.run(&mut client, keys).0, Status::SUCCESS);
+    assert_eq!(client.read(place(4), 8), b"\x01\0\0\0\x01\0k\0");
+}
+
+#[test]
+fn pointers_out_of_the_guests_memory_are_data_transfer_errors() {
+    let mut bench = Bench::new();
+    let mut client = guest(&mut bench);
+    client.write(place(20), [page(3), 1 << 40, page(2)].map(u64::to_le_bytes).as_flattened());
+    let three = |first, second| {
+        let bytes = DataPointer { address: 0, bytes: 4 * 4_096 };
+        with_prps(store(1, key(b"k"), bytes, StoreOptions::NONE), first, second)
+    };
+    let refused = [
+        (three(1 << 40, page(21)), Status::DATA_TRANSFER_ERROR),
+        (three(page(1), 1 << 40), Status::DATA_TRANSFER_ERROR),
+        (three(page(1), page(20)), Status::DATA_TRANSFER_ERROR),
+        (three(page(1), page(20) + 4), Status::PRP_OFFSET_INVALID),
+        (three(page(1) + 2, page(20)), Status::PRP_OFFSET_INVALID),
+        (
+            three(0, 0).with_sgl(SglDescriptor::new(SglKind::DataBlock, 1 << 40, 1 << 20)),
+            Status::DATA_TRANSFER_ERROR,
+        ),
+        (
+            three(0, 0).with_sgl(SglDescriptor::new(SglKind::LastSegment, u64::MAX - 15, 16)),
+            Status::DATA_TRANSFER_ERROR,
+        ),
+        (
+            three(0, 0).with_sgl(SglDescriptor::new(SglKind::DataBlock, page(1), 100)),
+            Status::DATA_SGL_LENGTH_INVALID,
+        ),
+        (SubmissionEntry { flags: 0x80, ..three(page(1), page(20)) }, Status::INVALID_FIELD),
+    ];
+    for (entry, status) in refused {
+        assert_eq!(bench.run(&mut client, entry).0, status, "{entry:?}");
+    }
+    let none = with_prps(store(1, key(b"k"), at(0, 0), StoreOptions::NONE), u64::MAX, u64::MAX);
+    assert_eq!(bench.run(&mut client, none).0, Status::SUCCESS, "a key without a value has no data");
+}

@@ -1,0 +1,9 @@
+//! Fixtures that the tests of several crates share: an NVMe machine with faults, a fake subsystem, one suite of device
+//! behaviour, a compiler of C programs.
+//!
+//! Only `[dev-dependencies]` name this crate. It depends on `io` and below; tests of `nvme` use it too, because a
+//! dev-dependency may point upwards to fixtures.
+#![forbid(unsafe_code)]
+
+pub mod fake_subsystem;
+pub mod nvme_machine;
